@@ -1,0 +1,151 @@
+-- What every script knows of a limiter's state. Joined in front of each operation at compile time.
+--
+-- KEYS, the same five in every script, so that Redis Cluster and servers that refuse undeclared keys can route them:
+--   1  the limit: hash of rate, interval (ms), type (0 overall, 1 per client), keepAliveTime (ms, 0 none)
+--   2  permits left, decimal string            3  the same for one client (type 1)
+--   4  the log: sorted set of grants           5  the same for one client (type 1)
+
+-- Redisson's members end in a 32-bit count of permits, little-endian, behind an id. The size tells the generation:
+-- 8 (3.13.3-3.16.3), 20 (3.16.4-3.16.8), 13 (3.17.0-3.20.x) and 21 bytes (since 3.21.0; what we write).
+local MEMBER_SIZES = { [8] = true, [13] = true, [20] = true, [21] = true }
+
+-- A page of the log that is read at a time, where the number of entries is not known beforehand.
+local PAGE = 100
+
+-- The permits that one member holds; nil for a member that no Redisson wrote.
+local function permits_of(member)
+  if not MEMBER_SIZES[#member] then
+    return nil
+  end
+  return (struct.unpack('<I4', member, #member - 3))
+end
+
+-- Milliseconds since the epoch: the caller's, or the server's clock where the caller gave none.
+-- TIME is read once a call: before Redis 7.2 it moves on while a script runs.
+local function clock(given)
+  if given ~= '' then
+    return tonumber(given)
+  end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The most by which a score may lead the grant it stands for. A constant of the format.
+local function ahead_of(interval)
+  return math.floor(interval / 10)
+end
+
+-- Removes what has expired and returns the sum of what is left; nil if a member is foreign (nothing is removed then).
+-- O(log): only for repairs and changed intervals.
+local function live_permits(log, now, interval)
+  local sum = 0
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, '(' .. string.format('%.0f', now - interval), '+inf')) do
+    local permits = permits_of(member)
+    if not permits then
+      return nil
+    end
+    sum = sum + permits
+  end
+  redis.call('ZREMRANGEBYSCORE', log, '-inf', now - interval)
+  return sum
+end
+
+-- Records permits that are in use though nobody knows since when, as granted now. `id` is 16 bytes of the caller's;
+-- its second half makes the members of two callers differ.
+local function restore(log, now, permits, id)
+  local chunk = 0
+  while permits > 0 do
+    local part = math.min(permits, 4294967295)
+    local marked = 'heal:' .. string.char(math.floor(chunk / 65536) % 256, math.floor(chunk / 256) % 256, chunk % 256)
+    redis.call('ZADD', log, now, struct.pack('<Bc0I4', 16, marked .. string.sub(id, 9, 16), part))
+    permits = permits - part
+    chunk = chunk + 1
+  end
+end
+
+-- Brings permits left and log into agreement (design: "self-healing, exactly").
+-- `value` is what the value key holds, or nil to have it counted from the log.
+-- Returns value, and the score of the newest entry or nil if the log is empty; a nil value means a foreign member.
+local function agree(log, value, rate, interval, now, id)
+  local newest = redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+  newest = newest and tonumber(newest)
+  if newest and newest + interval <= now then
+    -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+    redis.call('UNLINK', log)
+    return rate, nil
+  end
+  if newest then
+    if not value or value > rate then
+      local live = live_permits(log, now, interval)
+      return live and rate - live, newest
+    end
+    return value, newest
+  end
+  if not value or value > rate then
+    return rate, nil
+  end
+  if value < rate then
+    restore(log, now, rate - value, id)
+    return value, now
+  end
+  return value, nil
+end
+
+-- Credits expired permits to value, oldest first, until `wanted` are left or `budget` members that hold permits are
+-- gone. Returns value, and false if it met a foreign member (what was credited before it stays credited).
+local function sweep(log, value, rate, interval, now, wanted, budget)
+  while value < wanted and budget > 0 do
+    local size = math.min(budget, PAGE)
+    local page = redis.call('ZRANGEBYSCORE', log, '-inf', now - interval, 'LIMIT', 0, size)
+    local freed = 0
+    for _, member in ipairs(page) do
+      local permits = permits_of(member)
+      if not permits then
+        return value, false
+      end
+      if permits > 0 then
+        budget = budget - 1
+      end
+      freed = freed + permits
+    end
+    if #page > 0 then
+      redis.call('ZREMRANGEBYRANK', log, 0, #page - 1)
+      value = value + freed
+    end
+    if #page < size then
+      break
+    end
+  end
+  if value > rate then
+    local live = live_permits(log, now, interval)
+    return live and rate - live or value, live ~= nil
+  end
+  return value, true
+end
+
+-- Keeps the three keys alive as the limit says.
+-- With a keepAliveTime the TTL covers at least every entry's life, and is renewed when less than half of it is left.
+-- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does.
+local function keep_alive(value_key, log, keep_alive_time, interval)
+  if keep_alive_time > 0 then
+    local life = interval + ahead_of(interval)
+    local enough = math.max(keep_alive_time / 2, life)
+    if redis.call('PTTL', KEYS[1]) < enough or redis.call('PTTL', value_key) < enough
+      or redis.call('PTTL', log) < enough then
+      local ttl = math.max(keep_alive_time, life)
+      redis.call('PEXPIRE', KEYS[1], ttl)
+      redis.call('PEXPIRE', value_key, ttl)
+      redis.call('PEXPIRE', log, ttl)
+    end
+  else
+    local ttl = redis.call('PTTL', KEYS[1])
+    if ttl > 0 then
+      redis.call('PEXPIRE', value_key, ttl)
+      redis.call('PEXPIRE', log, ttl)
+    end
+  end
+end
+
+-- First number of a reply. Refusals and errors are told apart by it; 1 and 0 are decisions.
+local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
+local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4

@@ -1,0 +1,283 @@
+//! Whether there was room, and how much is left.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{error::Error, list::List, name::Name};
+
+/// The answer to a request for permits.
+///
+/// Handlers find it in the request's extensions, outer layers in the response's. Where several layers decided, the
+/// extensions hold [`Decisions`].
+#[derive(Clone, Debug)]
+pub enum Decision {
+    /// Go ahead
+    Allow(Grant),
+    /// Not now
+    Deny(Refusal),
+}
+
+impl Decision {
+    /// Whether it says to go ahead.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allow(_))
+    }
+
+    /// The limits that were met, the one closest to exhaustion first.
+    ///
+    /// Empty where no store answered: see [`source`](Self::source).
+    #[must_use]
+    pub fn limits(&self) -> &[LimitState] {
+        match self {
+            Self::Allow(grant) => grant.limits(),
+            Self::Deny(refusal) => refusal.limits(),
+        }
+    }
+
+    /// Who decided.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        match self {
+            Self::Allow(grant) => grant.source,
+            Self::Deny(refusal) => refusal.source,
+        }
+    }
+}
+
+/// Who made a [`Decision`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store
+    Store,
+    /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
+    FailurePolicy,
+    /// The layer, without asking the store: a request without the key that a rule wants
+    Layer,
+}
+
+/// Permits that were taken.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    pub(crate) limits: List<LimitState>,
+    pub(crate) receipts: List<Receipt>,
+    pub(crate) source: Source,
+}
+
+impl Grant {
+    /// The limits that were met, the one closest to exhaustion first.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitState] {
+        &self.limits
+    }
+
+    /// What was taken, one receipt for each limiter.
+    #[must_use]
+    pub fn receipts(&self) -> &[Receipt] {
+        &self.receipts
+    }
+
+    /// A grant that took nothing.
+    pub(crate) fn by_policy() -> Self {
+        Self {
+            limits: List::EMPTY,
+            receipts: List::EMPTY,
+            source: Source::FailurePolicy,
+        }
+    }
+}
+
+/// Permits that were not taken, and when to come back. Nothing was charged.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub(crate) kind: RefusalKind,
+    pub(crate) limits: List<LimitState>,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) source: Source,
+    pub(crate) missing: Option<Missing>,
+    pub(crate) error: Option<Error>,
+}
+
+/// Why permits were refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// Too many were taken within the interval
+    OverLimit,
+    /// More were asked for than the limit ever allows: waiting does not help
+    AboveRate,
+    /// The request does not say who it is from
+    MissingKey,
+    /// The limiter itself cannot tell
+    Unavailable,
+}
+
+impl Refusal {
+    /// Why it was refused.
+    #[must_use]
+    pub fn kind(&self) -> RefusalKind {
+        self.kind
+    }
+
+    /// How long until the same request finds room, if nobody else takes it: exact to the millisecond.
+    ///
+    /// `None` where waiting does not help or nobody knows.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// The limits that were met, the one closest to exhaustion first.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitState] {
+        &self.limits
+    }
+
+    /// What the request lacks, where the kind is [`MissingKey`](RefusalKind::MissingKey).
+    #[must_use]
+    pub fn missing(&self) -> Option<&'static str> {
+        self.missing.map(|missing| missing.what)
+    }
+
+    /// What went wrong, where the kind is [`Unavailable`](RefusalKind::Unavailable).
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    pub(crate) fn unavailable(error: Error) -> Self {
+        Self {
+            kind: RefusalKind::Unavailable,
+            limits: List::EMPTY,
+            retry_after: None,
+            source: Source::FailurePolicy,
+            missing: None,
+            error: Some(error),
+        }
+    }
+
+    pub(crate) fn missing_key(missing: Missing) -> Self {
+        Self {
+            kind: RefusalKind::MissingKey,
+            limits: List::EMPTY,
+            retry_after: None,
+            source: Source::Layer,
+            missing: Some(missing),
+            error: None,
+        }
+    }
+}
+
+/// What a request lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    pub(crate) what: &'static str,
+    pub(crate) fault: Fault,
+}
+
+/// Whose fault it is that something is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Caller,
+    /// The server's: it was set up without what notes the peer's address
+    Server,
+}
+
+/// One limit as a decision left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitState {
+    pub(crate) name: Arc<str>,
+    pub(crate) permits: u64,
+    pub(crate) interval: Duration,
+    pub(crate) remaining: Option<u64>,
+    pub(crate) reset_after: Duration,
+}
+
+impl LimitState {
+    /// The rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The permits of one interval, as stored: another process may have changed them.
+    #[must_use]
+    pub fn permits(&self) -> u64 {
+        self.permits
+    }
+
+    /// The length of the interval, as stored.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Permits left after the decision, if they were counted.
+    ///
+    /// Exact, except right after very many permits expired at once: then a lower bound.
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        self.remaining
+    }
+
+    /// How long until all permits are free again, if none is taken meanwhile.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.reset_after
+    }
+}
+
+/// All decisions made on one request, in the order they were made. In the extensions beside the last [`Decision`].
+#[derive(Clone, Debug, Default)]
+pub struct Decisions(Vec<Decision>);
+
+impl Decisions {
+    pub(crate) fn push(&mut self, decision: Decision) {
+        self.0.push(decision);
+    }
+
+    /// The decisions, the outermost layer's first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Decision] {
+        &self.0
+    }
+}
+
+/// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PermitId(pub(crate) [u8; 16]);
+
+/// Proof of what one acquire took, with which exactly that can be given back.
+///
+/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same.
+#[derive(Clone)]
+pub struct Receipt {
+    pub(crate) name: Name,
+    pub(crate) id: PermitId,
+    pub(crate) permits: u32,
+    #[cfg(feature = "redis")]
+    pub(crate) made: std::time::Instant,
+}
+
+impl Receipt {
+    /// The permits that were asked for.
+    #[must_use]
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+}
+
+// Names hold identities, and an id is as good as its permits.
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receipt")
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PermitId(..)")
+    }
+}

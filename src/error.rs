@@ -1,0 +1,253 @@
+//! What can go wrong: [`Error`] while deciding, [`ConfigError`] while building.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+/// Why a store could not decide.
+///
+/// A refusal is not an error: it is a [`Decision::Deny`](crate::Decision::Deny).
+///
+/// # Formatting
+///
+/// `Display` names the kind and, where there is one, the name or value at fault; never a key, and never the server's own
+/// words: those are in `source()`.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    detail: Option<Arc<str>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The kinds of [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No limit is stored under the name. Retrying does not help: call `try_set_rate`
+    NotInitialized,
+    /// The stored limit is per client where an overall one was asked for, or the other way round
+    RateTypeDiffers,
+    /// Another kind of key, or entries that no Redisson wrote, stand under the name
+    ForeignState,
+    /// No permits, or more than 2^32 - 1, were asked for
+    Permits,
+    /// No answer in time. What was asked may still be carried out, and is given back if it is
+    Timeout,
+    /// The server cannot be reached, or cannot work at present
+    Unavailable,
+    /// The server understood and refused: permissions, credentials, or a script it may not run
+    Rejected,
+    /// The memory store holds as many limiters as it may, and none of them is idle
+    Full,
+}
+
+impl Error {
+    /// What kind of error it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether no answer came in time.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        self.kind == ErrorKind::Timeout
+    }
+
+    /// Whether the limiter has no limit yet, so that `try_set_rate` is the remedy.
+    #[must_use]
+    pub fn is_not_initialized(&self) -> bool {
+        self.kind == ErrorKind::NotInitialized
+    }
+
+    /// The innermost cause, for a log line.
+    #[cfg(feature = "redis")]
+    pub(crate) fn cause(&self) -> String {
+        self.source
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string)
+    }
+
+    #[cold]
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self {
+            kind,
+            detail: None,
+            source: None,
+        }
+    }
+
+    pub(crate) fn detail(mut self, detail: impl Into<Arc<str>>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    pub(crate) fn caused_by(
+        mut self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            ErrorKind::NotInitialized => "no limit is set for this limiter",
+            ErrorKind::RateTypeDiffers => "the stored limit has another rate type",
+            ErrorKind::ForeignState => "something other than a rate limiter is stored here",
+            ErrorKind::Permits => "permits must be between 1 and 4294967295",
+            ErrorKind::Timeout => "the store did not answer in time",
+            ErrorKind::Unavailable => "the store is unavailable",
+            ErrorKind::Rejected => "the store refused the request",
+            ErrorKind::Full => "the store holds as many limiters as it may",
+        })?;
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source
+            .as_ref()
+            .map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
+
+/// What is wrong with a limit, a rule, a name or a store's settings; found when they are built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A limit of no permits, or of more than 2^53 - 1
+    Permits(u64),
+    /// An interval shorter than a millisecond, longer than a century, or not of whole milliseconds
+    Interval(Duration),
+    /// A keep-alive time that is shorter than the interval
+    KeepAlive {
+        /// The time given
+        keep_alive: Duration,
+        /// The interval it must cover
+        interval: Duration,
+    },
+    /// A prefix that is empty or has other characters than `A-Z a-z 0-9 . _ -`
+    Prefix(String),
+    /// A rule's name that is empty or has other characters than `A-Z a-z 0-9 . _ -`
+    RuleName(String),
+    /// A name that Redis Cluster, or another limiter's keys, cannot live with
+    SharedName {
+        /// The name given
+        name: String,
+        /// What is wrong with it
+        reason: &'static str,
+    },
+    /// A pattern that is not `/path` or `METHOD /path`
+    Pattern {
+        /// The pattern given
+        pattern: String,
+        /// What is wrong with it
+        reason: &'static str,
+    },
+    /// A header name that HTTP does not allow
+    HeaderName(String),
+    /// Two rules of one name with different limits or keys: they would count in one place
+    DuplicateName(String),
+    /// A rule, named here, without a key
+    MissingKey(String),
+    /// A rule, named here, whose key is not used: its shared name has no `<key>` in it
+    UnusedKey(String),
+    /// A rule, named here, whose fixed cost is zero or more than its limit: it would never, or always, refuse
+    Cost {
+        /// The rule's name
+        rule: String,
+        /// The cost given
+        cost: u32,
+    },
+    /// A rule, named here, whose tiers are empty or have two of one name
+    Tiers(String),
+    /// An entry, named here, with several rules: one request meets one limit in this version
+    SeveralRules(String),
+    /// An address of Redis that cannot be read; passwords are left out
+    Url(String),
+    /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
+    ClientId(String),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Permits(permits) => {
+                write!(f, "a limit takes 1 to 2^53 - 1 permits, not {permits}")
+            }
+            Self::Interval(interval) => write!(
+                f,
+                "an interval is of whole milliseconds, at least one and at most a century, not {interval:?}"
+            ),
+            Self::KeepAlive {
+                keep_alive,
+                interval,
+            } => write!(
+                f,
+                "a keep-alive time of {keep_alive:?} is shorter than the interval of {interval:?}"
+            ),
+            Self::Prefix(prefix) => {
+                write!(
+                    f,
+                    "a prefix has one or more of A-Z a-z 0-9 . _ -, not {prefix:?}"
+                )
+            }
+            Self::RuleName(name) => {
+                write!(
+                    f,
+                    "a rule's name has one or more of A-Z a-z 0-9 . _ -, not {name:?}"
+                )
+            }
+            Self::SharedName { name, reason } => {
+                write!(f, "{name:?} cannot name a limiter: {reason}")
+            }
+            Self::Pattern { pattern, reason } => {
+                write!(f, "{pattern:?} is not `/path` or `METHOD /path`: {reason}")
+            }
+            Self::HeaderName(name) => write!(f, "{name:?} is not a header's name"),
+            Self::DuplicateName(name) => write!(
+                f,
+                "two rules are named {name:?} and differ in limit or key: name one of them otherwise"
+            ),
+            Self::MissingKey(rule) => write!(f, "rule {rule:?} has no key: add `.by(..)`"),
+            Self::UnusedKey(rule) => {
+                write!(
+                    f,
+                    "rule {rule:?} has a key, but no `<key>` in its shared name"
+                )
+            }
+            Self::Cost { rule, cost } => {
+                write!(
+                    f,
+                    "rule {rule:?} costs {cost} permits: the cost lies between 1 and the limit"
+                )
+            }
+            Self::Tiers(rule) => {
+                write!(f, "rule {rule:?} has no tiers, or two of one name")
+            }
+            Self::SeveralRules(entry) => {
+                write!(f, "entry {entry:?} has several rules: give it one")
+            }
+            Self::Url(reason) => write!(f, "the address of Redis cannot be read: {reason}"),
+            Self::ClientId(id) => {
+                write!(
+                    f,
+                    "a client id has one or more of A-Z a-z 0-9 . _ -, not {id:?}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,185 @@
+//! Decide, then call or refuse: [`ResponseFuture`].
+
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Extensions, Request, Response, request::Parts};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::{
+    decision::{Decision, Decisions, Refusal},
+    layer::Shared,
+    response::{RateLimitBody, answer},
+    store::Deciding,
+};
+
+pin_project! {
+    /// The answer to a request: the inner service's, or a refusal.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the request. One that is being decided stays charged: hanging up must not be free.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        state: State<S, ReqBody, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, ReqBody, F> {
+        Deciding {
+            deciding: Deciding,
+            // The service that was polled ready, and its request, until the decision.
+            call: Option<(S, Request<ReqBody>)>,
+            shared: Arc<Shared>,
+        },
+        Calling {
+            #[pin]
+            future: F,
+            decision: Option<Decision>,
+        },
+        Refusing { answer: Option<Response<Bytes>> },
+    }
+}
+
+impl<S, ReqBody> ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    /// No rule concerns the request.
+    pub(crate) fn pass(future: S::Future) -> Self {
+        Self {
+            state: State::Calling {
+                future,
+                decision: None,
+            },
+        }
+    }
+
+    /// The store is asked.
+    pub(crate) fn decide(
+        deciding: Deciding,
+        ready: S,
+        request: Request<ReqBody>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            state: State::Deciding {
+                deciding,
+                call: Some((ready, request)),
+                shared,
+            },
+        }
+    }
+
+    /// The request lacks what it is limited by.
+    pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: &Shared) -> Self {
+        Self {
+            state: State::Refusing {
+                answer: Some(refused(refusal, &parts, shared)),
+            },
+        }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    type Output = Result<Response<RateLimitBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Deciding {
+                    deciding,
+                    call,
+                    shared,
+                } => {
+                    let decision = ready!(Pin::new(deciding).poll(cx));
+                    let Some((mut ready, mut request)) = call.take() else {
+                        return Poll::Pending;
+                    };
+                    match decision
+                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)))
+                    {
+                        Decision::Deny(refusal) => {
+                            let (parts, _) = request.into_parts();
+                            State::Refusing {
+                                answer: Some(refused(refusal, &parts, shared)),
+                            }
+                        }
+                        decision => {
+                            note(request.extensions_mut(), decision.clone());
+                            State::Calling {
+                                future: ready.call(request),
+                                decision: Some(decision),
+                            }
+                        }
+                    }
+                }
+                StateProj::Calling { future, decision } => {
+                    let mut response = ready!(future.poll(cx))?.map(RateLimitBody::inner);
+                    if let Some(decision) = decision.take() {
+                        note(response.extensions_mut(), decision);
+                    }
+                    return Poll::Ready(Ok(response));
+                }
+                StateProj::Refusing { answer } => {
+                    let Some(answer) = answer.take() else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+/// The answer to a refused request, as the user's hook leaves it.
+fn refused(refusal: Refusal, parts: &Parts, shared: &Shared) -> Response<Bytes> {
+    let mut answer = answer(&refusal, parts);
+    if let Some(hook) = &shared.on_refusal {
+        answer = hook.on_refusal(&refusal, parts, answer);
+    }
+    note(answer.extensions_mut(), Decision::Deny(refusal));
+    answer
+}
+
+/// Leaves a decision where handlers and other layers look for it, beside those that other layers have left.
+fn note(extensions: &mut Extensions, decision: Decision) {
+    if let Some(earlier) = extensions.get_mut::<Decision>() {
+        let earlier = mem::replace(earlier, decision.clone());
+        let decisions = extensions.get_or_insert_default::<Decisions>();
+        if decisions.as_slice().is_empty() {
+            decisions.push(earlier);
+        }
+        decisions.push(decision);
+    } else {
+        extensions.insert(decision);
+    }
+}
+
+impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

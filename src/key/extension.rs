@@ -1,0 +1,85 @@
+//! What an outer layer knows of the caller as the key.
+
+use std::{any::type_name, fmt, marker::PhantomData};
+
+use http::request::Parts;
+
+use super::{Key, KeyExtractor, NoKey, push_non_empty};
+
+/// A value from the request's extensions: the user that an outer layer has made sure of.
+///
+/// That layer must lie outside this one. With axum's `Router::layer` the layer added last is the outermost.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::key::Extension;
+///
+/// #[derive(Clone)]
+/// struct UserId(u64);
+///
+/// impl std::fmt::Display for UserId {
+///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+///         self.0.fmt(f)
+///     }
+/// }
+///
+/// let user = Extension::<UserId>::key();
+/// let same = Extension::by(|user: &UserId| user.0.to_string());
+/// ```
+pub struct Extension<T, F = fn(&T) -> String> {
+    text: F,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: fmt::Display> Extension<T> {
+    /// The value's text.
+    #[must_use]
+    pub fn key() -> Self {
+        Self {
+            text: T::to_string,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T, F> Extension<T, F> {
+    /// What a closure makes of the value; an empty text identifies nobody.
+    #[must_use]
+    pub fn by<K>(text: F) -> Self
+    where
+        F: Fn(&T) -> K + Send + Sync + 'static,
+        K: AsRef<[u8]>,
+    {
+        Self {
+            text,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T, F, K> KeyExtractor for Extension<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> K + Send + Sync + 'static,
+    K: AsRef<[u8]>,
+{
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        push_non_empty(key, parts.extensions.get::<T>().map(&self.text), "identity")
+    }
+}
+
+impl<T, F: Clone> Clone for Extension<T, F> {
+    fn clone(&self) -> Self {
+        Self {
+            text: self.text.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T, F> fmt::Debug for Extension<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extension<{}>", type_name::<T>())
+    }
+}

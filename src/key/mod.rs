@@ -1,0 +1,381 @@
+//! Who is counted: what a request's head says about whom it is from.
+//!
+//! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named in the answer, unless
+//! [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise:
+//! a limit never silently lets pass.
+//!
+//! | extractor | who |
+//! |---|---|
+//! | [`PeerIp`] | the address at the other end of the connection |
+//! | [`Header`] | a header's value |
+//! | [`Extension`] | a value that an outer layer put into the request's extensions: the user |
+//! | [`Route`] | the method and the route, or the gRPC method |
+//! | [`Constant`] | everybody together |
+//! | [`FromParts`] | what a closure finds |
+//! | tuples of these | all of their components together |
+//!
+//! Combine with care: behind a proxy, the peer's address is the proxy's.
+
+mod extension;
+mod header;
+mod ip;
+mod route;
+
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+pub(crate) use self::route::template;
+pub use self::{
+    extension::Extension,
+    header::Header,
+    ip::{PeerAddr, PeerIp},
+    route::Route,
+};
+use crate::{
+    decision::{Fault, Missing},
+    error::ConfigError,
+    name::Identity,
+};
+
+/// Finds out who a request is from.
+///
+/// # Example
+///
+/// ```
+/// use http::request::Parts;
+/// use tower_ratelimit::key::{Key, KeyExtractor, NoKey};
+///
+/// /// The part of the host name before the first dot.
+/// #[derive(Debug)]
+/// struct Tenant;
+///
+/// impl KeyExtractor for Tenant {
+///     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+///         let host = parts.uri.host().ok_or(NoKey::missing("host"))?;
+///         key.push(host.split('.').next().unwrap_or(host));
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
+    /// Adds what the request says about whom it is from to `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`NoKey`], if the request does not say it.
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
+
+    /// Checks what the extractor was made of, when a layer is built.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], with the value at fault.
+    fn check(&self) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    /// Uses another extractor where this one finds nothing.
+    ///
+    /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1.
+    fn or<K: KeyExtractor>(self, other: K) -> Or
+    where
+        Self: Sized,
+    {
+        Or(vec![Arc::new(self), Arc::new(other)])
+    }
+
+    /// Counts all requests in which this finds nothing as one caller.
+    fn or_shared(self) -> Or
+    where
+        Self: Sized,
+    {
+        self.or(Constant("shared"))
+    }
+
+    /// Does not limit requests in which this finds nothing.
+    fn or_skip(self) -> OrSkip<Self>
+    where
+        Self: Sized,
+    {
+        OrSkip(self)
+    }
+}
+
+/// Who a request is from: components, in the order in which they were added.
+///
+/// Any bytes may be added: they are encoded, so that no component can imitate another.
+#[derive(Clone, Default)]
+pub struct Key(pub(crate) Identity);
+
+impl Key {
+    /// Adds a component. A key to which nothing was added counts as missing.
+    pub fn push(&mut self, component: impl AsRef<[u8]>) {
+        self.0.push(component.as_ref());
+    }
+}
+
+// A key is somebody's.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// A request that does not say who it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoKey {
+    /// It should have: refused, as 401, or as 500 where the server forgot to note the peer's address
+    Missing(Missing),
+    /// The limit does not concern it
+    Skip,
+}
+
+impl NoKey {
+    /// The caller should have sent something, named here. It is shown to the caller.
+    #[must_use]
+    pub const fn missing(what: &'static str) -> Self {
+        Self::Missing(Missing {
+            what,
+            fault: Fault::Caller,
+        })
+    }
+
+    pub(crate) const fn missing_peer() -> Self {
+        Self::Missing(Missing {
+            what: "peer address",
+            fault: Fault::Server,
+        })
+    }
+}
+
+/// Everybody together: one limit for all requests of a rule. The text becomes part of the limiter's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Constant(pub &'static str);
+
+impl KeyExtractor for Constant {
+    fn extract(&self, _parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        key.push(self.0);
+        Ok(())
+    }
+}
+
+/// A key that a closure finds: `FromParts(|parts: &Parts| ..)`; `None` is a missing key.
+#[derive(Clone, Copy)]
+pub struct FromParts<F>(pub F);
+
+impl<F, K> KeyExtractor for FromParts<F>
+where
+    F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    K: AsRef<[u8]>,
+{
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        push_non_empty(key, (self.0)(parts), "identity")
+    }
+}
+
+impl<F> fmt::Debug for FromParts<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromParts(..)")
+    }
+}
+
+/// Several extractors, of which the first that finds something counts. Made by [`KeyExtractor::or`].
+#[derive(Clone)]
+pub struct Or(Vec<Arc<dyn AnyKey>>);
+
+impl Or {
+    /// Uses another extractor where none of these finds anything.
+    #[must_use]
+    pub fn or<K: KeyExtractor>(mut self, other: K) -> Self {
+        self.0.push(Arc::new(other));
+        self
+    }
+}
+
+impl KeyExtractor for Or {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let start = key.0.end();
+        let mut first_missing = None;
+        for (index, alternative) in self.0.iter().enumerate() {
+            if index > 0 {
+                key.0.mark(index);
+            }
+            match alternative.extract(parts, key) {
+                Ok(()) => {
+                    // The first alternative goes unmarked, unless it could be taken for another.
+                    if index == 0 && key.0.is_marked_from(start) {
+                        key.0.mark_from(start, 0);
+                    }
+                    return Ok(());
+                }
+                Err(NoKey::Skip) => return Err(NoKey::Skip),
+                Err(missing) => {
+                    key.0.truncate(start);
+                    first_missing.get_or_insert(missing);
+                }
+            }
+        }
+        Err(first_missing.unwrap_or(NoKey::missing("identity")))
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.0
+            .iter()
+            .try_for_each(|alternative| alternative.check())
+    }
+}
+
+impl fmt::Debug for Or {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let descriptions = self.0.iter().map(|alternative| alternative.description());
+        f.debug_list().entries(descriptions).finish()
+    }
+}
+
+/// An extractor that lets pass what it finds nothing in. Made by [`KeyExtractor::or_skip`].
+#[derive(Clone, Copy, Debug)]
+pub struct OrSkip<K>(K);
+
+impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0.extract(parts, key).map_err(|_| NoKey::Skip)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.0.check()
+    }
+}
+
+macro_rules! tuple {
+    ($($field:ident),+) => {
+        impl<$($field: KeyExtractor),+> KeyExtractor for ($($field,)+) {
+            #[allow(non_snake_case, reason = "the fields are named as their types")]
+            fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+                let ($($field,)+) = self;
+                $($field.extract(parts, key)?;)+
+                Ok(())
+            }
+
+            #[allow(non_snake_case, reason = "the fields are named as their types")]
+            fn check(&self) -> Result<(), ConfigError> {
+                let ($($field,)+) = self;
+                $($field.check()?;)+
+                Ok(())
+            }
+        }
+    };
+}
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);
+
+/// An extractor behind a pointer: the trait itself has methods that need its type.
+pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
+    fn check(&self) -> Result<(), ConfigError>;
+    /// Its type and what it was made of: extractors that agree in this find the same keys.
+    fn description(&self) -> String;
+}
+
+impl<K: KeyExtractor> AnyKey for K {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        KeyExtractor::extract(self, parts, key)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        KeyExtractor::check(self)
+    }
+
+    fn description(&self) -> String {
+        format!("{} {self:?}", std::any::type_name::<K>())
+    }
+}
+
+/// Adds one component, unless there is none or it is empty: nobody is the empty string.
+fn push_non_empty(
+    key: &mut Key,
+    component: Option<impl AsRef<[u8]>>,
+    what: &'static str,
+) -> Result<(), NoKey> {
+    match component {
+        Some(component) if !component.as_ref().is_empty() => {
+            key.push(component);
+            Ok(())
+        }
+        _ => Err(NoKey::missing(what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::name::Naming;
+
+    fn parts(headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
+        let mut key = Key::default();
+        extractor.extract(&parts(headers), &mut key)?;
+        let naming = Naming::derived("p", "r").unwrap();
+        let name = naming.name(&key.0);
+        Ok(name
+            .as_str()
+            .strip_prefix("p:{")
+            .unwrap()
+            .strip_suffix("}:r")
+            .unwrap()
+            .to_owned())
+    }
+
+    #[test]
+    fn alternatives_cannot_be_taken_for_each_other() {
+        let (a, b, c) = (
+            || Header::new("a"),
+            || Header::new("b"),
+            || Header::new("c"),
+        );
+        let flat = a().or(b()).or(c());
+        assert_eq!(name(&flat, &[("a", "x")]).unwrap(), "x");
+        assert_eq!(name(&flat, &[("b", "x")]).unwrap(), "+1,x");
+        assert_eq!(name(&flat, &[("c", "x")]).unwrap(), "+2,x");
+        assert_eq!(name(&flat, &[("a", "+1"), ("b", "x")]).unwrap(), "%2B1");
+
+        // However they are nested, and whatever hides their type.
+        let nested = OrSkip(a().or(b())).or(c());
+        assert_eq!(name(&nested, &[("b", "x")]).unwrap(), "+0,+1,x");
+        let behind = (Constant("k"), (a().or(b()), Constant("z")).or(c()));
+        assert_eq!(name(&behind, &[("a", "x")]).unwrap(), "k,x,z");
+        assert_eq!(name(&behind, &[("b", "x")]).unwrap(), "k,+0,+1,x,z");
+        assert_eq!(name(&behind, &[("c", "x")]).unwrap(), "k,+1,x");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_or_excused() {
+        assert_eq!(name(&Header::new("a"), &[]), Err(NoKey::missing("a")));
+        let both = Header::new("a").or(Header::new("b"));
+        assert_eq!(name(&both, &[]), Err(NoKey::missing("a")));
+        assert_eq!(name(&Header::new("a").or_skip(), &[]), Err(NoKey::Skip));
+        assert_eq!(
+            name(&Header::new("a").or_shared(), &[]).unwrap(),
+            "+1,shared"
+        );
+        assert_eq!(
+            name(&(Constant("k"), Header::new("a")), &[]),
+            Err(NoKey::missing("a"))
+        );
+        assert_eq!(
+            name(&FromParts(|_: &Parts| Some("")), &[]),
+            Err(NoKey::missing("identity"))
+        );
+    }
+}

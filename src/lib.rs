@@ -1,0 +1,43 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod clock;
+mod decision;
+mod error;
+mod future;
+pub mod key;
+mod layer;
+mod limit;
+mod limiter;
+mod list;
+mod macros;
+mod name;
+mod response;
+mod rule;
+mod service;
+mod store;
+
+#[cfg(any(test, feature = "test-util"))]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub use clock::ManualClock;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use store::redis::RedisStore;
+#[cfg(feature = "redis")]
+pub use {deadpool_redis, redis};
+
+pub use self::{
+    clock::{Clock, SystemClock},
+    decision::{
+        Decision, Decisions, Grant, LimitState, Missing, Receipt, Refusal, RefusalKind, Source,
+    },
+    error::{ConfigError, Error, ErrorKind},
+    future::ResponseFuture,
+    layer::{RateLimitLayer, RateLimitLayerBuilder},
+    limit::{Limit, RateType},
+    limiter::RateLimiter,
+    response::{OnRefusal, RateLimitBody},
+    rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
+    service::RateLimit,
+    store::{FailurePolicy, MemoryStore, Store},
+};

@@ -1,0 +1,283 @@
+//! What may be done: so many permits in so long an interval.
+
+use std::time::Duration;
+
+use crate::{clock::Millis, error::ConfigError};
+
+/// As many permits as a script can count exactly.
+const MOST_PERMITS: u64 = (1 << 53) - 1;
+/// A century.
+const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
+
+/// At most so many permits within any interval of a given length.
+///
+/// The window slides: wherever an interval begins, no more permits than these are granted in it. There is no burst at
+/// the turn of a minute.
+///
+/// Units: permits are whole numbers from 1 to 2^53 - 1, intervals whole milliseconds from 1 to a century.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::Limit;
+///
+/// const API: Limit = Limit::per_second(10);
+/// let nightly = Limit::try_new(3, Duration::from_secs(86_400))?;
+/// assert_eq!(API.permits(), 10);
+/// assert!(Limit::try_new(0, Duration::from_secs(1)).is_err());
+/// # let _ = nightly;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a limit does nothing until a rule or a limiter uses it"]
+pub struct Limit {
+    permits: u64,
+    interval: Millis,
+    rate_type: RateType,
+    keep_alive: Option<Millis>,
+}
+
+/// Who shares a limit. Redisson's `RateType`, and its numbers on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RateType {
+    /// Everyone together: all processes, Rust and Java
+    #[default]
+    Overall,
+    /// Each client id on its own: a [`RedisStore`](crate::RedisStore), or a Redisson instance
+    PerClient,
+}
+
+impl Limit {
+    /// `permits` in any interval of the given length.
+    ///
+    /// # Panics
+    ///
+    /// If [`try_new`](Self::try_new) would fail; at compile time in a constant.
+    pub const fn new(permits: u64, interval: Duration) -> Self {
+        assert!(
+            permits >= 1 && permits <= MOST_PERMITS,
+            "a limit takes 1 to 2^53 - 1 permits"
+        );
+        let Some(interval) = whole_millis(interval) else {
+            panic!("an interval is of whole milliseconds, at least one and at most a century");
+        };
+        Self {
+            permits,
+            interval,
+            rate_type: RateType::Overall,
+            keep_alive: None,
+        }
+    }
+
+    /// `permits` in any interval of the given length, for values that come from outside.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Permits`] and [`ConfigError::Interval`], with the value, if it is out of range.
+    pub fn try_new(permits: u64, interval: Duration) -> Result<Self, ConfigError> {
+        if !(1..=MOST_PERMITS).contains(&permits) {
+            return Err(ConfigError::Permits(permits));
+        }
+        if whole_millis(interval).is_none() {
+            return Err(ConfigError::Interval(interval));
+        }
+        Ok(Self::new(permits, interval))
+    }
+
+    /// `permits` in any second.
+    ///
+    /// # Panics
+    ///
+    /// If `permits` is zero or above 2^53 - 1.
+    pub const fn per_second(permits: u64) -> Self {
+        Self::new(permits, Duration::from_secs(1))
+    }
+
+    /// `permits` in any 60 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If `permits` is zero or above 2^53 - 1.
+    pub const fn per_minute(permits: u64) -> Self {
+        Self::new(permits, Duration::from_secs(60))
+    }
+
+    /// `permits` in any 3600 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If `permits` is zero or above 2^53 - 1.
+    pub const fn per_hour(permits: u64) -> Self {
+        Self::new(permits, Duration::from_secs(3600))
+    }
+
+    /// `permits` in any 24 hours.
+    ///
+    /// # Panics
+    ///
+    /// If `permits` is zero or above 2^53 - 1.
+    pub const fn per_day(permits: u64) -> Self {
+        Self::new(permits, Duration::from_secs(86_400))
+    }
+
+    /// Gives each client id the whole limit, instead of all of them together.
+    pub const fn per_client(mut self) -> Self {
+        self.rate_type = RateType::PerClient;
+        self
+    }
+
+    /// Lets an unused limiter vanish from Redis after this time.
+    ///
+    /// Default: limiters that rules make from a request's key vanish after the longer of two intervals and 60 seconds;
+    /// all others stay until they are deleted.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::KeepAlive`] if it is shorter than the interval, as in Redisson, and [`ConfigError::Interval`] if it
+    /// is not of whole milliseconds.
+    pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
+        let millis = whole_millis(keep_alive).ok_or(ConfigError::Interval(keep_alive))?;
+        if millis < self.interval {
+            return Err(ConfigError::KeepAlive {
+                keep_alive,
+                interval: self.interval(),
+            });
+        }
+        self.keep_alive = Some(millis);
+        Ok(self)
+    }
+
+    /// The permits of one interval.
+    #[must_use]
+    pub const fn permits(&self) -> u64 {
+        self.permits
+    }
+
+    /// The length of the interval.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval)
+    }
+
+    /// Who shares the limit.
+    #[must_use]
+    pub const fn rate_type(&self) -> RateType {
+        self.rate_type
+    }
+
+    /// How long an unused limiter stays, if it was said.
+    #[must_use]
+    pub fn keep_alive_time(&self) -> Option<Duration> {
+        self.keep_alive.map(Duration::from_millis)
+    }
+
+    /// The limit as it is written for a limiter that a rule made from a request's key.
+    pub(crate) fn for_request_key(mut self) -> Self {
+        let vanishing = self.keep_alive.unwrap_or((2 * self.interval).max(60_000));
+        self.keep_alive = Some(vanishing);
+        self
+    }
+
+    pub(crate) fn stored(&self) -> StoredLimit {
+        StoredLimit {
+            // Both are far below 2^63: see MOST_PERMITS and LONGEST.
+            rate: self.permits.cast_signed(),
+            interval: self.interval.cast_signed(),
+            rate_type: self.rate_type,
+            keep_alive: self.keep_alive.unwrap_or(0),
+        }
+    }
+}
+
+/// Whose limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LimitSource {
+    /// The code's: a differing stored one is rewritten
+    Code(Limit),
+    /// The stored one; there must be one
+    Store,
+    /// The stored one; this one is stored where there is none
+    StoreOrInit(Limit),
+}
+
+/// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredLimit {
+    pub(crate) rate: i64,
+    pub(crate) interval: i64,
+    pub(crate) rate_type: RateType,
+    /// Milliseconds, 0 for none.
+    pub(crate) keep_alive: Millis,
+}
+
+impl StoredLimit {
+    /// The limit, if it is one that could be built.
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        let interval = Duration::from_millis(u64::try_from(self.interval).ok()?);
+        let mut limit = Limit::try_new(u64::try_from(self.rate).ok()?, interval).ok()?;
+        limit.rate_type = self.rate_type;
+        limit.keep_alive = (self.keep_alive > 0).then_some(self.keep_alive);
+        Some(limit)
+    }
+}
+
+const fn whole_millis(interval: Duration) -> Option<Millis> {
+    let millis = interval.as_millis();
+    let whole = interval.subsec_nanos() % 1_000_000 == 0;
+    if whole && millis >= 1 && millis <= LONGEST as u128 {
+        Some(millis as u64)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_numbers_are_named() {
+        assert_eq!(
+            Limit::try_new(0, Duration::from_secs(1)),
+            Err(ConfigError::Permits(0))
+        );
+        assert_eq!(
+            Limit::try_new(1 << 53, Duration::from_secs(1)),
+            Err(ConfigError::Permits(1 << 53))
+        );
+        for interval in [
+            Duration::ZERO,
+            Duration::from_micros(999),
+            Duration::from_micros(1500),
+            Duration::from_millis(LONGEST + 1),
+        ] {
+            assert_eq!(
+                Limit::try_new(1, interval),
+                Err(ConfigError::Interval(interval))
+            );
+        }
+        let limit = Limit::per_minute(1);
+        assert!(matches!(
+            limit.keep_alive(Duration::from_secs(59)),
+            Err(ConfigError::KeepAlive { .. })
+        ));
+    }
+
+    #[test]
+    fn a_stored_limit_reads_back() {
+        let limit = Limit::per_hour(7)
+            .per_client()
+            .keep_alive(Duration::from_secs(7200))
+            .unwrap();
+        assert_eq!(limit.stored().limit(), Some(limit));
+        assert_eq!(
+            Limit::per_second(1).for_request_key().keep_alive,
+            Some(60_000)
+        );
+        assert_eq!(
+            Limit::per_minute(1).for_request_key().keep_alive,
+            Some(120_000)
+        );
+    }
+}

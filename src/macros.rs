@@ -1,0 +1,43 @@
+//! Logging without `cfg` at the call sites.
+//!
+//! Events carry rule names and error kinds, never a key: whoever sends requests must not choose what is logged.
+
+#[cfg(feature = "tracing")]
+macro_rules! warning {
+    ($($arg:tt)*) => {
+        tracing::warn!(target: "tower_ratelimit", $($arg)*)
+    };
+}
+
+#[cfg(feature = "tracing")]
+#[cfg_attr(
+    not(feature = "redis"),
+    allow(unused_macros, reason = "only a server recovers")
+)]
+macro_rules! notice {
+    ($($arg:tt)*) => {
+        tracing::info!(target: "tower_ratelimit", $($arg)*)
+    };
+}
+
+#[cfg(not(feature = "tracing"))]
+macro_rules! warning {
+    ($($arg:tt)*) => {
+        ()
+    };
+}
+
+#[cfg(not(feature = "tracing"))]
+#[cfg_attr(
+    not(feature = "redis"),
+    allow(unused_macros, reason = "only a server recovers")
+)]
+macro_rules! notice {
+    ($($arg:tt)*) => {
+        ()
+    };
+}
+
+#[cfg(feature = "redis")]
+pub(crate) use notice;
+pub(crate) use warning;

@@ -1,0 +1,373 @@
+//! Under which name a limiter stands in Redis.
+//!
+//! `<prefix>:{<identity>}:<rule>` for limiters that rules make; the bytes are fixed, because another spelling would reset
+//! every limit. `docs/keys.md` is the contract.
+
+use std::{fmt, sync::Arc};
+
+use crate::error::ConfigError;
+
+/// The longest identity that is spelled out; a longer one is digested.
+const LONGEST_IDENTITY: usize = 128;
+/// Where the identity goes in a shared name.
+const PLACEHOLDER: &str = "<key>";
+
+/// The Redis key of a limiter's hash; its other keys are derived from it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Name(Arc<str>);
+
+impl Name {
+    /// The name that Redisson would use for `getRateLimiter(name)`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::SharedName`] if its keys would fall into different slots of a Cluster, or be another limiter's.
+    pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
+        let refuse = |reason| {
+            Err(ConfigError::SharedName {
+                name: name.to_owned(),
+                reason,
+            })
+        };
+        if name.is_empty() {
+            return refuse("it is empty");
+        }
+        match name.split_once('{') {
+            None if name.contains('}') => return refuse("it has a `}` without a `{`"),
+            None => {}
+            Some((_, rest)) => match rest.find('}') {
+                None => return refuse("it has a `{` that is not closed"),
+                Some(0) => return refuse("its hash tag `{}` is empty"),
+                Some(end) => {
+                    let tail = &rest[end..];
+                    if [":value", ":permits"].iter().any(|suffix| {
+                        tail.ends_with(suffix) || tail.contains(&format!("{suffix}:"))
+                    }) {
+                        return refuse("it reads like a key that belongs to another limiter");
+                    }
+                }
+            },
+        }
+        Ok(Self(name.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// A name holds an identity, which logs must not.
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Name(..)")
+    }
+}
+
+/// How a rule turns an identity into a name.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// `<prefix>:{<identity>}:<rule>`; the two outer parts, with their punctuation
+    Derived { before: Arc<str>, after: Arc<str> },
+    /// Always the same
+    Exact(Name),
+    /// The user's words around the identity
+    Template { before: Arc<str>, after: Arc<str> },
+}
+
+impl Naming {
+    pub(crate) fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
+        check_prefix(prefix)?;
+        check_rule_name(rule)?;
+        Ok(Self::Derived {
+            before: format!("{prefix}:{{").into(),
+            after: format!("}}:{rule}").into(),
+        })
+    }
+
+    pub(crate) fn shared(name: &str) -> Result<Self, ConfigError> {
+        let Some((before, after)) = name.split_once(PLACEHOLDER) else {
+            return Ok(Self::Exact(Name::exact(name)?));
+        };
+        if after.contains(PLACEHOLDER) {
+            let reason = "`<key>` may stand in it once";
+            return Err(ConfigError::SharedName {
+                name: name.to_owned(),
+                reason,
+            });
+        }
+        // An identity has no braces and is never empty, so one stand-in tells for all.
+        Name::exact(&format!("{before}x{after}")).map_err(|error| match error {
+            ConfigError::SharedName { reason, .. } => ConfigError::SharedName {
+                name: name.to_owned(),
+                reason,
+            },
+            other => other,
+        })?;
+        Ok(Self::Template {
+            before: before.into(),
+            after: after.into(),
+        })
+    }
+
+    /// Whether names differ by identity.
+    pub(crate) fn takes_identity(&self) -> bool {
+        !matches!(self, Self::Exact(_))
+    }
+
+    pub(crate) fn name(&self, identity: &Identity) -> Name {
+        match self {
+            Self::Exact(name) => name.clone(),
+            Self::Derived { before, after } | Self::Template { before, after } => {
+                let digest;
+                let identity = if identity.0.len() > LONGEST_IDENTITY {
+                    digest = digested(&identity.0);
+                    &digest
+                } else {
+                    &identity.0
+                };
+                let mut name = String::with_capacity(before.len() + identity.len() + after.len());
+                name.push_str(before);
+                name.push_str(identity);
+                name.push_str(after);
+                Name(name.into())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Naming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name.as_str()),
+            Self::Derived { before, after } | Self::Template { before, after } => {
+                write!(f, "{before}{PLACEHOLDER}{after}")
+            }
+        }
+    }
+}
+
+/// Who a request is from: one or more components, encoded.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Identity(String);
+
+impl Identity {
+    /// Adds a component. Any bytes: what is not `A-Z a-z 0-9 . _ ~ -` is percent-encoded, so that no component can
+    /// imitate another one, a separator, a marker or a hash tag.
+    pub(crate) fn push(&mut self, component: &[u8]) {
+        self.separate();
+        if component.is_empty() {
+            // Alone, it is no encoded byte: so an empty component is still one.
+            self.0.push('%');
+        }
+        for byte in component {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'~' | b'-' => {
+                    self.0.push(char::from(*byte));
+                }
+                _ => {
+                    const HEX: [u8; 16] = *b"0123456789ABCDEF";
+                    self.0.push('%');
+                    self.0.push(char::from(HEX[usize::from(byte >> 4)]));
+                    self.0.push(char::from(HEX[usize::from(byte & 15)]));
+                }
+            }
+        }
+    }
+
+    /// Adds a marker, which no component can be encoded to: which of several alternatives the next ones are.
+    pub(crate) fn mark(&mut self, alternative: usize) {
+        self.separate();
+        self.0.push('+');
+        self.0.push_str(&alternative.to_string());
+    }
+
+    /// Where the next component begins.
+    pub(crate) fn end(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.0.truncate(end);
+    }
+
+    /// Whether what was added since `end` begins with a marker.
+    pub(crate) fn is_marked_from(&self, end: usize) -> bool {
+        self.0[end..].trim_start_matches(',').starts_with('+')
+    }
+
+    /// Puts a marker before what was added since `end`.
+    pub(crate) fn mark_from(&mut self, end: usize, alternative: usize) {
+        let added = self.0.split_off(end);
+        self.mark(alternative);
+        self.separate();
+        self.0.push_str(added.trim_start_matches(','));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn separate(&mut self) {
+        if !self.0.is_empty() {
+            self.0.push(',');
+        }
+    }
+}
+
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    if is_word(prefix) {
+        Ok(())
+    } else {
+        Err(ConfigError::Prefix(prefix.to_owned()))
+    }
+}
+
+pub(crate) fn check_rule_name(name: &str) -> Result<(), ConfigError> {
+    if is_word(name) {
+        Ok(())
+    } else {
+        Err(ConfigError::RuleName(name.to_owned()))
+    }
+}
+
+/// One or more of `A-Z a-z 0-9 . _ -`.
+pub(crate) fn is_word(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// `!`, which no encoding begins with, and the first 128 bits of SHA-256 in hexadecimal.
+fn digested(identity: &str) -> String {
+    let hash = hmac_sha256::Hash::hash(identity.as_bytes());
+    let mut digest = String::with_capacity(33);
+    digest.push('!');
+    for byte in &hash[..16] {
+        for nibble in [byte >> 4, byte & 15] {
+            digest.push(char::from_digit(nibble.into(), 16).unwrap_or_default());
+        }
+    }
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn identity(components: &[&[u8]]) -> Identity {
+        let mut identity = Identity::default();
+        for component in components {
+            identity.push(component);
+        }
+        identity
+    }
+
+    fn derived(components: &[&[u8]]) -> String {
+        let naming = Naming::derived("shop", "login").unwrap();
+        naming.name(&identity(components)).as_str().to_owned()
+    }
+
+    #[test]
+    fn a_derived_name_is_spelled_as_promised() {
+        assert_eq!(derived(&[b"alice"]), "shop:{alice}:login");
+        assert_eq!(derived(&[b"a:b", b"{c}"]), "shop:{a%3Ab,%7Bc%7D}:login");
+        assert_eq!(derived(&["é%".as_bytes()]), "shop:{%C3%A9%25}:login");
+        // printf 'a%.0s' {1..129} | sha256sum | cut -c 1-32
+        assert_eq!(
+            derived(&[&[b'a'; 129]]),
+            "shop:{!c12cb024a2e5551cca0e08fce8f1c5e3}:login"
+        );
+        assert_eq!(
+            derived(&[&[b'a'; 128]]),
+            format!("shop:{{{}}}:login", "a".repeat(128))
+        );
+    }
+
+    #[test]
+    fn a_template_is_filled_with_the_encoded_identity() {
+        let naming = Naming::shared("user:<key>:orders").unwrap();
+        assert_eq!(
+            naming.name(&identity(&[b"x{y"])).as_str(),
+            "user:x%7By:orders"
+        );
+        assert!(Naming::shared("<key>:<key>").is_err());
+        assert!(Naming::shared("{<key>").is_err());
+        assert!(Naming::shared("{<key>}:orders").is_ok());
+        assert!(!Naming::shared("orders").unwrap().takes_identity());
+    }
+
+    #[test]
+    fn names_that_redis_cluster_cannot_place_are_refused() {
+        for name in [
+            "",
+            "a{b",
+            "a}b",
+            "{}x",
+            "x{}y",
+            "x{}y{z}",
+            "a}{b",
+            "{a}:value",
+            "{a}:permits",
+        ] {
+            assert!(
+                matches!(Name::exact(name), Err(ConfigError::SharedName { .. })),
+                "{name}"
+            );
+        }
+        assert!(Name::exact("{a}:value:7d9").is_err());
+        for name in [
+            "orders",
+            "svc{tenant1}:api",
+            "{a}{b}",
+            "a}b{c}",
+            "ключ/限流 é",
+            "a:value",
+        ] {
+            assert_eq!(Name::exact(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn prefixes_and_rule_names_are_words() {
+        for bad in ["", "a b", "a:b", "{a}", "é", "a\r\n"] {
+            assert_eq!(check_prefix(bad), Err(ConfigError::Prefix(bad.to_owned())));
+            assert_eq!(
+                check_rule_name(bad),
+                Err(ConfigError::RuleName(bad.to_owned()))
+            );
+        }
+    }
+
+    fn components() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        // Bytes that mean something in a name are made likely.
+        let byte = prop_oneof![
+            3 => prop::sample::select(&b"{}:,%!+*ab1"[..]),
+            1 => any::<u8>(),
+        ];
+        prop::collection::vec(prop::collection::vec(byte, 0..12), 1..4)
+    }
+
+    proptest! {
+        // L6: what a request says decides nothing but which of its own limiters it gets.
+        #[test]
+        fn different_components_have_different_names(a in components(), b in components()) {
+            let [first, second] = [&a, &b].map(|parts| {
+                derived(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            });
+            prop_assert_eq!(a == b, first == second);
+        }
+
+        #[test]
+        fn components_choose_neither_slot_nor_companion(a in components()) {
+            let name = derived(&a.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let tag = name.strip_prefix("shop:{").and_then(|rest| rest.strip_suffix("}:login"));
+            let tag = tag.expect("the outer parts are the rule's");
+            prop_assert!(!tag.is_empty());
+            prop_assert!(tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._~-%,!".contains(&b)));
+            prop_assert!(Name::exact(&name).is_ok());
+        }
+    }
+}

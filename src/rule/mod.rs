@@ -1,0 +1,298 @@
+//! What a request may do: a limit, by whom it is counted, at what cost, under which name.
+
+mod pattern;
+mod table;
+
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+pub use self::table::Rules;
+pub(crate) use self::table::{Plan, Planner};
+use crate::{
+    error::ConfigError,
+    key::{AnyKey, Constant, KeyExtractor},
+    limit::Limit,
+    store::FailurePolicy,
+};
+
+/// The name of a rule that was given none.
+const UNNAMED: &str = "default";
+
+/// One limit, and whom and what it counts.
+///
+/// Made by [`Limit::by`], [`Rule::new`] or [`Rule::shared`].
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{FailurePolicy, Limit, key::PeerIp};
+///
+/// let login = Limit::per_minute(5).by(PeerIp).named("login").on_failure(FailurePolicy::Deny);
+/// let export = Limit::per_hour(100).by(PeerIp).named("export").cost(10);
+/// ```
+#[derive(Clone)]
+#[must_use = "a rule does nothing until a layer has it"]
+pub struct Rule {
+    name: Option<String>,
+    limit: LimitOf,
+    key: Option<Arc<dyn AnyKey>>,
+    cost: Cost,
+    on_failure: FailurePolicy,
+}
+
+/// Where a rule's limit comes from.
+#[derive(Clone)]
+pub(crate) enum LimitOf {
+    Fixed(Limit),
+    /// One of several by name; each counts on its own
+    Tiers(Tiers),
+    /// What a closure makes of the request
+    Parts(Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
+    /// The stored one, under an exact name or a template
+    Shared {
+        name: String,
+        init: Option<Limit>,
+    },
+}
+
+/// What a request costs.
+#[derive(Clone)]
+pub(crate) enum Cost {
+    Fixed(u32),
+    Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
+}
+
+impl Limit {
+    /// The rule that counts requests by `key` against this limit.
+    pub fn by(self, key: impl KeyExtractor) -> Rule {
+        Rule::of(None, LimitOf::Fixed(self), Some(Arc::new(key)))
+    }
+}
+
+impl Rule {
+    /// A rule of this name. The limit is fixed, one of several [`Tiers`], or what [`limit_by`] finds.
+    pub fn new(name: &str, limit: impl Into<RuleLimit>, key: impl KeyExtractor) -> Self {
+        Self::of(Some(name.to_owned()), limit.into().0, Some(Arc::new(key)))
+    }
+
+    /// A rule on the limiter of this exact name: the one that `redisson.getRateLimiter(name)` is in Java.
+    ///
+    /// Its limit is the stored one, set by `trySetRate` here or in Java; until then requests are refused as unavailable,
+    /// unless [`or_init`](Self::or_init) says which limit to set. A `<key>` in the name is replaced with the identity that
+    /// [`by`](Self::by) finds, encoded as in all names.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, Rule, key::Header};
+    ///
+    /// let orders = Rule::shared("orders");
+    /// let each = Rule::shared("orders:<key>").by(Header::new("x-tenant")).or_init(Limit::per_second(10));
+    /// ```
+    pub fn shared(name: &str) -> Self {
+        Self::of(
+            None,
+            LimitOf::Shared {
+                name: name.to_owned(),
+                init: None,
+            },
+            None,
+        )
+    }
+
+    /// Sets this limit where none is stored, in the same call. Only for [`shared`](Self::shared) rules; others have theirs.
+    pub fn or_init(mut self, limit: Limit) -> Self {
+        if let LimitOf::Shared { init, .. } = &mut self.limit {
+            *init = Some(limit);
+        }
+        self
+    }
+
+    /// Counts requests by this key.
+    pub fn by(mut self, key: impl KeyExtractor) -> Self {
+        self.key = Some(Arc::new(key));
+        self
+    }
+
+    /// The rule's name: part of its limiters' names in Redis, and what answers call it. Default: `default`.
+    ///
+    /// Characters: `A-Z a-z 0-9 . _ -`. Rules of one name count together, and so must have the same limit and key.
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// How many permits a request takes. Default: 1.
+    pub fn cost(mut self, permits: u32) -> Self {
+        self.cost = Cost::Fixed(permits);
+        self
+    }
+
+    /// How many permits a request takes, by its head. Zero is free: the rule then does not concern the request.
+    pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
+        self.cost = Cost::Parts(Arc::new(cost));
+        self
+    }
+
+    /// What happens to a request while the store cannot decide. Default: [`FailurePolicy::Allow`].
+    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_failure = policy;
+        self
+    }
+
+    fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
+        Self {
+            name,
+            limit,
+            key,
+            cost: Cost::Fixed(1),
+            on_failure: FailurePolicy::default(),
+        }
+    }
+
+    /// The name it goes by. A shared name is its rule's name, too, where it can be one.
+    fn label(&self) -> &str {
+        match (&self.name, &self.limit) {
+            (Some(name), _) => name,
+            (None, LimitOf::Shared { name, .. }) if crate::name::is_word(name) => name,
+            (None, _) => UNNAMED,
+        }
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("name", &self.label())
+            .field("on_failure", &self.on_failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<Limit> for Rule {
+    /// One limit for all requests together.
+    fn from(limit: Limit) -> Self {
+        limit.by(Constant("all"))
+    }
+}
+
+/// A rule's limit, in one of its forms: a [`Limit`], [`Tiers`], or what [`limit_by`] finds.
+#[derive(Clone)]
+pub struct RuleLimit(LimitOf);
+
+impl From<Limit> for RuleLimit {
+    fn from(limit: Limit) -> Self {
+        Self(LimitOf::Fixed(limit))
+    }
+}
+
+impl From<Tiers> for RuleLimit {
+    fn from(tiers: Tiers) -> Self {
+        Self(LimitOf::Tiers(tiers))
+    }
+}
+
+impl fmt::Debug for RuleLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RuleLimit(..)")
+    }
+}
+
+/// A limit that a request's head determines, for limits that differ from caller to caller.
+///
+/// A caller whose limit changes keeps what it has used: the stored limit is rewritten with its next request, at most once
+/// a minute by each process.
+pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> RuleLimit {
+    RuleLimit(LimitOf::Parts(Arc::new(limit)))
+}
+
+/// Several limits, of which a request's head determines one: free, paid.
+///
+/// Each tier is a rule of its own, named `<rule>.<tier>`: a caller that changes its tier begins anew there.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Limit, Rule, Tiers, key::Extension};
+///
+/// #[derive(Clone)]
+/// struct Account {
+///     id: String,
+///     paying: bool,
+/// }
+///
+/// let by_plan = Tiers::new(
+///     [("free", Limit::per_hour(1_000)), ("paid", Limit::per_hour(100_000))],
+///     |parts| match parts.extensions.get::<Account>() {
+///         Some(account) if account.paying => "paid",
+///         _ => "free",
+///     },
+/// );
+/// let rule = Rule::new("api", by_plan, Extension::by(|account: &Account| account.id.clone()));
+/// ```
+#[derive(Clone)]
+pub struct Tiers {
+    tiers: Vec<(&'static str, Limit)>,
+    choose: Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>,
+}
+
+impl Tiers {
+    /// Tiers, and which of them a request belongs to.
+    ///
+    /// A tier that `choose` makes up is treated as the first: put the strictest there.
+    pub fn new(
+        tiers: impl IntoIterator<Item = (&'static str, Limit)>,
+        choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            tiers: tiers.into_iter().collect(),
+            choose: Arc::new(choose),
+        }
+    }
+}
+
+impl fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.tiers.iter().copied()).finish()
+    }
+}
+
+/// Several rules where one is expected, or one.
+///
+/// This version knows lists of one rule: a longer one is a [`ConfigError::SeveralRules`].
+pub trait IntoRules {
+    /// The rules.
+    fn into_rules(self) -> Vec<Rule>;
+}
+
+impl<R: Into<Rule>> IntoRules for R {
+    fn into_rules(self) -> Vec<Rule> {
+        vec![self.into()]
+    }
+}
+
+impl<R: Into<Rule>, const N: usize> IntoRules for [R; N] {
+    fn into_rules(self) -> Vec<Rule> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl IntoRules for Vec<Rule> {
+    fn into_rules(self) -> Vec<Rule> {
+        self
+    }
+}
+
+/// Checks a name and its place, for all parts of a rule.
+fn check_cost(rule: &str, cost: &Cost, limit: Option<&Limit>) -> Result<(), ConfigError> {
+    match cost {
+        Cost::Fixed(cost)
+            if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
+        {
+            Err(ConfigError::Cost {
+                rule: rule.to_owned(),
+                cost: *cost,
+            })
+        }
+        _ => Ok(()),
+    }
+}

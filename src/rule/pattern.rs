@@ -1,0 +1,287 @@
+//! Which requests an entry of the table is for.
+
+use std::{fmt, sync::Arc};
+
+use http::{Extensions, Method, request::Parts};
+
+use crate::{error::ConfigError, key::template};
+
+/// A condition on a request's head.
+#[derive(Clone)]
+pub(crate) enum Pattern {
+    Path(PathPattern),
+    /// All methods of a gRPC service, or one
+    Grpc {
+        path: String,
+        whole_service: bool,
+    },
+    Predicate(Arc<dyn Fn(&Parts) -> bool + Send + Sync>),
+}
+
+impl Pattern {
+    /// Reads `/path` or `METHOD /path`, with axum's `{name}` and `{*rest}` in the path.
+    pub(crate) fn route(pattern: &str) -> Result<Self, ConfigError> {
+        let refuse = |reason| ConfigError::Pattern {
+            pattern: pattern.to_owned(),
+            reason,
+        };
+        let (method, path) = match pattern.split_once(' ') {
+            Some((method, path)) => {
+                if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+                    return Err(refuse("methods are written in capitals"));
+                }
+                let method = Method::from_bytes(method.as_bytes());
+                (
+                    Some(method.map_err(|_| refuse("there is no such method"))?),
+                    path,
+                )
+            }
+            None => (None, pattern),
+        };
+        let segments = segments(path).map_err(refuse)?;
+        Ok(Self::Path(PathPattern { method, segments }))
+    }
+
+    /// Reads `package.Service/Method`, or `package.Service` for all of its methods.
+    pub(crate) fn grpc(method: &str) -> Result<Self, ConfigError> {
+        let refuse = |reason| ConfigError::Pattern {
+            pattern: method.to_owned(),
+            reason,
+        };
+        let (service, name) = match method.split_once('/') {
+            Some((service, name)) => (service, Some(name)),
+            None => (method, None),
+        };
+        let is_name = |text: &str| {
+            !text.is_empty()
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
+        };
+        if !is_name(service) || name.is_some_and(|name| !is_name(name)) {
+            return Err(refuse("a gRPC method is written `package.Service/Method`"));
+        }
+        Ok(match name {
+            Some(name) => Self::Grpc {
+                path: format!("/{service}/{name}"),
+                whole_service: false,
+            },
+            None => Self::Grpc {
+                path: format!("/{service}/"),
+                whole_service: true,
+            },
+        })
+    }
+
+    pub(crate) fn matches(&self, parts: &Parts) -> bool {
+        match self {
+            Self::Path(pattern) => pattern.matches(parts),
+            // By path alone: a request that hides what it is must not thereby escape its limit.
+            Self::Grpc {
+                path,
+                whole_service: true,
+            } => parts.uri.path().starts_with(path.as_str()),
+            Self::Grpc {
+                path,
+                whole_service: false,
+            } => parts.uri.path() == path,
+            Self::Predicate(predicate) => predicate(parts),
+        }
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(_) => f.write_str("Path(..)"),
+            Self::Grpc { path, .. } => write!(f, "Grpc({path})"),
+            Self::Predicate(_) => f.write_str("Predicate(..)"),
+        }
+    }
+}
+
+/// A method and a path in the syntax of axum's router.
+#[derive(Clone, Debug)]
+pub(crate) struct PathPattern {
+    method: Option<Method>,
+    segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Text(String),
+    /// `{name}`: one segment, not empty
+    One,
+    /// `{*name}`: the rest, not empty
+    Rest,
+}
+
+impl PathPattern {
+    fn matches(&self, parts: &Parts) -> bool {
+        let method = match &self.method {
+            // A HEAD costs what a GET costs.
+            Some(Method::GET) => matches!(parts.method, Method::GET | Method::HEAD),
+            Some(method) => parts.method == *method,
+            None => true,
+        };
+        method && (self.is_template(&parts.extensions) || self.matches_path(full_path(parts)))
+    }
+
+    /// Whether this is the route that serves the request, whatever its parameters are called.
+    fn is_template(&self, extensions: &Extensions) -> bool {
+        template(extensions)
+            .and_then(|template| segments(template).ok())
+            .is_some_and(|segments| segments == self.segments)
+    }
+
+    fn matches_path(&self, path: &str) -> bool {
+        let mut rest = path.strip_prefix('/').map(|path| path.split('/'));
+        let Some(given) = rest.as_mut() else {
+            return false;
+        };
+        for segment in &self.segments {
+            let Some(part) = given.next() else {
+                return false;
+            };
+            match segment {
+                Segment::Text(text) if text == part => {}
+                Segment::Text(_) => return false,
+                Segment::One if part.is_empty() => return false,
+                Segment::One => {}
+                Segment::Rest => return !part.is_empty() || given.next().is_some(),
+            }
+        }
+        given.next().is_none()
+    }
+}
+
+/// The path as it was sent; inside a nested axum router the request's own lacks its beginning.
+fn full_path(parts: &Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri.path();
+    }
+    parts.uri.path()
+}
+
+fn segments(path: &str) -> Result<Vec<Segment>, &'static str> {
+    let path = path
+        .strip_prefix('/')
+        .ok_or("the path does not begin with `/`")?;
+    let mut segments = Vec::new();
+    let mut parts = path.split('/').peekable();
+    while let Some(part) = parts.next() {
+        let inner = part
+            .strip_prefix('{')
+            .and_then(|part| part.strip_suffix('}'));
+        segments.push(match inner {
+            Some(name) => match name.strip_prefix('*') {
+                Some("") => return Err("a parameter has no name"),
+                Some(_) if parts.peek().is_some() => {
+                    return Err("`{*rest}` stands at the end");
+                }
+                Some(_) => Segment::Rest,
+                None if name.is_empty() => return Err("a parameter has no name"),
+                None => Segment::One,
+            },
+            None if part.contains(['{', '}']) => {
+                return Err("a parameter is a whole segment, as in `/users/{id}`");
+            }
+            None if part.starts_with([':', '*']) => {
+                return Err("a parameter is written `{id}`, the rest `{*rest}`");
+            }
+            None => Segment::Text(part.to_owned()),
+        });
+    }
+    Ok(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn matches(pattern: &str, method: &str, path: &str) -> bool {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(())
+            .unwrap();
+        Pattern::route(pattern)
+            .unwrap()
+            .matches(&request.into_parts().0)
+    }
+
+    #[test]
+    fn paths_match_as_in_axums_router() {
+        for (pattern, path, expected) in [
+            ("/", "/", true),
+            ("/", "/a", false),
+            ("/login", "/login", true),
+            ("/login", "/login?next=/", true),
+            ("/login", "/login/", false),
+            ("/login", "/Login", false),
+            ("/users/{id}", "/users/7", true),
+            ("/users/{id}", "/users/", false),
+            ("/users/{id}", "/users/7/posts", false),
+            ("/users/{id}/posts", "/users/7/posts", true),
+            ("/files/{*path}", "/files/a/b", true),
+            ("/files/{*path}", "/files/", false),
+            ("/files/{*path}", "/files//", true),
+            ("/files/{*path}", "/files", false),
+        ] {
+            assert_eq!(matches(pattern, "GET", path), expected, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn a_method_narrows_and_head_counts_as_get() {
+        assert!(matches("POST /login", "POST", "/login"));
+        assert!(!matches("POST /login", "GET", "/login"));
+        assert!(matches("GET /", "HEAD", "/"));
+        assert!(!matches("HEAD /", "GET", "/"));
+        assert!(matches("/", "DELETE", "/"));
+    }
+
+    #[test]
+    fn bad_patterns_say_what_is_wrong() {
+        for bad in [
+            "",
+            "login",
+            "post /login",
+            "POST login",
+            "PO ST /",
+            "/a{b}",
+            "/{}",
+            "/{*}",
+            "/{*a}/b",
+            "/:id",
+            "/*rest",
+        ] {
+            let error = Pattern::route(bad).unwrap_err();
+            assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
+        }
+        for bad in ["", "/a.B/C", "a.B/C/D", "a b/C", "a.B/"] {
+            assert!(Pattern::grpc(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_grpc_entry_goes_by_the_path() {
+        let matches = |pattern: &str, path: &str| {
+            let request = Request::builder()
+                .method("POST")
+                .uri(path)
+                .body(())
+                .unwrap();
+            Pattern::grpc(pattern)
+                .unwrap()
+                .matches(&request.into_parts().0)
+        };
+        assert!(matches("shop.Orders/Create", "/shop.Orders/Create"));
+        assert!(!matches("shop.Orders/Create", "/shop.Orders/Delete"));
+        assert!(matches("shop.Orders", "/shop.Orders/Delete"));
+        assert!(!matches("shop.Orders", "/shop.OrdersX/Delete"));
+    }
+}

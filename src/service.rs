@@ -1,0 +1,97 @@
+//! Request in, future out: [`RateLimit`].
+
+use std::{
+    fmt, mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tower_service::Service;
+
+use crate::{future::ResponseFuture, layer::Shared, response::RateLimitBody, rule::Plan};
+
+/// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
+///
+/// # Readiness
+///
+/// It is ready when the inner service is, and holds that readiness, a permit of a `ConcurrencyLimit` for example, while it
+/// asks the store. A refusal lets it go; the inner service is then never called.
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> RateLimit<S> {
+    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to change it.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service alone.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ResBody: http_body::Body<Data = Bytes>,
+{
+    type Response = Response<RateLimitBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, ReqBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        if !self.shared.enabled {
+            return ResponseFuture::pass(self.inner.call(request));
+        }
+        let (parts, body) = request.into_parts();
+        let plan = self.shared.planner.plan(&parts, &*self.shared.store);
+        match plan {
+            Plan::Pass => {
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::pass(self.inner.call(request))
+            }
+            Plan::Refuse(refusal) => ResponseFuture::refuse(refusal, parts, &self.shared),
+            Plan::Ask(acquire) => {
+                let deciding = Arc::clone(&self.shared.store).acquire(acquire);
+                // The service that was polled ready is the one to call; its clone has made no such promise.
+                let clone = self.inner.clone();
+                let ready = mem::replace(&mut self.inner, clone);
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))
+            }
+        }
+    }
+}
+
+/// Lets tonic's `add_service` take one wrapped service.
+#[cfg(feature = "tonic")]
+impl<S: tonic::server::NamedService> tonic::server::NamedService for RateLimit<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

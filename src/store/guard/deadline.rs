@@ -1,0 +1,55 @@
+//! Gives up after a time, so that a slow store costs a request no more than its owner allows.
+
+use std::time::Duration;
+
+use crate::{
+    decision::{Decision, Receipt},
+    error::{Error, ErrorKind},
+    name::Name,
+    store::{Acquire, Decide, Op, Outcome},
+};
+
+/// A store whose callers wait no longer than a given time.
+#[derive(Debug)]
+pub(crate) struct Deadline<S> {
+    inner: S,
+    patience: Duration,
+}
+
+impl<S: Decide> Deadline<S> {
+    pub(crate) fn new(inner: S, patience: Duration) -> Self {
+        Self { inner, patience }
+    }
+
+    pub(crate) fn inner(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S: Decide> Decide for Deadline<S> {
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        // Made before the call: what was taken by a call that nobody waits for any longer is given back unheard.
+        let receipts = acquire.receipts();
+        match crate::clock::within(self.patience, self.inner.acquire(acquire)).await {
+            Some(decision) => decision,
+            None => {
+                for receipt in receipts.iter() {
+                    self.inner.give_back(receipt.clone());
+                }
+                Err(ErrorKind::Timeout.into())
+            }
+        }
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        // An operator's call is worth waiting for: the connection's own timeouts bound it.
+        self.inner.manage(name, op).await
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        self.inner.give_back(receipt);
+    }
+}

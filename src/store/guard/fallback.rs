@@ -1,0 +1,123 @@
+//! What to answer when the store cannot: the user's choice, and the few cases that are not.
+
+#[cfg(feature = "redis")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(feature = "redis")]
+use crate::{
+    decision::Receipt,
+    macros::{notice, warning},
+    name::Name,
+    store::{Decide, Op, Outcome},
+};
+use crate::{
+    decision::{Decision, Grant, Refusal},
+    error::{Error, ErrorKind},
+    store::Acquire,
+};
+
+/// What to do with a request while the store cannot decide.
+///
+/// It is a security decision: a login should not become unlimited because Redis is slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailurePolicy {
+    /// Let it pass. The default: the limiter is never the outage
+    #[default]
+    Allow,
+    /// Refuse it as unavailable: 503, or UNAVAILABLE in gRPC
+    Deny,
+}
+
+/// Turns an error into the answer that the caller chose, if it chose one.
+///
+/// Whatever was chosen, two errors refuse: nobody has set a limit, and no room for another limiter. Letting pass would
+/// open the gate for as long as a configuration is wrong, or to whoever fills the store.
+pub(crate) fn settle(
+    acquire: &Acquire,
+    decision: Result<Decision, Error>,
+) -> Result<Decision, Error> {
+    let (error, policy) = match (decision, acquire.on_failure) {
+        (Err(error), Some(policy)) => (error, policy),
+        (decision, _) => return decision,
+    };
+    Ok(match (error.kind(), policy) {
+        (ErrorKind::NotInitialized | ErrorKind::Full, _) | (_, FailurePolicy::Deny) => {
+            Decision::Deny(Refusal::unavailable(error))
+        }
+        (_, FailurePolicy::Allow) => Decision::Allow(Grant::by_policy()),
+    })
+}
+
+/// A store that answers by the caller's policy when it cannot decide, and says once that it started failing and once
+/// that it recovered.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct Fallback<S> {
+    inner: S,
+    failing: AtomicBool,
+}
+
+#[cfg(feature = "redis")]
+impl<S> Fallback<S> {
+    pub(crate) fn new(inner: S) -> Self {
+        Self {
+            inner,
+            failing: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    fn note(&self, decision: &Result<Decision, Error>) {
+        let failing = match decision {
+            Ok(_) => false,
+            // The store works; the limiter, or the question, does not.
+            Err(error) => match error.kind() {
+                ErrorKind::NotInitialized
+                | ErrorKind::RateTypeDiffers
+                | ErrorKind::ForeignState
+                | ErrorKind::Permits => return,
+                _ => true,
+            },
+        };
+        // The plain load keeps the cache line shared while nothing changes.
+        if self.failing.load(Ordering::Relaxed) == failing
+            || self.failing.swap(failing, Ordering::Relaxed) == failing
+        {
+            return;
+        }
+        match decision {
+            Ok(_) => notice!("the store of the rate limits answers again"),
+            Err(error) => {
+                warning!(
+                    error = %error,
+                    cause = error.cause(),
+                    "the store of the rate limits fails: requests meet their failure policy"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl<S: Decide> Decide for Fallback<S> {
+    /// # Cancel safety
+    ///
+    /// As the store's within.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let decision = self.inner.acquire(acquire).await;
+        self.note(&decision);
+        settle(acquire, decision)
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        self.inner.manage(name, op).await
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        self.inner.give_back(receipt);
+    }
+}

@@ -1,0 +1,284 @@
+//! Is there room? Where limiters are kept, and what they are asked.
+
+pub(crate) mod guard;
+mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+pub(crate) mod window;
+
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+pub use self::{guard::fallback::FailurePolicy, memory::MemoryStore};
+use crate::{
+    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
+    error::Error,
+    limit::{LimitSource, StoredLimit},
+    list::List,
+    name::Name,
+};
+
+/// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
+///
+/// Sealed until 1.0, so that the laws every store must keep can still grow.
+pub trait Store: sealed::Sealed + Debug + Clone + Send + Sync + 'static {}
+
+impl<S: sealed::Sealed + Debug + Clone + Send + Sync + 'static> Store for S {}
+
+pub(crate) mod sealed {
+    use std::sync::Arc;
+
+    // Public only in the eyes of the compiler: the module is private, and so the trait cannot be named outside.
+    #[allow(unnameable_types)]
+    pub trait Sealed {
+        #[doc(hidden)]
+        fn handle(&self) -> Handle;
+    }
+
+    /// The store behind whatever type it has.
+    #[derive(Clone, Debug)]
+    #[allow(unnameable_types)]
+    pub struct Handle(pub(crate) Arc<dyn super::AnyStore>);
+}
+
+/// A store with its guards on, whatever its type.
+pub(crate) trait AnyStore: Debug + Send + Sync {
+    /// Takes permits, all of them or none.
+    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
+
+    /// Carries out one of the verbs that do not take permits.
+    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing;
+
+    /// Gives back what an acquire took, or may yet take. Returns at once; a lost one costs at most one interval.
+    fn give_back(&self, receipt: Receipt);
+
+    /// An id that no other acquire has.
+    fn permit_id(&self) -> Result<PermitId, Error>;
+
+    /// What the names of limiters that rules make begin with.
+    fn prefix(&self) -> &str;
+
+    /// Which rules count here.
+    fn rule_names(&self) -> &RuleNames;
+}
+
+/// The rules of all layers on a store.
+///
+/// Rules of one name count in one place, also those of different layers. If they differed, each would count by its own
+/// limit and, in Redis, rewrite the other's; so the second is refused while the first is in use.
+#[derive(Debug, Default)]
+pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
+
+#[derive(Debug)]
+struct Claim {
+    fingerprint: String,
+    /// Gone with the layer.
+    holder: Weak<()>,
+}
+
+impl RuleNames {
+    /// Notes that `holder` has a rule of this name; false if another holder has a different one.
+    pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Arc<()>) -> bool {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let claims = names.entry(Arc::clone(name)).or_default();
+        claims.retain(|claim| claim.holder.strong_count() > 0);
+        if claims.iter().any(|claim| claim.fingerprint != fingerprint) {
+            return false;
+        }
+        claims.push(Claim {
+            fingerprint,
+            holder: Arc::downgrade(holder),
+        });
+        true
+    }
+}
+
+pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
+
+/// A store, or a guard around one, before its type is erased.
+///
+/// Guards are stores around stores, as tower's layers are services around services.
+#[cfg(feature = "redis")]
+pub(crate) trait Decide: Debug + Send + Sync + 'static {
+    fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send;
+
+    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
+
+    fn give_back(&self, receipt: Receipt);
+}
+
+/// What is asked for: a list of charges, granted together or not at all.
+///
+/// In this version the list has one item.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquire {
+    pub(crate) charges: List<Charge>,
+    /// What to answer when the store cannot; `None` hands the error to the caller.
+    pub(crate) on_failure: Option<FailurePolicy>,
+    /// Whether somebody reads how much is left.
+    pub(crate) remaining: bool,
+}
+
+impl Acquire {
+    pub(crate) fn receipts(&self) -> List<Receipt> {
+        match &*self.charges {
+            [charge] => List::one(charge.receipt()),
+            charges => List::Many(charges.iter().map(Charge::receipt).collect()),
+        }
+    }
+}
+
+/// Permits of one limiter.
+#[derive(Clone, Debug)]
+pub(crate) struct Charge {
+    pub(crate) name: Name,
+    /// The rule's name, for people.
+    pub(crate) rule: Arc<str>,
+    pub(crate) limit: LimitSource,
+    pub(crate) permits: u32,
+    pub(crate) id: PermitId,
+}
+
+impl Charge {
+    pub(crate) fn receipt(&self) -> Receipt {
+        Receipt {
+            name: self.name.clone(),
+            id: self.id,
+            permits: self.permits,
+            #[cfg(feature = "redis")]
+            made: crate::clock::moment(),
+        }
+    }
+}
+
+/// The verbs that do not take permits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Op {
+    /// Stores a limit where there is none
+    TrySetRate(StoredLimit),
+    /// Reads the limit
+    Inspect,
+    /// Counts the free permits
+    Available,
+}
+
+/// What a verb found. Each verb has its own variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Changed(bool),
+    Limit(Option<StoredLimit>),
+    Permits(i64),
+}
+
+/// What a store answers to one charge, whichever store it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) verdict: Verdict,
+    /// Permits left; below zero after a lowered rate.
+    pub(crate) remaining: i64,
+    /// Milliseconds until the permits asked for are free; 0 when granted.
+    pub(crate) wait: i64,
+    /// Milliseconds until all permits are free.
+    pub(crate) reset: i64,
+    /// The time that was used, in milliseconds since the epoch.
+    pub(crate) now: i64,
+    pub(crate) rate: i64,
+    pub(crate) interval: i64,
+    pub(crate) changed: Changed,
+    /// Scores that were set back because a wrong clock had made them.
+    pub(crate) repaired: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Granted,
+    Refused,
+    /// More was asked for than the rate: refused for ever
+    AboveRate,
+}
+
+/// What an acquire did to the stored limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    Nothing,
+    Created,
+    Rewritten,
+}
+
+impl Answer {
+    pub(crate) fn decision(&self, acquire: &Acquire, charge: &Charge) -> Decision {
+        let counted = match self.verdict {
+            Verdict::Granted => acquire.remaining,
+            Verdict::Refused => true,
+            Verdict::AboveRate => false,
+        };
+        let limits = List::one(LimitState {
+            name: Arc::clone(&charge.rule),
+            permits: at_least_zero(self.rate),
+            interval: Duration::from_millis(at_least_zero(self.interval)),
+            remaining: counted.then_some(at_least_zero(self.remaining)),
+            reset_after: Duration::from_millis(at_least_zero(self.reset)),
+        });
+        let refused = |kind, retry_after| {
+            Decision::Deny(Refusal {
+                kind,
+                limits: limits.clone(),
+                retry_after,
+                source: Source::Store,
+                missing: None,
+                error: None,
+            })
+        };
+        match self.verdict {
+            Verdict::Granted => Decision::Allow(Grant {
+                limits,
+                receipts: List::one(charge.receipt()),
+                source: Source::Store,
+            }),
+            Verdict::Refused => {
+                let wait = Duration::from_millis(at_least_zero(self.wait));
+                refused(RefusalKind::OverLimit, Some(wait))
+            }
+            Verdict::AboveRate => refused(RefusalKind::AboveRate, None),
+        }
+    }
+}
+
+pub(crate) fn at_least_zero(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A decision that is being made. A store in memory has made it at once.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) enum Deciding {
+    Ready(Option<Result<Decision, Error>>),
+    #[cfg(feature = "redis")]
+    Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
+}
+
+impl Deciding {
+    pub(crate) fn ready(decision: Result<Decision, Error>) -> Self {
+        Self::Ready(Some(decision))
+    }
+}
+
+impl Future for Deciding {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let _ = &cx;
+        match &mut *self {
+            // Polled again after it was ready: pending for ever, as nobody may rely on more.
+            Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
+            #[cfg(feature = "redis")]
+            Self::Pending(future) => future.as_mut().poll(cx),
+        }
+    }
+}

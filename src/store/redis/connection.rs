@@ -1,0 +1,377 @@
+//! Who carries a command: one shared connection, replaced when it is lost.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use deadpool_redis::Pool;
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisFuture, RedisResult, RetryMethod,
+    Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+use tokio::sync::watch;
+
+use crate::clock::moment;
+
+/// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A way to Redis that outlives its connections.
+///
+/// All callers share one multiplexed connection: one round trip for each command, and no queue for a free connection.
+/// At most one attempt to connect is under way at a time, in a task of its own, so that no caller's deadline cuts it
+/// short.
+pub(crate) struct Connection {
+    source: Source,
+    connect_timeout: Duration,
+    response_timeout: Duration,
+    slot: Arc<Mutex<Slot>>,
+}
+
+/// Where connections come from.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// They are made here
+    Client(redis::Client, Box<AsyncConnectionConfig>),
+    /// They are made by a pool, and taken out of it
+    Pool(Pool),
+    /// The user's connection, which looks after itself
+    Own(Arc<dyn OwnConnection>),
+}
+
+impl Source {
+    async fn connect(&self) -> RedisResult<Wire> {
+        let connection = match self {
+            Self::Client(client, config) => {
+                client
+                    .get_multiplexed_async_connection_with_config(config)
+                    .await?
+            }
+            // A checkout costs a PING, so there is one for each connection and not for each command. Taking it out of the
+            // pool leaves the pool its full size for others.
+            Self::Pool(pool) => match pool.get().await {
+                Ok(checked_out) => deadpool_redis::Connection::take(checked_out),
+                Err(deadpool_redis::PoolError::Backend(error)) => return Err(error),
+                Err(error) => return Err(io_error(&error.to_string())),
+            },
+            Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
+        };
+        Ok(Wire::Multiplexed(connection))
+    }
+
+    fn renews(&self) -> bool {
+        !matches!(self, Self::Own(_))
+    }
+}
+
+/// Where commands go at present.
+struct Slot {
+    state: State,
+    /// When the connection was made; a call begun later went down this connection.
+    since: Instant,
+    failed_attempts: u32,
+    /// Since when no command has been answered while some were given up.
+    unanswered_since: Option<Instant>,
+}
+
+enum State {
+    /// Nobody has asked yet, or the connection was lost; no attempt before the given time
+    Idle {
+        not_before: Option<(Instant, RedisError)>,
+    },
+    /// An attempt is under way
+    Connecting(watch::Receiver<Option<RedisResult<Wire>>>),
+    Connected(Wire),
+}
+
+/// A connection that many callers share.
+#[derive(Clone)]
+enum Wire {
+    Multiplexed(MultiplexedConnection),
+    Own(Arc<dyn OwnConnection>),
+}
+
+/// A connection of the user's, whatever its type.
+pub(super) trait OwnConnection: Send + Sync {
+    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
+    fn send_all<'a>(
+        &'a self,
+        commands: &'a redis::Pipeline,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>>;
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
+    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        let mut connection = self.clone();
+        Box::pin(async move { connection.req_packed_command(command).await })
+    }
+
+    fn send_all<'a>(
+        &'a self,
+        commands: &'a redis::Pipeline,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        let mut connection = self.clone();
+        Box::pin(async move { connection.req_packed_commands(commands, 0, count).await })
+    }
+}
+
+impl Connection {
+    pub(super) fn new(
+        source: Source,
+        connect_timeout: Duration,
+        response_timeout: Duration,
+    ) -> Self {
+        let state = match &source {
+            Source::Client(..) | Source::Pool(_) => State::Idle { not_before: None },
+            Source::Own(own) => State::Connected(Wire::Own(Arc::clone(own))),
+        };
+        let slot = Slot {
+            state,
+            since: moment(),
+            failed_attempts: 0,
+            unanswered_since: None,
+        };
+        Self {
+            source,
+            connect_timeout,
+            response_timeout,
+            slot: Arc::new(Mutex::new(slot)),
+        }
+    }
+
+    /// Sends one command and waits for its reply.
+    ///
+    /// A command whose connection was lost is sent once more over a new one: whatever is sent here must be safe to
+    /// repeat.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the command executed or not.
+    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        let (wire, since) = self.connected().await?;
+        let first = self.send_over(&wire, since, command).await;
+        let Err(error) = &first else { return first };
+        if !is_lost(error) {
+            return first;
+        }
+        let (wire, since) = self.connected().await?;
+        self.send_over(&wire, since, command).await
+    }
+
+    /// Sends several commands at once; an error of one is an error of all.
+    pub(crate) async fn send_all(
+        &self,
+        commands: &redis::Pipeline,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        let (wire, since) = self.connected().await?;
+        let replies = match &wire {
+            Wire::Multiplexed(connection) => {
+                connection
+                    .clone()
+                    .req_packed_commands(commands, 0, count)
+                    .await
+            }
+            Wire::Own(connection) => connection.send_all(commands, count).await,
+        };
+        let replies = replies.and_then(|replies| {
+            replies
+                .into_iter()
+                .map(Value::extract_error)
+                .collect::<RedisResult<Vec<_>>>()
+        });
+        if let Err(error) = &replies
+            && is_lost(error)
+        {
+            self.lose(since);
+        }
+        replies
+    }
+
+    /// Whether a call that was begun at `moment` cannot have gone down another connection than the present one.
+    pub(crate) fn carried(&self, moment: Instant) -> bool {
+        let slot = self.slot();
+        self.source.renews() && matches!(slot.state, State::Connected(_)) && slot.since <= moment
+    }
+
+    async fn send_over(&self, wire: &Wire, since: Instant, command: &Cmd) -> RedisResult<Value> {
+        let mut given_up = GivenUp {
+            connection: self,
+            since,
+            armed: true,
+        };
+        let reply = match wire {
+            Wire::Multiplexed(connection) => connection.clone().send_packed_command(command).await,
+            Wire::Own(connection) => connection.send(command).await,
+        };
+        // What the server refuses comes as a value here.
+        let reply = reply.and_then(Value::extract_error);
+        given_up.armed = false;
+        match &reply {
+            Err(error) if is_lost(error) => self.lose(since),
+            Err(error) if error.is_timeout() => self.note_silence(since),
+            // Any other error is an answer too.
+            _ => self.note_answer(),
+        }
+        reply
+    }
+
+    /// The connection, made now if there is none, and when it was made.
+    async fn connected(&self) -> RedisResult<(Wire, Instant)> {
+        let mut attempt = {
+            let mut slot = self.slot();
+            match &slot.state {
+                State::Connected(wire) => return Ok((wire.clone(), slot.since)),
+                State::Connecting(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
+                State::Idle {
+                    not_before: Some((time, error)),
+                } if moment() < *time => {
+                    return Err(error.clone());
+                }
+                // Also an attempt whose runtime was shut down under it.
+                State::Idle { .. } | State::Connecting(_) => {
+                    let attempt = self.start_connecting()?;
+                    slot.state = State::Connecting(attempt.clone());
+                    attempt
+                }
+            }
+        };
+        let outcome = match attempt.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_) => None,
+        };
+        let wire =
+            outcome.unwrap_or_else(|| Err(io_error("the attempt to connect was dropped")))?;
+        Ok((wire, self.slot().since))
+    }
+
+    fn start_connecting(&self) -> RedisResult<watch::Receiver<Option<RedisResult<Wire>>>> {
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|_| io_error("connecting to Redis needs a tokio runtime"))?;
+        let (done, attempt) = watch::channel(None);
+        let (source, timeout) = (self.source.clone(), self.connect_timeout);
+        let slot = Arc::clone(&self.slot);
+        drop(runtime.spawn(async move {
+            let outcome = match tokio::time::timeout(timeout, source.connect()).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+            };
+            lock(&slot).settle(&outcome);
+            done.send_replace(Some(outcome));
+        }));
+        Ok(attempt)
+    }
+
+    /// Drops the connection that was made at `since`, so that the next call makes another.
+    fn lose(&self, since: Instant) {
+        let mut slot = self.slot();
+        if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
+        {
+            slot.state = State::Idle { not_before: None };
+            slot.unanswered_since = None;
+        }
+    }
+
+    fn note_answer(&self) {
+        let mut slot = self.slot();
+        slot.unanswered_since = None;
+    }
+
+    /// A command was not answered in time. A connection on which nothing is answered for as long as the response timeout
+    /// is dead, even if the kernel has not noticed: it would try for a quarter of an hour.
+    fn note_silence(&self, since: Instant) {
+        let mut slot = self.slot();
+        let first = *slot.unanswered_since.get_or_insert_with(moment);
+        let silent = slot.since == since && first.elapsed() >= self.response_timeout;
+        drop(slot);
+        if silent {
+            self.lose(since);
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        lock(&self.slot)
+    }
+}
+
+/// Notes that nobody waits any longer for a command that was not answered.
+struct GivenUp<'a> {
+    connection: &'a Connection,
+    since: Instant,
+    armed: bool,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.connection.note_silence(self.since);
+        }
+    }
+}
+
+impl Slot {
+    fn settle(&mut self, outcome: &RedisResult<Wire>) {
+        self.unanswered_since = None;
+        match outcome {
+            Ok(wire) => {
+                self.state = State::Connected(wire.clone());
+                self.since = moment();
+                self.failed_attempts = 0;
+            }
+            Err(error) => {
+                let pause = FIRST_PAUSE * 2u32.saturating_pow(self.failed_attempts.min(10));
+                self.failed_attempts = self.failed_attempts.saturating_add(1);
+                let not_before = moment() + pause.min(LONGEST_PAUSE);
+                self.state = State::Idle {
+                    not_before: Some((not_before, error.clone())),
+                };
+            }
+        }
+    }
+}
+
+/// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.
+fn is_lost(error: &RedisError) -> bool {
+    if error.is_timeout() {
+        return false;
+    }
+    error.is_connection_dropped()
+        || matches!(
+            error.retry_method(),
+            RetryMethod::Reconnect
+                | RetryMethod::ReconnectFromInitialConnections
+                | RetryMethod::RefreshSlotsAndRetry
+        )
+        || error
+            .detail()
+            .is_some_and(|detail| detail.contains("-READONLY "))
+}
+
+fn io_error(reason: &str) -> RedisError {
+    RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
+}
+
+/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// Addresses and passwords stay out of logs.
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.slot().state {
+            State::Idle { .. } => "idle",
+            State::Connecting(_) => "connecting",
+            State::Connected(_) => "connected",
+        };
+        f.debug_struct("Connection")
+            .field("state", &state)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,533 @@
+//! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
+
+mod connection;
+mod returns;
+mod rewritten;
+mod script;
+pub(crate) mod wire;
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use deadpool_redis::Pool;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
+
+use self::{
+    connection::{Connection, Source},
+    returns::Returns,
+    rewritten::Rewritten,
+    script::{ACQUIRE, AVAILABLE, Arguments, TRY_SET_RATE},
+};
+use super::{
+    Acquire, AnyStore, Changed, Charge, Decide, Deciding, Managing, Op, Outcome, RuleNames,
+    guard::{deadline::Deadline, fallback::Fallback},
+    sealed::{Handle, Sealed},
+};
+use crate::{
+    clock::{Clock, Millis, millis},
+    decision::{Decision, PermitId, Receipt},
+    error::{ConfigError, Error, ErrorKind},
+    limit::LimitSource,
+    macros::warning,
+    name::{Name, is_word},
+};
+
+const DEFAULT_PREFIX: &str = "ratelimit";
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
+///
+/// The keys and their bytes are those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0). One decision is one
+/// command, the first for a new key included. Clones share connection and settings.
+///
+/// # Connection
+///
+/// One multiplexed connection carries all commands. It is made by the first of them, so a service starts while Redis is
+/// down; [`ping`](Self::ping) checks. A lost connection is replaced within a second of Redis being back, and a command
+/// whose connection was lost is sent once more with the same ids, which takes nothing twice. TCP_NODELAY and keepalive
+/// are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the response timeout 500 milliseconds.
+/// A request waits at most for the [`deadline`](Self::deadline), 50 milliseconds.
+///
+/// # Clock
+///
+/// The server's by default: no process with a wrong clock can bend a limit.
+/// [`client_clock`](Self::client_clock) counts by this process's, as Redisson does.
+///
+/// # Server
+///
+/// Redis 6.2 or newer, or Valkey; 7 is best. The README lists the permissions that an ACL user needs.
+///
+/// # Example
+///
+/// ```
+/// # fn main() -> Result<(), tower_ratelimit::ConfigError> {
+/// use tower_ratelimit::{Limit, RateLimitLayer, RedisStore, key::PeerIp};
+///
+/// let store = RedisStore::open("redis://127.0.0.1/")?.prefix("shop");
+/// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    settings: Settings,
+    shared: Arc<Shared>,
+}
+
+/// What a store was told. A change makes a new store.
+#[derive(Clone)]
+struct Settings {
+    endpoint: Endpoint,
+    prefix: Arc<str>,
+    client_id: Option<Arc<str>>,
+    clock: Option<Arc<dyn Clock>>,
+    deadline: Duration,
+    connect_timeout: Duration,
+    response_timeout: Duration,
+}
+
+#[derive(Clone)]
+enum Endpoint {
+    Address(redis::Client),
+    /// The caller's own, with the settings it has
+    Ready(Source),
+}
+
+impl RedisStore {
+    /// A store at an address: `redis://[user:password@]host[:port][/db]`, `rediss://..` or `redis+unix://..`.
+    ///
+    /// Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if the address cannot be read.
+    pub fn open(address: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
+        let info = address
+            .into_connection_info()
+            .map_err(|error| bad_url(&error))?;
+        let info = info.set_tcp_settings(tcp_settings());
+        // Fails here, and not at the first request, where the build lacks TLS.
+        let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
+        Ok(Self::with_endpoint(Endpoint::Address(client)))
+    }
+
+    /// A store whose connections come from a pool: one is checked out for all calls, and again when it is lost.
+    ///
+    /// The pool's own settings apply to it: switch TCP_NODELAY and the timeouts on there. The size of the pool does not
+    /// matter here.
+    #[must_use]
+    pub fn with_pool(pool: Pool) -> Self {
+        Self::with_endpoint(Endpoint::Ready(Source::Pool(pool)))
+    }
+
+    /// A store on a connection of the caller's, which looks after itself: `redis::aio::ConnectionManager` for example.
+    ///
+    /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision would be made by the
+    /// failure policy until the process restarts. Use [`open`](Self::open) or [`with_pool`](Self::with_pool) instead.
+    #[must_use]
+    pub fn with_connection<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::with_endpoint(Endpoint::Ready(Source::Own(Arc::new(connection))))
+    }
+
+    /// What the names of limiters that rules make begin with. Default: `ratelimit`.
+    ///
+    /// Limiters with exact names, [`RateLimiter`](crate::RateLimiter) and
+    /// [`Rule::shared`](crate::Rule::shared), are not affected. Characters: `A-Z a-z 0-9 . _ -`; a layer with another
+    /// prefix is a [`ConfigError::Prefix`]. Returns a store with a connection of its own.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.settings.prefix = prefix.into();
+        Self::assemble(self.settings)
+    }
+
+    /// Which client this is to limits [per client](crate::RateType::PerClient). Default: a random UUID, as in Redisson.
+    ///
+    /// Returns a store with a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::ClientId`] if it has other characters than `A-Z a-z 0-9 . _ -`.
+    pub fn client_id(mut self, id: &str) -> Result<Self, ConfigError> {
+        if !is_word(id) {
+            return Err(ConfigError::ClientId(id.to_owned()));
+        }
+        self.settings.client_id = Some(id.into());
+        Ok(Self::assemble(self.settings))
+    }
+
+    /// Counts by a clock of this process instead of the server's, as Redisson does.
+    ///
+    /// Every process that shares a limit should then run NTP: one that is ahead takes permits early, and makes the
+    /// others wait. Returns a store with a connection of its own.
+    #[must_use]
+    pub fn client_clock(mut self, clock: impl Clock) -> Self {
+        self.settings.clock = Some(Arc::new(clock));
+        Self::assemble(self.settings)
+    }
+
+    /// The longest that a decision may take, everything included. Default: 50 milliseconds.
+    ///
+    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may have taken is given back.
+    /// Returns a store with a connection of its own.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.settings.deadline = deadline;
+        Self::assemble(self.settings)
+    }
+
+    /// The longest that connecting may take. Default: 1 second. Requests do not wait for it longer than their
+    /// [`deadline`](Self::deadline).
+    ///
+    /// Returns a store with a connection of its own.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        Self::assemble(self.settings)
+    }
+
+    /// The longest that one reply may take; a connection that is silent for as long is replaced. Default: 500
+    /// milliseconds.
+    ///
+    /// Returns a store with a connection of its own.
+    #[must_use]
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.response_timeout = timeout;
+        Self::assemble(self.settings)
+    }
+
+    /// Checks that Redis answers.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) or
+    /// [`Rejected`](ErrorKind::Rejected), with Redis' own words as its source.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn ping(&self) -> Result<(), Error> {
+        let patience = self.settings.connect_timeout + self.settings.response_timeout;
+        let core = self.shared.core();
+        match crate::clock::within(patience, core.connection.send(&redis::cmd("PING"))).await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(wire::failure(error)),
+            None => Err(ErrorKind::Timeout.into()),
+        }
+    }
+
+    /// How many receipts could not be given back. Each costs its permits for one interval.
+    #[must_use]
+    pub fn lost_receipts(&self) -> u64 {
+        self.shared.core().returns.lost()
+    }
+
+    fn with_endpoint(endpoint: Endpoint) -> Self {
+        Self::assemble(Settings {
+            endpoint,
+            prefix: DEFAULT_PREFIX.into(),
+            client_id: None,
+            clock: None,
+            deadline: DEFAULT_DEADLINE,
+            connect_timeout: CONNECT_TIMEOUT,
+            response_timeout: RESPONSE_TIMEOUT,
+        })
+    }
+
+    fn assemble(settings: Settings) -> Self {
+        let connection = Arc::new(settings.connection());
+        let core = Core {
+            returns: Returns::new(Arc::clone(&connection)),
+            connection,
+            client_id: settings
+                .client_id
+                .clone()
+                .map_or_else(OnceLock::new, OnceLock::from),
+            clock: settings.clock.clone(),
+            rewritten: Rewritten::default(),
+        };
+        let shared = Shared {
+            stack: Fallback::new(Deadline::new(core, settings.deadline)),
+            prefix: Arc::clone(&settings.prefix),
+            rule_names: RuleNames::default(),
+        };
+        Self {
+            settings,
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.settings.prefix)
+            .field("deadline", &self.settings.deadline)
+            .field("connection", &self.shared.core().connection)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sealed for RedisStore {
+    fn handle(&self) -> Handle {
+        Handle(self.shared.clone())
+    }
+}
+
+impl Settings {
+    fn connection(&self) -> Connection {
+        let source = match &self.endpoint {
+            Endpoint::Address(client) => {
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(self.connect_timeout))
+                    .set_response_timeout(Some(self.response_timeout));
+                Source::Client(client.clone(), Box::new(config))
+            }
+            Endpoint::Ready(source) => source.clone(),
+        };
+        Connection::new(source, self.connect_timeout, self.response_timeout)
+    }
+}
+
+/// The store with its guards on.
+#[derive(Debug)]
+struct Shared {
+    stack: Fallback<Deadline<Core>>,
+    prefix: Arc<str>,
+    rule_names: RuleNames,
+}
+
+impl Shared {
+    fn core(&self) -> &Core {
+        self.stack.inner().inner()
+    }
+}
+
+impl AnyStore for Shared {
+    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        Deciding::Pending(Box::pin(async move { self.stack.acquire(&acquire).await }))
+    }
+
+    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+        Box::pin(async move { self.stack.manage(&name, &op).await })
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        self.stack.give_back(receipt);
+    }
+
+    fn permit_id(&self) -> Result<PermitId, Error> {
+        random_id()
+    }
+
+    fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn rule_names(&self) -> &RuleNames {
+        &self.rule_names
+    }
+}
+
+/// Redis itself, without guards.
+struct Core {
+    connection: Arc<Connection>,
+    returns: Returns,
+    client_id: OnceLock<Arc<str>>,
+    clock: Option<Arc<dyn Clock>>,
+    rewritten: Rewritten,
+}
+
+impl Decide for Core {
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let [charge] = &*acquire.charges else {
+            // Rules with several limits are refused when they are built.
+            return Err(ErrorKind::Permits.into());
+        };
+        let rewrite =
+            matches!(charge.limit, LimitSource::Code(_)) && !self.rewritten.lately(&charge.name);
+        let arguments = wire::acquire(
+            charge,
+            self.client_id()?,
+            self.now(),
+            rewrite,
+            acquire.remaining,
+        );
+        let answer = wire::answer(&self.call(&ACQUIRE, &arguments).await?)?;
+        if answer.changed == Changed::Rewritten {
+            self.note_rewritten(charge);
+        }
+        if answer.repaired > 0 {
+            warning!(
+                rule = &*charge.rule,
+                entries = answer.repaired,
+                "grants from the future were set back: a process with a wrong clock shares this limit"
+            );
+        }
+        Ok(answer.decision(acquire, charge))
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        let client_id = self.client_id()?;
+        let keys = wire::keys(name, client_id);
+        match op {
+            Op::TrySetRate(limit) => {
+                let argv = wire::limit_fields(limit).into();
+                let reply = self.call(&TRY_SET_RATE, &Arguments { keys, argv }).await?;
+                wire::flag(&reply).map(Outcome::Changed)
+            }
+            Op::Inspect => {
+                let mut command = redis::cmd("HMGET");
+                command
+                    .arg(name.as_str())
+                    .arg(&["rate", "interval", "type", "keepAliveTime"]);
+                let reply = self
+                    .connection
+                    .send(&command)
+                    .await
+                    .map_err(wire::failure)?;
+                wire::stored_limit(&reply).map(Outcome::Limit)
+            }
+            Op::Available => {
+                let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
+                let reply = self.call(&AVAILABLE, &Arguments { keys, argv }).await?;
+                wire::second(&reply).map(Outcome::Permits)
+            }
+        }
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        // Without a client id nothing was taken either.
+        if let Ok(client_id) = self.client_id() {
+            self.returns
+                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
+        }
+    }
+}
+
+impl Core {
+    async fn call(
+        &self,
+        script: &script::Script,
+        arguments: &Arguments,
+    ) -> Result<redis::Value, Error> {
+        script
+            .call(&self.connection, arguments)
+            .await
+            .map_err(wire::failure)
+    }
+
+    /// The caller's time, or none for the server's.
+    fn now(&self) -> Option<Millis> {
+        self.clock.as_deref().map(millis)
+    }
+
+    fn client_id(&self) -> Result<&str, Error> {
+        if self.client_id.get().is_none() {
+            let id = uuid(random_id()?);
+            // Whoever is first decides; ids are not used before.
+            let _ = self.client_id.set(id.into());
+        }
+        Ok(self.client_id.get().map_or("", |id| id))
+    }
+
+    fn note_rewritten(&self, charge: &Charge) {
+        if self.rewritten.note(&charge.name, &charge.rule) {
+            warning!(
+                rule = &*charge.rule,
+                "the stored limit differed and was rewritten: another process has other code, or an older version"
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
+}
+
+fn tcp_settings() -> TcpSettings {
+    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new().with_time(TCP_KEEPALIVE);
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
+    settings
+}
+
+fn bad_url(error: &redis::RedisError) -> ConfigError {
+    // The category and not the whole error: that may repeat a password.
+    ConfigError::Url(error.category().to_owned())
+}
+
+/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
+fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
+}
+
+/// A random UUID in text form, the shape of Redisson's client ids (RFC 9562, version 4).
+fn uuid(PermitId(mut bytes): PermitId) -> String {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_id_looks_like_redissons() {
+        assert_eq!(
+            uuid(PermitId([0xff; 16])),
+            "ffffffff-ffff-4fff-bfff-ffffffffffff"
+        );
+        assert_eq!(
+            uuid(PermitId([0; 16])),
+            "00000000-0000-4000-8000-000000000000"
+        );
+    }
+
+    #[test]
+    fn a_bad_address_is_an_error_without_its_password() {
+        let error = RedisStore::open("http://user:secret@localhost").unwrap_err();
+        assert!(matches!(error, ConfigError::Url(_)));
+        assert!(!error.to_string().contains("secret"));
+        let store = RedisStore::open("redis://user:secret@localhost").unwrap();
+        assert!(!format!("{store:?}").contains("secret"));
+        assert_eq!(
+            store.client_id("a b").unwrap_err(),
+            ConfigError::ClientId("a b".to_owned())
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The scripts, and how one is called: by its hash, and with its text where the server does not know the hash.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+
+use super::connection::Connection;
+
+/// Joins the shared pieces and one operation at compile time.
+macro_rules! script {
+    ($file:literal) => {
+        Script::new(concat!(
+            include_str!("../../../lua/lib/state.lua"),
+            include_str!(concat!("../../../lua/", $file))
+        ))
+    };
+}
+
+pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| script!("acquire.lua"));
+pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
+pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!("give_back.lua"));
+pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
+
+/// One operation's text and its hash.
+#[derive(Debug)]
+pub(crate) struct Script {
+    text: &'static str,
+    sha1: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self {
+            text,
+            sha1: redis::Script::new(text).get_hash().to_owned(),
+        }
+    }
+
+    /// Calls it: one command, and one more where the server has lost, or never had, the script.
+    ///
+    /// That second command carries the whole text, so that it loads the script on the very node that lacks it; SCRIPT
+    /// LOAD would go to every node of a Cluster and fail with the first that is down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the script executed or not.
+    pub(crate) async fn call(
+        &self,
+        connection: &Connection,
+        arguments: &Arguments,
+    ) -> Result<Value, RedisError> {
+        match connection
+            .send(&arguments.command("EVALSHA", &self.sha1))
+            .await
+        {
+            Err(error) if is_unknown_script(&error) => {
+                connection.send(&arguments.command("EVAL", self.text)).await
+            }
+            reply => reply,
+        }
+    }
+
+    /// The command by hash, or, if `whole`, by text.
+    pub(crate) fn command(&self, arguments: &Arguments, whole: bool) -> Cmd {
+        if whole {
+            arguments.command("EVAL", self.text)
+        } else {
+            arguments.command("EVALSHA", &self.sha1)
+        }
+    }
+}
+
+/// The KEYS and ARGV of a call.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    pub(crate) keys: [String; 5],
+    pub(crate) argv: Vec<Vec<u8>>,
+}
+
+impl Arguments {
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let bytes: usize = self.keys.iter().map(String::len).sum::<usize>()
+            + self.argv.iter().map(Vec::len).sum::<usize>();
+        let mut command = Cmd::with_capacity(
+            3 + self.keys.len() + self.argv.len(),
+            16 + script.len() + bytes,
+        );
+        command.arg(verb).arg(script).arg(self.keys.len());
+        for key in &self.keys {
+            command.arg(key);
+        }
+        for argument in &self.argv {
+            command.arg(argument.as_slice());
+        }
+        command
+    }
+}
+
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

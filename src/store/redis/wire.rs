@@ -1,0 +1,307 @@
+//! Redisson's format: names of keys, packed members, and the replies of our scripts. Pure.
+
+use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind, Value};
+
+use super::script::Arguments;
+use crate::{
+    clock::Millis,
+    decision::{PermitId, Receipt},
+    error::{Error, ErrorKind},
+    limit::{LimitSource, RateType, StoredLimit},
+    name::Name,
+    store::{Answer, Changed, Charge, Verdict},
+};
+
+/// The five keys of a limiter, in the order in which every script takes them.
+///
+/// RedissonObject.suffixName: a name with a `{` in it keeps its own hash tag, any other is put into one.
+pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
+    let name = name.as_str();
+    let companion = |suffix: &str| {
+        if name.contains('{') {
+            format!("{name}:{suffix}")
+        } else {
+            format!("{{{name}}}:{suffix}")
+        }
+    };
+    let (value, permits) = (companion("value"), companion("permits"));
+    let client_value = format!("{value}:{client_id}");
+    let client_permits = format!("{permits}:{client_id}");
+    [
+        name.to_owned(),
+        value,
+        client_value,
+        permits,
+        client_permits,
+    ]
+}
+
+/// A grant's member in the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
+pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
+    let mut member = [0; 21];
+    member[0] = 16;
+    member[1..17].copy_from_slice(&id.0);
+    member[17..].copy_from_slice(&permits.to_le_bytes());
+    member
+}
+
+/// The time as the scripts take it: empty for the server's.
+pub(crate) fn time(now: Option<Millis>) -> Vec<u8> {
+    now.map_or_else(Vec::new, |now| now.to_string().into_bytes())
+}
+
+pub(crate) fn acquire(
+    charge: &Charge,
+    client_id: &str,
+    now: Option<Millis>,
+    rewrite: bool,
+    exact: bool,
+) -> Arguments {
+    let (source, limit): (&[u8], _) = match charge.limit {
+        LimitSource::Store => (b"redis", None),
+        LimitSource::StoreOrInit(limit) => (b"init", Some(limit.stored())),
+        LimitSource::Code(limit) if rewrite => (b"code", Some(limit.stored())),
+        LimitSource::Code(limit) => (b"keep", Some(limit.stored())),
+    };
+    let mut argv = Vec::with_capacity(9);
+    argv.push(charge.permits.to_string().into_bytes());
+    argv.push(member(charge.id, charge.permits).to_vec());
+    argv.push(time(now));
+    argv.push(source.to_vec());
+    argv.push(vec![if exact { b'1' } else { b'0' }]);
+    if let Some(limit) = limit {
+        argv.extend(limit_fields(&limit));
+    }
+    Arguments {
+        keys: keys(&charge.name, client_id),
+        argv,
+    }
+}
+
+pub(crate) fn give_back(receipt: &Receipt, client_id: &str, now: Option<Millis>) -> Arguments {
+    Arguments {
+        keys: keys(&receipt.name, client_id),
+        argv: vec![member(receipt.id, receipt.permits).to_vec(), time(now)],
+    }
+}
+
+/// rate, interval, type, keepAliveTime.
+pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
+    let rate_type: &[u8] = match limit.rate_type {
+        RateType::Overall => b"0",
+        RateType::PerClient => b"1",
+    };
+    [
+        limit.rate.to_string().into_bytes(),
+        limit.interval.to_string().into_bytes(),
+        rate_type.to_vec(),
+        limit.keep_alive.to_string().into_bytes(),
+    ]
+}
+
+/// Reads the reply of `acquire.lua`.
+pub(crate) fn answer(reply: &Value) -> Result<Answer, Error> {
+    let numbers = numbers(reply)?;
+    let &[
+        status,
+        remaining,
+        wait,
+        reset,
+        now,
+        rate,
+        interval,
+        changed,
+        repaired,
+    ] = &*numbers
+    else {
+        return Err(unreadable());
+    };
+    Ok(Answer {
+        verdict: match status {
+            1 => Verdict::Granted,
+            0 => Verdict::Refused,
+            2 => Verdict::AboveRate,
+            _ => return Err(unreadable()),
+        },
+        remaining,
+        wait,
+        reset,
+        now,
+        rate,
+        interval,
+        changed: match changed {
+            0 => Changed::Nothing,
+            1 => Changed::Created,
+            _ => Changed::Rewritten,
+        },
+        repaired,
+    })
+}
+
+/// Reads the second number of a reply that begins with a 1.
+pub(crate) fn second(reply: &Value) -> Result<i64, Error> {
+    match &*numbers(reply)? {
+        [1, second, ..] => Ok(*second),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Reads a reply of 0 or 1.
+pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
+    match reply {
+        Value::Int(flag) => Ok(*flag == 1),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Reads the reply of HMGET rate interval type keepAliveTime.
+pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
+    let Value::Array(fields) = reply else {
+        return Err(unreadable());
+    };
+    let [rate, interval, rate_type, keep_alive] = &**fields else {
+        return Err(unreadable());
+    };
+    let text = |field: &Value| match field {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
+        _ => None,
+    };
+    let number = |field: &Value| -> Result<Option<i64>, Error> {
+        match text(field) {
+            None => Ok(None),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| ErrorKind::ForeignState.into()),
+        }
+    };
+    let (Some(rate), Some(interval), Some(rate_type)) =
+        (number(rate)?, number(interval)?, text(rate_type))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(StoredLimit {
+        rate,
+        interval,
+        rate_type: if rate_type == "1" {
+            RateType::PerClient
+        } else {
+            RateType::Overall
+        },
+        keep_alive: u64::try_from(number(keep_alive)?.unwrap_or(0)).unwrap_or(0),
+    }))
+}
+
+/// The error that a negative first number stands for, or the numbers.
+fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
+    let Value::Array(items) = reply else {
+        return Err(unreadable());
+    };
+    let numbers: Vec<i64> = items
+        .iter()
+        .map(|item| match item {
+            Value::Int(number) => Ok(*number),
+            _ => Err(unreadable()),
+        })
+        .collect::<Result<_, _>>()?;
+    match numbers.first() {
+        Some(-1) => Err(ErrorKind::NotInitialized.into()),
+        Some(-2) => Err(ErrorKind::RateTypeDiffers.into()),
+        Some(-3) => {
+            Err(Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"))
+        }
+        Some(-4) => Err(Error::new(ErrorKind::ForeignState).detail("a limit that is not a number")),
+        _ => Ok(numbers),
+    }
+}
+
+fn unreadable() -> Error {
+    Error::new(ErrorKind::Unavailable).detail("a reply that none of our scripts gives")
+}
+
+/// What a failed command means for the caller.
+pub(crate) fn failure(error: RedisError) -> Error {
+    let kind = match error.kind() {
+        _ if error.is_timeout() => ErrorKind::Timeout,
+        RedisKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot)
+        | RedisKind::AuthenticationFailed => ErrorKind::Rejected,
+        RedisKind::Extension => match error.code() {
+            Some("WRONGTYPE") => ErrorKind::ForeignState,
+            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => ErrorKind::Rejected,
+            _ => ErrorKind::Unavailable,
+        },
+        // Redis 6 wraps what a script meets in its own words; 7 keeps the code.
+        RedisKind::Server(ServerErrorKind::ResponseError) => match error.detail() {
+            Some(detail) if detail.contains("WRONGTYPE") => ErrorKind::ForeignState,
+            Some(detail) if detail.contains("can't run this command") => ErrorKind::Rejected,
+            _ => ErrorKind::Unavailable,
+        },
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(name: &str) -> [String; 5] {
+        keys(&Name::exact(name).unwrap(), "7d9")
+    }
+
+    // redisson-live: names on the wire of 4.7.0.
+    #[test]
+    fn keys_are_spelled_as_redisson_spells_them() {
+        assert_eq!(
+            spelled("orders"),
+            [
+                "orders",
+                "{orders}:value",
+                "{orders}:value:7d9",
+                "{orders}:permits",
+                "{orders}:permits:7d9",
+            ]
+        );
+        assert_eq!(spelled("svc{tenant1}:api")[3], "svc{tenant1}:api:permits");
+    }
+
+    // redisson-live: permits 3 in a member of 4.7.0.
+    #[test]
+    fn a_member_is_packed_as_redisson_packs_it() {
+        let id = [
+            0x0e, 0xea, 0xf6, 0x6c, 0xb8, 0x68, 0xee, 0xbd, 0x06, 0x9e, 0x18, 0x7f, 0x98, 0x27,
+            0xba, 0x2d,
+        ];
+        let member = member(PermitId(id), 3);
+        assert_eq!(member[0], 0x10);
+        assert_eq!(member[1..17], id);
+        assert_eq!(member[17..], [3, 0, 0, 0]);
+    }
+
+    #[test]
+    fn replies_that_are_not_ours_are_errors() {
+        for reply in [
+            Value::Nil,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(7); 9]),
+            Value::Array(vec![Value::Nil; 9]),
+        ] {
+            assert_eq!(
+                answer(&reply).unwrap_err().kind(),
+                ErrorKind::Unavailable,
+                "{reply:?}"
+            );
+        }
+        for (code, kind) in [
+            (-1, ErrorKind::NotInitialized),
+            (-2, ErrorKind::RateTypeDiffers),
+            (-3, ErrorKind::ForeignState),
+            (-4, ErrorKind::ForeignState),
+        ] {
+            let reply = Value::Array(vec![Value::Int(code)]);
+            assert_eq!(answer(&reply).unwrap_err().kind(), kind);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The sliding log as pure functions of state and now: what `lua/acquire.lua` does, in Rust.
+//!
+//! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
+//! [`Limiter`] can lack each of its parts, as the keys in Redis can.
+
+use std::collections::VecDeque;
+
+use super::{Answer, Changed, Verdict};
+use crate::{
+    decision::PermitId,
+    error::ErrorKind,
+    limit::{LimitSource, StoredLimit},
+};
+
+/// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
+const PAGE: i64 = 100;
+
+/// One limiter's state: the hash, the value and the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limiter {
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) value: Option<i64>,
+    pub(crate) log: Log,
+}
+
+/// What one acquire asks of one limiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) permits: u32,
+    pub(crate) id: PermitId,
+    pub(crate) limit: LimitSource,
+    /// Whether a stored limit that differs from the code's is rewritten.
+    pub(crate) rewrite: bool,
+    /// Whether the permits left are wanted exactly.
+    pub(crate) exact: bool,
+    /// Whether the same ask may have come before, so that its entry is looked for.
+    pub(crate) resendable: bool,
+    /// Whether all entries are scored by this clock, so that a score far ahead of it is wrong.
+    pub(crate) own_clock: bool,
+}
+
+/// The most by which a score may lead the grant it stands for. A constant of the format.
+pub(crate) fn ahead_of(interval: i64) -> i64 {
+    interval.div_euclid(10)
+}
+
+impl Limiter {
+    /// Takes permits, or tells when they will be free.
+    pub(crate) fn acquire(&mut self, ask: &Ask, now: i64) -> Result<Answer, ErrorKind> {
+        let permits = i64::from(ask.permits);
+        let (limit, changed) = self.limit_in_force(ask)?;
+        let StoredLimit { rate, interval, .. } = limit;
+        let mut answer = Answer {
+            verdict: Verdict::AboveRate,
+            remaining: 0,
+            wait: 0,
+            reset: 0,
+            now,
+            rate,
+            interval,
+            changed,
+            repaired: 0,
+        };
+        if permits > rate && changed == Changed::Nothing {
+            return Ok(answer);
+        }
+
+        let mut value = self.agree(rate, interval, now, ask.id);
+        if !self.log.is_empty() && (ask.exact || value < permits) {
+            let mut budget = permits + (-value).max(0) + 1;
+            let mut wanted = permits;
+            if ask.exact {
+                budget = budget.max(permits + PAGE);
+                wanted = i64::MAX;
+            }
+            value = self.sweep(value, rate, interval, now, wanted, budget);
+        }
+
+        let mut newest = self.log.newest();
+        if permits > rate {
+            // The verdict stands.
+        } else if value >= permits {
+            answer.verdict = Verdict::Granted;
+            if !(ask.resendable && self.log.holds(ask.id, ask.permits)) {
+                self.log.insert(Entry {
+                    score: now,
+                    id: ask.id,
+                    permits: ask.permits,
+                });
+                value -= permits;
+                newest = self.log.newest();
+            }
+        } else if ask.resendable && self.log.holds(ask.id, ask.permits) {
+            answer.verdict = Verdict::Granted;
+        } else {
+            answer.verdict = Verdict::Refused;
+            let latest = if ask.own_clock {
+                now + ahead_of(interval)
+            } else {
+                i64::MAX
+            };
+            let (due, repaired) = self.log.due(permits - value, latest, now);
+            answer.wait = due + interval - now;
+            answer.repaired = repaired;
+            newest = newest.map(|newest| newest.min(latest));
+        }
+        self.value = Some(value);
+        answer.remaining = value;
+        answer.reset = newest.map_or(0, |newest| newest + interval - now);
+        Ok(answer)
+    }
+
+    /// Counts the free permits exactly. `id` marks entries that a repair adds.
+    pub(crate) fn available(&mut self, now: i64, id: PermitId) -> Result<i64, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (rate, interval) = (limit.rate, limit.interval);
+        let counted = self.value.is_some() || !self.log.is_empty();
+        let mut value = self.agree(rate, interval, now, id);
+        if !self.log.is_empty() {
+            value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
+        }
+        if counted {
+            self.value = Some(value);
+        }
+        Ok(value)
+    }
+
+    /// Gives back, whole, what one acquire took. Whether there was anything to give back.
+    pub(crate) fn give_back(&mut self, id: PermitId, permits: u32, now: i64) -> bool {
+        if !self.log.remove(id, permits) {
+            return false;
+        }
+        let credited = self.value.map(|value| value + i64::from(permits));
+        let Some(StoredLimit { rate, interval, .. }) = self.limit else {
+            self.value = Some(credited.unwrap_or(i64::from(permits)));
+            return true;
+        };
+        self.value = credited;
+        self.value = Some(if self.log.is_empty() {
+            rate
+        } else {
+            self.agree(rate, interval, now, id)
+        });
+        true
+    }
+
+    /// Stores a limit where there is none.
+    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        let unset = self.limit.is_none();
+        self.limit.get_or_insert(limit);
+        unset
+    }
+
+    /// When all permits are free again, if none is taken meanwhile; `None` if they are.
+    pub(crate) fn full_at(&self) -> Option<i64> {
+        let interval = self.limit.map_or(0, |limit| limit.interval);
+        self.log.newest().map(|newest| newest + interval)
+    }
+
+    fn limit_in_force(&mut self, ask: &Ask) -> Result<(StoredLimit, Changed), ErrorKind> {
+        let (given, stored) = match (ask.limit, self.limit) {
+            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+                let given = given.stored();
+                self.limit = Some(given);
+                return Ok((given, Changed::Created));
+            }
+            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+                return Ok((stored, Changed::Nothing));
+            }
+            (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
+        };
+        if given.rate_type != stored.rate_type {
+            return Err(ErrorKind::RateTypeDiffers);
+        }
+        let same = given.rate == stored.rate && given.interval == stored.interval;
+        if same || !ask.rewrite {
+            return Ok((stored, Changed::Nothing));
+        }
+        self.value = match self.value {
+            // O(1), and a lowered rate holds at once: value may fall below zero.
+            Some(value) if given.interval == stored.interval => {
+                Some(value + given.rate - stored.rate)
+            }
+            _ => None,
+        };
+        let written = StoredLimit {
+            rate: given.rate,
+            interval: given.interval,
+            ..stored
+        };
+        self.limit = Some(written);
+        Ok((written, Changed::Rewritten))
+    }
+
+    /// Brings permits left and log into agreement, and returns the permits left.
+    fn agree(&mut self, rate: i64, interval: i64, now: i64, id: PermitId) -> i64 {
+        let Some(newest) = self.log.newest() else {
+            return match self.value {
+                Some(value) if value < rate => {
+                    // Permits are in use though nobody knows since when: as if granted now.
+                    self.log.restore(now, rate - value, id);
+                    value
+                }
+                _ => rate,
+            };
+        };
+        if newest + interval <= now {
+            self.log.clear();
+            return rate;
+        }
+        match self.value {
+            Some(value) if value <= rate => value,
+            _ => rate - self.log.live_permits(now - interval),
+        }
+    }
+
+    /// Credits expired permits, oldest first, until `wanted` are left or `budget` entries that hold permits are gone.
+    fn sweep(
+        &mut self,
+        mut value: i64,
+        rate: i64,
+        interval: i64,
+        now: i64,
+        wanted: i64,
+        mut budget: i64,
+    ) -> i64 {
+        while value < wanted && budget > 0 {
+            let size = budget.min(PAGE);
+            let mut removed = 0;
+            while removed < size
+                && let Some(oldest) = self.log.pop_expired(now - interval)
+            {
+                removed += 1;
+                value += i64::from(oldest.permits);
+                budget -= i64::from(oldest.permits > 0);
+            }
+            if removed < size {
+                break;
+            }
+        }
+        if value > rate {
+            rate - self.log.live_permits(now - interval)
+        } else {
+            value
+        }
+    }
+}
+
+/// The grants of the last interval, in the order of the sorted set: by score, then by member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Log(VecDeque<Entry>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) score: i64,
+    pub(crate) permits: u32,
+    pub(crate) id: PermitId,
+}
+
+impl Entry {
+    /// Where it stands among others: Redis compares members as bytes where scores are equal.
+    fn rank(&self) -> (i64, PermitId, [u8; 4]) {
+        (self.score, self.id, self.permits.to_le_bytes())
+    }
+}
+
+impl Log {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn newest(&self) -> Option<i64> {
+        self.0.back().map(|entry| entry.score)
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        // Nearly always the last place: the clock moves on.
+        let mut place = self.0.len();
+        while place > 0 && self.0[place - 1].rank() > entry.rank() {
+            place -= 1;
+        }
+        self.0.insert(place, entry);
+    }
+
+    fn holds(&self, id: PermitId, permits: u32) -> bool {
+        self.0
+            .iter()
+            .any(|entry| entry.id == id && entry.permits == permits)
+    }
+
+    fn remove(&mut self, id: PermitId, permits: u32) -> bool {
+        // Given back soon after it was taken, so from the new end.
+        let place = self
+            .0
+            .iter()
+            .rposition(|entry| entry.id == id && entry.permits == permits);
+        place.and_then(|place| self.0.remove(place)).is_some()
+    }
+
+    fn pop_expired(&mut self, up_to: i64) -> Option<Entry> {
+        if self.0.front()?.score <= up_to {
+            self.0.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// Removes what has expired and returns the sum of what is left.
+    fn live_permits(&mut self, up_to: i64) -> i64 {
+        while self.pop_expired(up_to).is_some() {}
+        self.0.iter().map(|entry| i64::from(entry.permits)).sum()
+    }
+
+    /// The score of the entry whose expiry frees `need` permits, or of the last one. Scores beyond `latest` come from a
+    /// wrong clock and are set back to it on the way; the second number counts them.
+    fn due(&mut self, mut need: i64, latest: i64, now: i64) -> (i64, i64) {
+        let mut due = now;
+        let mut set_back = Vec::new();
+        for entry in &self.0 {
+            due = entry.score.min(latest);
+            if entry.score > latest {
+                set_back.push(*entry);
+            }
+            need -= i64::from(entry.permits);
+            if need <= 0 {
+                break;
+            }
+        }
+        for entry in &set_back {
+            self.remove(entry.id, entry.permits);
+            self.insert(Entry {
+                score: latest,
+                ..*entry
+            });
+        }
+        (due, i64::try_from(set_back.len()).unwrap_or(i64::MAX))
+    }
+
+    fn restore(&mut self, now: i64, mut permits: i64, id: PermitId) {
+        let mut chunk = 0u32;
+        while permits > 0 {
+            let part = u32::try_from(permits).unwrap_or(u32::MAX);
+            self.insert(Entry {
+                score: now,
+                permits: part,
+                id: restored_id(id, chunk),
+            });
+            permits -= i64::from(part);
+            chunk += 1;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter()
+    }
+}
+
+/// The id of an entry that stands for permits of unknown age, as in `lua/lib/state.lua`.
+fn restored_id(id: PermitId, chunk: u32) -> PermitId {
+    let mut restored = *b"heal:\0\0\0\0\0\0\0\0\0\0\0";
+    restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
+    restored[8..].copy_from_slice(&id.0[8..]);
+    PermitId(restored)
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Runs all tests on a fresh machine: finds or installs redis-server, then calls `cargo test --all-features`.
+set -euo pipefail
+# A relative path is relative to the caller's directory, which is left here.
+case ${REDIS_SERVER_BIN:-} in
+    /*) ;;
+    */*) export REDIS_SERVER_BIN=$PWD/$REDIS_SERVER_BIN ;;
+esac
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'USAGE'
+Usage: tests/run.sh [--help] [-- ARGS...]
+
+Runs all tests, doctests included. ARGS are passed on to `cargo test`:
+    tests/run.sh -- --test layer
+    tests/run.sh -- -- --nocapture
+
+Options:
+    -h, --help    print this text
+
+Environment:
+    REDIS_SERVER_BIN    the server to test against (default: redis-server on PATH, installed with apt-get if missing);
+                        another Redis version or valkey-server will do
+    CI                  if set and not empty, Cargo.lock must be up to date (--locked)
+USAGE
+}
+
+# Prints how to get a server, and fails: a run without Redis would leave out what matters most.
+no_server() {
+    cat >&2 <<'HINT'
+tests/run.sh: the tests need a Redis server, and `redis-server` is not installed. One of these installs it:
+    sudo apt-get install redis-server
+    sudo dnf install redis           # newer Fedora: valkey-compat-redis
+    sudo pacman -S valkey            # then set REDIS_SERVER_BIN=valkey-server
+    sudo apk add redis
+    brew install redis
+To test against a server binary elsewhere, set REDIS_SERVER_BIN to its path.
+HINT
+    exit 1
+}
+
+install_server() {
+    command -v apt-get >/dev/null || no_server
+    local as_root=()
+    if [[ $(id -u) != 0 ]]; then
+        command -v sudo >/dev/null || no_server
+        as_root=(sudo)
+    fi
+    echo "tests/run.sh: redis-server is missing, installing it with apt-get" >&2
+    # "${a[@]+...}": bash before 4.4 takes an empty array for an unset variable.
+    ${as_root[@]+"${as_root[@]}"} apt-get update
+    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
+        apt-get install --yes --no-install-recommends redis-server
+    command -v redis-server >/dev/null || no_server
+}
+
+while (($# > 0)); do
+    case $1 in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --)
+            shift
+            break
+            ;;
+        *)
+            echo "tests/run.sh: unknown argument '$1'" >&2
+            usage >&2
+            exit 2
+            ;;
+    esac
+done
+
+if [[ -n ${REDIS_SERVER_BIN:-} ]]; then
+    if ! command -v "$REDIS_SERVER_BIN" >/dev/null; then
+        echo "tests/run.sh: REDIS_SERVER_BIN is '$REDIS_SERVER_BIN', which cannot be run" >&2
+        exit 1
+    fi
+elif ! command -v redis-server >/dev/null; then
+    install_server
+fi
+echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
+
+cargo_args=(--all-features)
+if [[ -n ${CI:-} ]]; then
+    cargo_args+=(--locked)
+fi
+
+# The last command, and in no pipe: its output and its exit status are those of this script.
+exec cargo test "${cargo_args[@]}" "$@"

@@ -1,0 +1,450 @@
+//! A real Redis server, owned by a test.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// A server process on a free loopback port, empty and without persistence
+///
+/// The binary is `REDIS_SERVER_BIN` from the environment, else `redis-server` on the `PATH`. The
+/// process ends with this value, also when the test panics, and with the test process, however that
+/// one ends.
+#[derive(Debug)]
+pub struct RedisServer {
+    port: u16,
+    args: Vec<String>,
+    /// `None` after `kill`; before `dir`, to be dropped first
+    process: Option<Process>,
+    dir: TempDir,
+}
+
+impl RedisServer {
+    /// Starts a server and waits until it answers
+    ///
+    /// # Panics
+    ///
+    /// If there is no server binary, or the server does not come up: a test that needs Redis must
+    /// not pass without it.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// As [`start`](Self::start), with more arguments: `&["--maxmemory", "1mb"]`
+    pub fn start_with(args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();
+        let dir = TempDir::new();
+        let mut last = None;
+        for _ in 0..5 {
+            let port = free_port();
+            match Process::start(port, &args, &dir) {
+                Ok(process) => {
+                    return Self {
+                        port,
+                        args,
+                        process: Some(process),
+                        dir,
+                    };
+                }
+                Err(error) if error.port_taken => last = Some(error),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!(
+            "five ports were taken one after the other: {}",
+            last.unwrap()
+        );
+    }
+
+    /// The server that all tests of this binary share
+    ///
+    /// Others use it at the same time: take key names from [`unique`](super::unique), and do not
+    /// flush. It cannot be killed or stopped, as that takes `&mut self`.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<RedisServer> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// `redis://127.0.0.1:port/`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        address(self.port)
+    }
+
+    /// Ends the process as a crash would: connections are reset, the port refuses new ones
+    ///
+    /// Does nothing if it is dead already.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Stops the process without closing anything: connections stay open, and nobody answers
+    ///
+    /// The kernel still accepts new connections. Returns when the process stands still.
+    pub fn stop_process(&mut self) {
+        let process = self.running();
+        process.signal("STOP");
+        process.wait_stopped();
+    }
+
+    /// Undoes [`stop_process`](Self::stop_process)
+    pub fn resume(&mut self) {
+        self.running().signal("CONT");
+    }
+
+    /// Kills the server if it runs, and starts an empty one on the same port
+    pub fn restart(&mut self) {
+        self.kill();
+        // Nothing of ours takes this port meanwhile; a stranger that probes it gives it back at
+        // once.
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            match Process::start(self.port, &self.args, &self.dir) {
+                Ok(process) => {
+                    self.process = Some(process);
+                    return;
+                }
+                Err(error) if error.port_taken && Instant::now() < deadline => thread::sleep(POLL),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Sends one command over a connection of its own
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer within ten seconds.
+    pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
+        command(self.port, args, Duration::from_secs(10))
+            .unwrap_or_else(|error| panic!("no answer from Redis on port {}: {error}", self.port))
+    }
+
+    /// As [`command`](Self::command), with the reply as text, like `redis-cli` prints it into a
+    /// pipe
+    ///
+    /// Nil is `(nil)`, an error begins with `(error) `, and the elements of an array stand on a
+    /// line each.
+    pub fn cli(&self, args: &[&str]) -> String {
+        self.command(args).to_string()
+    }
+
+    fn running(&self) -> &Process {
+        self.process.as_ref().expect("the server has been killed")
+    }
+}
+
+/// A reply in the second version of the protocol
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Nil,
+    Int(i64),
+    Bulk(Vec<u8>),
+    Status(String),
+    Error(String),
+    Array(Vec<Self>),
+}
+
+impl Reply {
+    fn read(from: &mut impl BufRead) -> io::Result<Self> {
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        // A closed connection ends the line early, or leaves none at all.
+        let line = line
+            .strip_suffix("\r\n")
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| unreadable(line))?;
+        let number = || rest.parse::<i64>().map_err(|_| unreadable(line));
+        Ok(match kind {
+            "+" => Self::Status(rest.to_owned()),
+            "-" => Self::Error(rest.to_owned()),
+            ":" => Self::Int(number()?),
+            // A negative length is nil, for both.
+            "$" => match usize::try_from(number()?) {
+                Ok(len) => {
+                    let mut bytes = vec![0; len + 2];
+                    from.read_exact(&mut bytes)?;
+                    bytes.truncate(len);
+                    Self::Bulk(bytes)
+                }
+                Err(_) => Self::Nil,
+            },
+            "*" => match usize::try_from(number()?) {
+                Ok(len) => Self::Array(
+                    (0..len)
+                        .map(|_| Self::read(from))
+                        .collect::<io::Result<_>>()?,
+                ),
+                Err(_) => Self::Nil,
+            },
+            _ => return Err(unreadable(line)),
+        })
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nil => f.write_str("(nil)"),
+            Self::Int(n) => n.fmt(f),
+            Self::Bulk(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
+            Self::Status(text) => f.write_str(text),
+            Self::Error(text) => write!(f, "(error) {text}"),
+            Self::Array(replies) => {
+                for (i, reply) in replies.iter().enumerate() {
+                    if i > 0 {
+                        f.write_str("\n")?;
+                    }
+                    reply.fmt(f)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A running server and the watchdog that outlives this process by a moment, to take the server
+/// along
+///
+/// Statics are not dropped, and neither is anything when a test aborts or is killed. The watchdog
+/// is a shell that reads from a pipe whose other end only this process holds: however this process
+/// ends, the shell reads the end of the file, kills the server and removes its directory.
+/// `PR_SET_PDEATHSIG` would not do: it fires when the *thread* that started the child ends, and the
+/// test that happens to start the shared server is not the last one.
+#[derive(Debug)]
+struct Process {
+    server: Child,
+    watchdog: Child,
+}
+
+impl Process {
+    fn start(port: u16, args: &[String], dir: &TempDir) -> Result<Self, StartError> {
+        let log = dir.path().join("log");
+        let log_file = File::create(&log).expect("create the log of the server");
+        let bin =
+            std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
+        let server = Command::new(&bin)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--protected-mode", "no", "--loglevel", "warning"])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(dir.path())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log_file.try_clone().expect("clone the handle of the log"))
+            .stderr(log_file)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "cannot run `{bin}`: {error}\n\
+                     The tests need a Redis server. `tests/run.sh` installs it, as does the \
+                     package `redis-server` (apt) or `redis` (dnf, apk, brew). \
+                     REDIS_SERVER_BIN names another binary."
+                )
+            });
+        let watchdog = Command::new("sh")
+            .args(["-c", "read -r _; kill -KILL \"$0\"; rm -rf \"$1\""])
+            .arg(server.id().to_string())
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("run `sh`");
+        let mut process = Self { server, watchdog };
+
+        let own_dir = Reply::Bulk(dir.path().as_os_str().as_encoded_bytes().to_vec());
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            // Asked for its directory and not only pinged: a stranger may have taken the port
+            // before our server did.
+            let reply = command(port, &["CONFIG", "GET", "dir"], Duration::from_millis(500));
+            if let Ok(Reply::Array(pair)) = reply
+                && pair.last() == Some(&own_dir)
+            {
+                return Ok(process);
+            }
+            let exited = process
+                .server
+                .try_wait()
+                .expect("ask for the state of the server");
+            if exited.is_some() || Instant::now() >= deadline {
+                let log = fs::read_to_string(&log).unwrap_or_default();
+                return Err(StartError {
+                    port_taken: exited.is_some() && log.contains("Address already in use"),
+                    what: match exited {
+                        Some(status) => format!("`{bin}` ended with {status}"),
+                        None => format!("`{bin}` does not answer on port {port}"),
+                    },
+                    log,
+                });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Sends a signal by its name
+    fn signal(&self, name: &str) {
+        // The `kill` of the shell: not every container has the program.
+        let status = Command::new("sh")
+            .args(["-c", "kill -\"$0\" \"$1\"", name])
+            .arg(self.server.id().to_string())
+            .status()
+            .expect("run `sh`");
+        assert!(status.success(), "kill -{name}: {status}");
+    }
+
+    /// Waits until SIGSTOP has taken effect: `kill` returns before a process that runs on another
+    /// core stands still
+    fn wait_stopped(&self) {
+        let stat = format!("/proc/{}/stat", self.server.id());
+        let deadline = Instant::now() + START_TIMEOUT;
+        // Only Linux has this file; elsewhere the signal is all there is. The state follows the
+        // name in parentheses.
+        while let Ok(stat) = fs::read_to_string(&stat) {
+            if stat
+                .rsplit(") ")
+                .next()
+                .is_some_and(|rest| rest.starts_with('T'))
+            {
+                break;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "SIGSTOP does not stop the server"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The watchdog goes first. As soon as the server has been waited for, its process id may be
+        // given to another.
+        for child in [&mut self.watchdog, &mut self.server] {
+            // Fails only if the process has ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct StartError {
+    port_taken: bool,
+    what: String,
+    log: String,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; its log:\n{}", self.what, self.log)
+    }
+}
+
+/// A fresh directory, removed with this value
+#[derive(Debug)]
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Canonical, to compare equal with what the server says; `/tmp` is a link on macOS.
+        let base = std::env::temp_dir()
+            .canonicalize()
+            .expect("find the temporary directory");
+        loop {
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = base.join(format!("tower-ratelimit-{}-{n}", process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // Left behind by a killed process that had our id.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => panic!("create {}: {error}", path.display()),
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // A directory left in /tmp is no reason to fail a test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Longest wait for a server to come up; it takes some ten milliseconds
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+const POLL: Duration = Duration::from_millis(10);
+
+/// A port that nobody listens on
+///
+/// Below the range from which the kernel takes the ports of outgoing connections (from 32768 on
+/// Linux, 49152 on macOS): none of them can take the port of a killed server before it restarts,
+/// and a connect to that port cannot end up connected to itself.
+fn free_port() -> u16 {
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static OFFSET: OnceLock<u16> = OnceLock::new();
+
+    // Test binaries that run side by side begin at different places.
+    let offset = *OFFSET.get_or_init(|| {
+        let nanos = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap()
+            .subsec_nanos();
+        ((nanos ^ process::id().wrapping_mul(2_654_435_761)) % u32::from(COUNT)) as u16
+    });
+    for _ in 0..COUNT {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        let port = FIRST + (offset + next) % COUNT;
+        if TcpListener::bind(address(port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port from {FIRST} to {}", FIRST + COUNT - 1);
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+fn command<A: AsRef<[u8]>>(port: u16, args: &[A], timeout: Duration) -> io::Result<Reply> {
+    let mut request = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args.iter().map(AsRef::as_ref) {
+        request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        request.extend_from_slice(arg);
+        request.extend_from_slice(b"\r\n");
+    }
+    let mut stream = TcpStream::connect_timeout(&address(port), timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    stream.write_all(&request)?;
+    Reply::read(&mut BufReader::new(stream))
+}
+
+fn unreadable(line: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("unreadable reply {line:?}"),
+    )
+}
