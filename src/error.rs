@@ -59,7 +59,7 @@ impl Error {
     }
 
     /// The innermost cause, for a log line.
-    #[cfg(feature = "redis")]
+    #[cfg(all(feature = "redis", feature = "tracing"))]
     pub(crate) fn cause(&self) -> String {
         self.source
             .as_ref()
@@ -80,6 +80,7 @@ impl Error {
         self
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn caused_by(
         mut self,
         source: impl std::error::Error + Send + Sync + 'static,

@@ -86,10 +86,10 @@ where
     }
 
     /// The request lacks what it is limited by.
-    pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: &Shared) -> Self {
+    pub(crate) fn refuse(refusal: Refusal, parts: &Parts, shared: &Shared) -> Self {
         Self {
             state: State::Refusing {
-                answer: Some(refused(refusal, &parts, shared)),
+                answer: Some(refused(refusal, parts, shared)),
             },
         }
     }

@@ -52,6 +52,10 @@ impl RateLimitLayer {
     /// # Panics
     ///
     /// If the rule is not valid: [`builder`](Self::builder) returns the error instead.
+    #[allow(
+        clippy::panic,
+        reason = "documented: layers are built when a service starts"
+    )]
     pub fn new(store: &impl Store, rule: impl Into<Rule>) -> Self {
         match Self::builder(store).otherwise(rule.into()).build() {
             Ok(layer) => layer,

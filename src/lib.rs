@@ -3,6 +3,8 @@
 
 mod clock;
 mod decision;
+#[cfg(any(doc, doctest))]
+pub mod docs;
 mod error;
 mod future;
 pub mod key;

@@ -54,6 +54,10 @@ impl Limit {
     /// # Panics
     ///
     /// If [`try_new`](Self::try_new) would fail; at compile time in a constant.
+    #[allow(
+        clippy::panic,
+        reason = "documented, and a compile error in a constant"
+    )]
     pub const fn new(permits: u64, interval: Duration) -> Self {
         assert!(
             permits >= 1 && permits <= MOST_PERMITS,
@@ -224,7 +228,7 @@ impl StoredLimit {
 
 const fn whole_millis(interval: Duration) -> Option<Millis> {
     let millis = interval.as_millis();
-    let whole = interval.subsec_nanos() % 1_000_000 == 0;
+    let whole = interval.subsec_nanos().is_multiple_of(1_000_000);
     if whole && millis >= 1 && millis <= LONGEST as u128 {
         Some(millis as u64)
     } else {

@@ -8,7 +8,7 @@ use crate::{
     limit::{Limit, LimitSource, StoredLimit},
     list::List,
     name::Name,
-    store::{Acquire, AnyStore, Charge, Op, Outcome, Store, at_least_zero},
+    store::{Acquire, AnyStore, Charge, Op, Outcome, RuleTag, Store, at_least_zero},
 };
 
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
@@ -38,7 +38,7 @@ use crate::{
 pub struct RateLimiter {
     store: Arc<dyn AnyStore>,
     name: Name,
-    label: Arc<str>,
+    tag: Arc<RuleTag>,
 }
 
 impl RateLimiter {
@@ -54,7 +54,7 @@ impl RateLimiter {
         Ok(Self {
             store: store.handle().0,
             name: Name::exact(name)?,
-            label: name.into(),
+            tag: RuleTag::new(name),
         })
     }
 
@@ -87,7 +87,7 @@ impl RateLimiter {
         }
         let charge = Charge {
             name: self.name.clone(),
-            rule: Arc::clone(&self.label),
+            rule: Arc::clone(&self.tag),
             limit: LimitSource::Store,
             permits,
             id: self.store.permit_id()?,

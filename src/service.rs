@@ -69,7 +69,7 @@ where
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::pass(self.inner.call(request))
             }
-            Plan::Refuse(refusal) => ResponseFuture::refuse(refusal, parts, &self.shared),
+            Plan::Refuse(refusal) => ResponseFuture::refuse(refusal, &parts, &self.shared),
             Plan::Ask(acquire) => {
                 let deciding = Arc::clone(&self.shared.store).acquire(acquire);
                 // The service that was polled ready is the one to call; its clone has made no such promise.

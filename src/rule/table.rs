@@ -19,7 +19,7 @@ use crate::{
     list::List,
     macros::warning,
     name::{Naming, check_rule_name},
-    store::{Acquire, AnyStore, Charge, FailurePolicy},
+    store::{Acquire, AnyStore, Charge, FailurePolicy, RuleTag},
 };
 
 /// Which requests meet which rule: a table, of which the first entry that matches counts.
@@ -185,14 +185,14 @@ enum Limits {
 /// A rule's name, and how it names limiters.
 #[derive(Clone)]
 struct Named {
-    rule: Arc<str>,
+    rule: Arc<RuleTag>,
     naming: Naming,
 }
 
 impl Named {
     fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
         Ok(Self {
-            rule: rule.into(),
+            rule: RuleTag::new(rule),
             naming: Naming::derived(prefix, rule)?,
         })
     }
@@ -238,7 +238,7 @@ impl Ready {
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
-                        rule: label.as_str().into(),
+                        rule: RuleTag::new(&label),
                         naming,
                     },
                     source,
@@ -327,22 +327,28 @@ impl Ready {
         })
     }
 
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs hint")
+    )]
     fn refuse(&self, missing: Missing) -> Plan {
-        if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
-            match missing.fault {
-                Fault::Server => warning!(
-                    rule = self.rule(),
-                    "requests are refused with 500 because the server does not note the peer's address: with axum, serve \
-                     `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
-                     `tower_ratelimit::key::PeerAddr` into the request's extensions"
-                ),
-                Fault::Caller => warning!(
-                    rule = self.rule(),
-                    missing = missing.what,
-                    "requests are refused with 401 because they lack the key of the rule: if a layer of yours provides it, \
-                     that layer must be outside of this one"
-                ),
+        let hint = match missing.fault {
+            Fault::Server => {
+                "the server does not note the peer's address: with axum, serve \
+                 `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
+                 `tower_ratelimit::key::PeerAddr` into the request's extensions"
             }
+            Fault::Caller => {
+                "if a layer of yours provides it, that layer must be outside of this one"
+            }
+        };
+        if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
+            warning!(
+                rule = self.rule(),
+                missing = missing.what,
+                hint,
+                "requests are refused because they lack the key of the rule"
+            );
         }
         Plan::Refuse(Refusal::missing_key(missing))
     }
@@ -361,8 +367,8 @@ impl Ready {
     )]
     fn rule(&self) -> &str {
         match &self.limits {
-            Limits::One(named, _) | Limits::Parts(named, _) => &named.rule,
-            Limits::Tiers(tiers, _) => tiers.first().map_or("", |(_, named, _)| &named.rule),
+            Limits::One(named, _) | Limits::Parts(named, _) => &named.rule.name,
+            Limits::Tiers(tiers, _) => tiers.first().map_or("", |(_, named, _)| &*named.rule.name),
         }
     }
 }
@@ -382,13 +388,13 @@ impl Limits {
         match self {
             Self::One(named, limit) => {
                 vec![(
-                    Arc::clone(&named.rule),
+                    Arc::clone(&named.rule.name),
                     format!("{limit:?} {key:?} {}", named.naming),
                 )]
             }
             Self::Parts(named, limit) => {
                 vec![(
-                    Arc::clone(&named.rule),
+                    Arc::clone(&named.rule.name),
                     format!("{:p} {key:?}", Arc::as_ptr(limit)),
                 )]
             }
@@ -396,7 +402,7 @@ impl Limits {
                 .iter()
                 .map(|(_, named, limit)| {
                     (
-                        Arc::clone(&named.rule),
+                        Arc::clone(&named.rule.name),
                         format!("{:?} {key:?} {}", LimitSource::Code(*limit), named.naming),
                     )
                 })

@@ -11,7 +11,7 @@ use std::{
     fmt::Debug,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
@@ -126,6 +126,7 @@ pub(crate) struct Acquire {
     pub(crate) remaining: bool,
 }
 
+#[cfg(feature = "redis")]
 impl Acquire {
     pub(crate) fn receipts(&self) -> List<Receipt> {
         match &*self.charges {
@@ -139,11 +140,32 @@ impl Acquire {
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) name: Name,
-    /// The rule's name, for people.
-    pub(crate) rule: Arc<str>,
+    pub(crate) rule: Arc<RuleTag>,
     pub(crate) limit: LimitSource,
     pub(crate) permits: u32,
     pub(crate) id: PermitId,
+}
+
+/// A rule as its charges know it: its name, and what was already said of it.
+#[derive(Debug)]
+pub(crate) struct RuleTag {
+    pub(crate) name: Arc<str>,
+    /// That nobody has set its limit.
+    pub(crate) told_unset: AtomicBool,
+    /// That another process has stored another limit.
+    #[cfg(feature = "redis")]
+    pub(crate) told_rewritten: AtomicBool,
+}
+
+impl RuleTag {
+    pub(crate) fn new(name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            told_unset: AtomicBool::new(false),
+            #[cfg(feature = "redis")]
+            told_rewritten: AtomicBool::new(false),
+        })
+    }
 }
 
 impl Charge {
@@ -220,7 +242,7 @@ impl Answer {
             Verdict::AboveRate => false,
         };
         let limits = List::one(LimitState {
-            name: Arc::clone(&charge.rule),
+            name: Arc::clone(&charge.rule.name),
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),

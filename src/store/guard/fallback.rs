@@ -1,18 +1,20 @@
 //! What to answer when the store cannot: the user's choice, and the few cases that are not.
 
 #[cfg(feature = "redis")]
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 #[cfg(feature = "redis")]
 use crate::{
     decision::Receipt,
-    macros::{notice, warning},
+    macros::notice,
     name::Name,
     store::{Decide, Op, Outcome},
 };
 use crate::{
     decision::{Decision, Grant, Refusal},
     error::{Error, ErrorKind},
+    macros::warning,
     store::Acquire,
 };
 
@@ -41,6 +43,17 @@ pub(crate) fn settle(
         (Err(error), Some(policy)) => (error, policy),
         (decision, _) => return decision,
     };
+    if error.is_not_initialized() {
+        for charge in acquire.charges.iter() {
+            if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
+                warning!(
+                    rule = &*charge.rule.name,
+                    "requests are refused because nobody has set the limit: call `RateLimiter::try_set_rate`, or give the \
+                     rule `or_init`"
+                );
+            }
+        }
+    }
     Ok(match (error.kind(), policy) {
         (ErrorKind::NotInitialized | ErrorKind::Full, _) | (_, FailurePolicy::Deny) => {
             Decision::Deny(Refusal::unavailable(error))
@@ -71,6 +84,10 @@ impl<S> Fallback<S> {
         &self.inner
     }
 
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs name the error")
+    )]
     fn note(&self, decision: &Result<Decision, Error>) {
         let failing = match decision {
             Ok(_) => false,

@@ -288,7 +288,7 @@ impl Connection {
     fn note_silence(&self, since: Instant) {
         let mut slot = self.slot();
         let first = *slot.unanswered_since.get_or_insert_with(moment);
-        let silent = slot.since == since && first.elapsed() >= self.response_timeout;
+        let silent = slot.since == since && moment().duration_since(first) >= self.response_timeout;
         drop(slot);
         if silent {
             self.lose(since);

@@ -1,6 +1,8 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
 mod connection;
+#[cfg(test)]
+mod model;
 mod returns;
 mod rewritten;
 mod script;
@@ -8,7 +10,7 @@ pub(crate) mod wire;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -372,7 +374,7 @@ impl Decide for Core {
         }
         if answer.repaired > 0 {
             warning!(
-                rule = &*charge.rule,
+                rule = &*charge.rule.name,
                 entries = answer.repaired,
                 "grants from the future were set back: a process with a wrong clock shares this limit"
             );
@@ -445,9 +447,10 @@ impl Core {
     }
 
     fn note_rewritten(&self, charge: &Charge) {
-        if self.rewritten.note(&charge.name, &charge.rule) {
+        self.rewritten.note(&charge.name);
+        if !charge.rule.told_rewritten.swap(true, Ordering::Relaxed) {
             warning!(
-                rule = &*charge.rule,
+                rule = &*charge.rule.name,
                 "the stored limit differed and was rewritten: another process has other code, or an older version"
             );
         }

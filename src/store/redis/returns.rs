@@ -55,8 +55,8 @@ impl Returns {
         let again = !self.connection.carried(receipt.made);
         let queued = self
             .sender()
-            .map(|queue| queue.try_send(Return { arguments, again }));
-        if !matches!(queued, Some(Ok(()))) {
+            .is_some_and(|queue| queue.try_send(Return { arguments, again }).is_ok());
+        if !queued {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -4,9 +4,9 @@
 //! Each leaves what it has written alone for a while, so that a limit flips at most twice a minute.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -22,13 +22,7 @@ const PLACES: usize = 1024;
 pub(crate) struct Rewritten {
     /// Saves the lock while nothing was ever rewritten, which is nearly always.
     any: AtomicBool,
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    names: HashMap<Name, Instant>,
-    warned: HashSet<Arc<str>>,
+    names: Mutex<HashMap<Name, Instant>>,
 }
 
 impl Rewritten {
@@ -37,28 +31,29 @@ impl Rewritten {
         self.any.load(Ordering::Relaxed)
             && self
                 .lock()
-                .names
                 .get(name)
-                .is_some_and(|at| at.elapsed() < LEFT_ALONE_FOR)
+                .is_some_and(|at| is_recent(*at, moment()))
     }
 
-    /// Notes that a name was rewritten; whether this is the rule's first.
-    pub(crate) fn note(&self, name: &Name, rule: &Arc<str>) -> bool {
+    /// Notes that a name was rewritten.
+    pub(crate) fn note(&self, name: &Name) {
         let now = moment();
-        let mut inner = self.lock();
-        if inner.names.len() >= PLACES {
-            inner
-                .names
-                .retain(|_, at| now.duration_since(*at) < LEFT_ALONE_FOR);
+        let mut names = self.lock();
+        if names.len() >= PLACES {
+            names.retain(|_, at| is_recent(*at, now));
         }
-        if inner.names.len() < PLACES {
-            inner.names.insert(name.clone(), now);
+        if names.len() < PLACES {
+            names.insert(name.clone(), now);
         }
         self.any.store(true, Ordering::Relaxed);
-        inner.warned.insert(Arc::clone(rule))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether it is not long ago.
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.duration_since(at) < LEFT_ALONE_FOR
 }

@@ -1,0 +1,8 @@
+//! Longer texts: what the items' own documentation has no room for.
+
+#[doc = include_str!("failure.md")]
+pub mod failure {}
+#[doc = include_str!("guide.md")]
+pub mod guide {}
+#[doc = include_str!("keys.md")]
+pub mod keys {}

@@ -1,0 +1,1 @@
+//! Single cases that random histories hit too seldom.

@@ -1,0 +1,453 @@
+//! One limiter twice: in Redis, and as a [`Limiter`].
+
+use redis::{Connection, RedisError, Value};
+
+use super::{
+    super::{
+        script::{ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script, TRY_SET_RATE, is_unknown_script},
+        wire,
+    },
+    support::{RedisServer, unique},
+};
+use crate::{
+    clock::Millis,
+    decision::PermitId,
+    error::ErrorKind,
+    limit::{Limit, LimitSource, RateType, StoredLimit},
+    name::Name,
+    store::{
+        Answer, Changed, Charge, Verdict,
+        window::{Ask, Entry, Limiter, Log, ahead_of},
+    },
+};
+
+const CLIENT: &str = "7d9";
+/// Where the given clock begins: a number of milliseconds as long as today's.
+pub(super) const START: i64 = 1_704_153_600_000;
+
+pub(super) struct Pair {
+    connection: Connection,
+    name: Name,
+    pub(super) keys: [String; 5],
+    rate_type: RateType,
+    pub(super) model: Limiter,
+    clock: Clock,
+    ids: u64,
+    pub(super) sent: Vec<Sent>,
+}
+
+/// Which branch of the scripts is tested.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Clock {
+    /// The time is an argument
+    Given(i64),
+    /// The server's. It cannot be moved: the log is, the other way
+    Server,
+}
+
+/// An acquire that was sent, and may be sent again or given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) id: PermitId,
+    pub(super) permits: u32,
+}
+
+/// How an acquire is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) limit: LimitSource,
+    pub(super) rewrite: bool,
+    pub(super) exact: bool,
+}
+
+/// Who wrote a member: the sizes of Redisson's generations.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Generation {
+    Bytes8,
+    Bytes13,
+    Bytes20,
+    Bytes21,
+}
+
+/// What the keys hold.
+#[derive(Debug, PartialEq)]
+struct State {
+    limit: Option<[Vec<u8>; 4]>,
+    value: Option<i64>,
+    /// Score, id, permits
+    log: Vec<(i64, [u8; 16], u32)>,
+}
+
+impl Pair {
+    pub(super) fn new(rate_type: RateType, clock: Clock) -> Self {
+        let client = redis::Client::open(RedisServer::shared().url()).unwrap();
+        let name = Name::exact(&unique("model")).unwrap();
+        Self {
+            connection: client.get_connection().unwrap(),
+            keys: wire::keys(&name, CLIENT),
+            name,
+            rate_type,
+            model: Limiter::default(),
+            clock,
+            ids: 0,
+            sent: Vec::new(),
+        }
+    }
+
+    pub(super) fn limit(&self, rate: u64, interval: u64) -> Limit {
+        let limit = Limit::new(rate, std::time::Duration::from_millis(interval));
+        match self.rate_type {
+            RateType::Overall => limit,
+            RateType::PerClient => limit.per_client(),
+        }
+    }
+
+    /// The time by the clock under test.
+    pub(super) fn now(&mut self) -> i64 {
+        match self.clock {
+            Clock::Given(now) => now,
+            Clock::Server => {
+                let time: (i64, i64) = self.ask(&["TIME"]);
+                time.0 * 1000 + time.1 / 1000
+            }
+        }
+    }
+
+    /// Lets time pass, also backwards.
+    pub(super) fn advance(&mut self, by: i64) {
+        if let Clock::Given(now) = &mut self.clock {
+            *now += by;
+            return;
+        }
+        let mut moved = Log::default();
+        let scores: Vec<(Vec<u8>, i64)> = self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
+        for (member, score) in scores {
+            let mut zadd = redis::cmd("ZADD");
+            zadd.arg(self.log_key()).arg(score - by).arg(member);
+            zadd.query::<i64>(&mut self.connection).unwrap();
+        }
+        for entry in self.model.log.entries() {
+            moved.insert(Entry {
+                score: entry.score - by,
+                ..*entry
+            });
+        }
+        self.model.log = moved;
+    }
+
+    /// Sends an acquire that was not sent before.
+    pub(super) fn acquire(&mut self, permits: u32, how: How) -> Result<Answer, ErrorKind> {
+        let sent = Sent {
+            id: self.new_id(),
+            permits,
+        };
+        self.sent.push(sent);
+        self.send(sent, how)
+    }
+
+    pub(super) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
+        let arguments = self.acquire_arguments(sent, how);
+        let reply = self.call(&ACQUIRE, &arguments).unwrap();
+        let replied = wire::answer(&reply).map_err(|error| error.kind());
+        let now = match (self.clock, &replied) {
+            (Clock::Given(now), _) => now,
+            (Clock::Server, Ok(answer)) => answer.now,
+            // Errors of the model come before it looks at the time.
+            (Clock::Server, Err(_)) => 0,
+        };
+        let ask = Ask {
+            permits: sent.permits,
+            id: sent.id,
+            limit: how.limit,
+            rewrite: how.rewrite,
+            exact: how.exact,
+            resendable: true,
+            own_clock: self.clock == Clock::Server,
+        };
+        let expected = self.model.acquire(&ask, now);
+        assert_eq!(replied, expected, "{ask:?}");
+        self.compare();
+        if let Ok(answer) = &replied {
+            self.check_expiry(answer);
+        }
+        replied
+    }
+
+    pub(super) fn give_back(&mut self, sent: Sent) -> bool {
+        let now = self.now();
+        let reply = self.call(&GIVE_BACK, &self.give_back_arguments(sent, now)).unwrap();
+        let [credited, value]: [i64; 2] = redis::from_redis_value(reply).unwrap();
+        // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
+        let lost = self.rate_type == RateType::PerClient && self.model.limit.is_none();
+        let found = !lost && self.model.give_back(sent.id, sent.permits, now);
+        assert_eq!(credited, if found { i64::from(sent.permits) } else { 0 });
+        assert_eq!(value, if found { self.model.value.unwrap_or(-1) } else { -1 });
+        self.compare();
+        found
+    }
+
+    pub(super) fn available(&mut self) -> Result<i64, ErrorKind> {
+        let id = self.new_id();
+        let given = match self.clock {
+            Clock::Given(now) => Some(now.cast_unsigned()),
+            Clock::Server => None,
+        };
+        let reply = self.call(&AVAILABLE, &self.available_arguments(id, given)).unwrap();
+        let replied = wire::second(&reply).map_err(|error| error.kind());
+        let now = match (&reply, self.clock) {
+            (_, Clock::Given(now)) => now,
+            (Value::Array(numbers), Clock::Server) if numbers.len() == 5 => {
+                redis::from_redis_value(numbers[2].clone()).unwrap()
+            }
+            _ => 0,
+        };
+        assert_eq!(replied, self.model.available(now, id));
+        if let (Ok(available), Some(limit)) = (&replied, self.model.limit) {
+            let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
+            assert_eq!(numbers, [1, *available, now, limit.rate, limit.interval]);
+        }
+        self.compare();
+        replied
+    }
+
+    pub(super) fn try_set_rate(&mut self, limit: Limit) -> bool {
+        let reply = self.call(&TRY_SET_RATE, &self.set_rate_arguments(limit)).unwrap();
+        let set = wire::flag(&reply).unwrap();
+        assert_eq!(set, self.model.try_set_rate(limit.stored()));
+        self.compare();
+        set
+    }
+
+    pub(super) fn lose_limit(&mut self) {
+        self.command(&["DEL", &self.keys[0].clone()]);
+        self.model.limit = None;
+    }
+
+    pub(super) fn lose_value(&mut self) {
+        self.command(&["DEL", &self.value_key()]);
+        self.model.value = None;
+    }
+
+    pub(super) fn lose_log(&mut self) {
+        self.command(&["DEL", &self.log_key()]);
+        self.model.log.clear();
+    }
+
+    pub(super) fn set_value(&mut self, value: i64) {
+        self.command(&["SET", &self.value_key(), &value.to_string()]);
+        self.model.value = Some(value);
+    }
+
+    /// Puts a grant into the log that no acquire of ours made.
+    pub(super) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
+        let (id, member) = self.planted(generation, permits);
+        let mut zadd = redis::cmd("ZADD");
+        zadd.arg(self.log_key()).arg(score).arg(member);
+        zadd.query::<i64>(&mut self.connection).unwrap();
+        self.model.log.insert(Entry { score, permits, id });
+        Sent { id, permits }
+    }
+
+    pub(super) fn value_key(&self) -> String {
+        self.keys[1 + usize::from(self.rate_type == RateType::PerClient)].clone()
+    }
+
+    pub(super) fn log_key(&self) -> String {
+        self.keys[3 + usize::from(self.rate_type == RateType::PerClient)].clone()
+    }
+
+    pub(super) fn command(&mut self, command: &[&str]) -> Value {
+        self.ask(command)
+    }
+
+    pub(super) fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut self.connection)
+            .unwrap()
+    }
+
+    pub(super) fn call(&mut self, script: &Script, arguments: &Arguments) -> Result<Value, RedisError> {
+        match script.command(arguments, false).query(&mut self.connection) {
+            Err(error) if is_unknown_script(&error) => {
+                script.command(arguments, true).query(&mut self.connection)
+            }
+            reply => reply,
+        }
+    }
+
+    pub(super) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
+        let charge = Charge {
+            name: self.name.clone(),
+            rule: "model".into(),
+            limit: how.limit,
+            permits: sent.permits,
+            id: sent.id,
+        };
+        let given: Option<Millis> = match self.clock {
+            Clock::Given(now) => Some(now.cast_unsigned()),
+            Clock::Server => None,
+        };
+        wire::acquire(&charge, CLIENT, given, how.rewrite, how.exact)
+    }
+
+    pub(super) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
+        Arguments {
+            keys: self.keys.clone(),
+            argv: vec![
+                wire::member(sent.id, sent.permits).to_vec(),
+                wire::time(Some(now.cast_unsigned())),
+            ],
+        }
+    }
+
+    pub(super) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
+        Arguments {
+            keys: self.keys.clone(),
+            argv: vec![wire::time(given), id.0.to_vec()],
+        }
+    }
+
+    pub(super) fn set_rate_arguments(&self, limit: Limit) -> Arguments {
+        Arguments {
+            keys: self.keys.clone(),
+            argv: wire::limit_fields(&limit.stored()).into(),
+        }
+    }
+
+    /// An id in no particular order to the others, above those of [`planted`](Self::planted) members.
+    pub(super) fn new_id(&mut self) -> PermitId {
+        self.ids += 1;
+        let mixed = self.ids.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut id = [0; 16];
+        id[0] = 0x20 | mixed.to_be_bytes()[0];
+        id[1..9].copy_from_slice(&mixed.to_be_bytes());
+        id[9..].copy_from_slice(&self.ids.to_be_bytes()[1..]);
+        PermitId(id)
+    }
+
+    /// A member as one generation of Redisson packs it, and the id that stands for it in the model: it sorts there as the
+    /// member does among members.
+    fn planted(&mut self, generation: Generation, permits: u32) -> (PermitId, Vec<u8>) {
+        self.ids += 1;
+        let number = self.ids.to_be_bytes();
+        let packed = permits.to_le_bytes();
+        let (rank, member) = match generation {
+            // A float's four bytes.
+            Generation::Bytes8 => (1, [&[4, number[5], number[6], number[7]][..], &packed].concat()),
+            // A length of 64 bits.
+            Generation::Bytes20 => (2, [&8u64.to_le_bytes()[..], &number, &packed].concat()),
+            Generation::Bytes13 => {
+                let id = [&[1][..], &number[1..]].concat();
+                (3, [&[8][..], &id, &packed].concat())
+            }
+            Generation::Bytes21 => {
+                let id = self.new_id();
+                return (id, wire::member(id, permits).to_vec());
+            }
+        };
+        let mut id = [0; 16];
+        id[0] = rank;
+        id[8..].copy_from_slice(&number);
+        (PermitId(id), member)
+    }
+
+    /// The keys as they stand, raw.
+    pub(super) fn raw(&mut self) -> Value {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HGETALL").arg(&self.keys[0]);
+        for key in &self.keys[1..3] {
+            pipeline.cmd("GET").arg(key);
+        }
+        for key in &self.keys[3..5] {
+            pipeline.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES");
+        }
+        for key in &self.keys {
+            pipeline.cmd("PTTL").arg(key);
+        }
+        pipeline.query(&mut self.connection).unwrap()
+    }
+
+    fn compare(&mut self) {
+        let expected = State {
+            limit: self.model.limit.map(|limit: StoredLimit| wire::limit_fields(&limit)),
+            value: self.model.value,
+            log: (self.model.log.entries())
+                .map(|entry| (entry.score, entry.id.0, entry.permits))
+                .collect(),
+        };
+        assert_eq!(self.state(), expected, "keys, then model");
+        let others = match self.rate_type {
+            RateType::Overall => [&self.keys[2], &self.keys[4]],
+            RateType::PerClient => [&self.keys[1], &self.keys[3]],
+        };
+        let exist: i64 = redis::cmd("EXISTS")
+            .arg(&others)
+            .query(&mut self.connection)
+            .unwrap();
+        assert_eq!(exist, 0, "the other rate type's keys");
+    }
+
+    fn state(&mut self) -> State {
+        let mut pipeline = redis::pipe();
+        pipeline
+            .cmd("HMGET")
+            .arg(&self.keys[0])
+            .arg(&["rate", "interval", "type", "keepAliveTime"]);
+        pipeline.cmd("GET").arg(self.value_key());
+        pipeline.cmd("ZRANGE").arg(self.log_key()).arg(&["0", "-1", "WITHSCORES"]);
+        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>);
+        let (fields, value, log): Read = pipeline.query(&mut self.connection).unwrap();
+        let [rate, interval, rate_type, keep_alive] = fields;
+        State {
+            limit: rate.map(|rate| [rate, interval.unwrap(), rate_type.unwrap(), keep_alive.unwrap()]),
+            value,
+            log: log
+                .into_iter()
+                .map(|(member, score)| {
+                    let (id, permits) = unpacked(&member);
+                    (score, id, permits)
+                })
+                .collect(),
+        }
+    }
+
+    /// With a keep-alive time no key outlives, or is outlived by, what it counts.
+    fn check_expiry(&mut self, answer: &Answer) {
+        let limit = self.model.limit.unwrap();
+        if answer.verdict == Verdict::AboveRate && answer.changed == Changed::Nothing {
+            return;
+        }
+        let least = limit.interval + ahead_of(limit.interval);
+        for key in [self.keys[0].clone(), self.value_key(), self.log_key()] {
+            match self.ask::<i64>(&["PTTL", &key]) {
+                -2 => {}
+                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{key}: {ttl}"),
+                ttl => assert_eq!(ttl, -1, "{key}"),
+            }
+        }
+    }
+}
+
+/// The model's id for a member, and its permits.
+fn unpacked(member: &[u8]) -> ([u8; 16], u32) {
+    let (front, permits) = member.split_last_chunk::<4>().unwrap();
+    let mut id = [0; 16];
+    match front.len() {
+        4 => {
+            id[0] = 1;
+            id[13..].copy_from_slice(&front[1..]);
+        }
+        16 => {
+            id[0] = 2;
+            id[8..].copy_from_slice(&front[8..]);
+        }
+        9 => {
+            id[0] = 3;
+            id[9..].copy_from_slice(&front[2..]);
+        }
+        17 => id.copy_from_slice(&front[1..]),
+        _ => panic!("a member of {} bytes", member.len()),
+    }
+    (id, u32::from_le_bytes(*permits))
+}

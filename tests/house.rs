@@ -1,0 +1,188 @@
+//! Keeps the house as it was designed: walls between rooms, a light tree, documents that are true.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Nothing that decides knows HTTP, and nothing but its room knows Redis.
+#[test]
+fn walls_stand() {
+    let no_http = [
+        "src/store",
+        "src/limit.rs",
+        "src/limiter.rs",
+        "src/decision.rs",
+        "src/name.rs",
+    ];
+    let no_redis: Vec<_> = files("src", "rs")
+        .into_iter()
+        .filter(|file| !file.starts_with("src/store/redis") && file != Path::new("src/lib.rs"))
+        .collect();
+    let mut broken = Vec::new();
+    for file in no_http.iter().flat_map(|place| files(place, "rs")) {
+        broken.extend(lines_with(
+            &file,
+            &["http::", "use http", "crate::key", "crate::rule"],
+        ));
+    }
+    for file in &no_redis {
+        broken.extend(lines_with(file, &["redis::", "deadpool"]).filter(|line| {
+            // Our own room of that name.
+            !line.contains("mod redis") && !line.contains("store::redis")
+        }));
+    }
+    for file in files("src", "rs") {
+        if file != Path::new("src/clock.rs") && !file.starts_with("src/store/redis/") {
+            broken.extend(lines_with(&file, &["Instant::now", "SystemTime::now"]));
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn no_file_is_too_long_to_see() {
+    let long: Vec<_> = [files("src", "rs"), files("lua", "lua")]
+        .concat()
+        .into_iter()
+        .filter(|file| read(file).lines().count() > 600)
+        .collect();
+    assert!(long.is_empty(), "split these: {long:?}");
+}
+
+#[test]
+fn the_tree_stays_light() {
+    let memory = crates(&["--no-default-features", "--features", "tracing"]);
+    assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
+    let topologies = "redis,tracing,redis/cluster-async,redis/sentinel,deadpool-redis/cluster,deadpool-redis/sentinel";
+    let redis = crates(&["--features", topologies]);
+    assert!(redis.len() <= 80, "{}: {redis:?}", redis.len());
+    // Frameworks are for users to bring.
+    for heavy in ["tower", "hyper", "axum", "tonic"] {
+        assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
+    }
+    let readme = read("README.md");
+    let claim = format!("the crate brings {} others", memory.len() - 1);
+    assert!(readme.contains(&claim), "README.md should say: {claim}");
+}
+
+#[test]
+fn every_script_says_what_it_takes_and_gives() {
+    let table = read("lua/README.md");
+    for file in files("lua", "lua") {
+        let text = read(&file);
+        let header: String = text
+            .lines()
+            .take_while(|line| line.starts_with("--"))
+            .collect();
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a file name");
+        if file.starts_with("lua/lib") {
+            assert!(header.contains("KEYS"), "{name}: say which keys there are");
+            continue;
+        }
+        for part in ["KEYS", "ARGV", "Reply", "Redisson"] {
+            assert!(header.contains(part), "{name}: its header lacks {part}");
+        }
+        assert!(
+            table.contains(&format!("| `{name}` |")),
+            "lua/README.md lacks {name}"
+        );
+    }
+}
+
+#[test]
+fn the_readme_knows_every_feature() {
+    let readme = read("README.md");
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest");
+    let features = manifest["features"].as_table().expect("features");
+    let named: BTreeSet<_> = features
+        .keys()
+        .filter(|name| *name != "default")
+        .cloned()
+        .collect();
+    let told: BTreeSet<_> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert_eq!(named, told);
+}
+
+#[test]
+fn documents_name_only_what_exists() {
+    let documents = ["README.md", "lua/README.md", "examples/README.md"];
+    for document in documents {
+        let text = read(document);
+        let folder = Path::new(document).parent().expect("a folder");
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        for (link, _) in links.filter(|(link, _)| !link.starts_with("http")) {
+            let path = link.split('#').next().unwrap_or(link);
+            assert!(folder.join(path).exists(), "{document} links to {link}");
+        }
+    }
+}
+
+/// The files of a folder and those below it, or the file itself.
+fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
+    let place = place.as_ref();
+    if place.is_file() {
+        return vec![place.to_owned()];
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(place).expect("a folder of the project") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|ending| ending == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Lines of code that contain one of the texts.
+fn lines_with(file: &Path, texts: &[&str]) -> impl Iterator<Item = String> {
+    let found: Vec<_> = read(file)
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+        .filter(|(_, line)| texts.iter().any(|text| line.contains(text)))
+        .map(|(number, line)| format!("{}:{}: {}", file.display(), number + 1, line.trim()))
+        .collect();
+    found.into_iter()
+}
+
+/// The crates of the normal tree, ourselves included.
+fn crates(arguments: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree", "--edges", "normal", "--prefix", "none", "--format", "{p}",
+        ])
+        .args(arguments)
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
