@@ -2,6 +2,8 @@
 
 use std::{
     fmt,
+    pin::Pin,
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -14,11 +16,26 @@ pub(crate) type Millis = u64;
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time since the Unix epoch. Milliseconds count; finer parts are dropped.
     fn now(&self) -> Duration;
+
+    /// Waits until [`now`](Self::now) is `time` or later: who waits for permits waits by it.
+    ///
+    /// Default: tokio's timer, for as long as `time` is away. A clock that is moved by hand wakes its sleepers instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep(time.saturating_sub(self.now())))
+    }
 }
 
-impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Duration {
         (**self).now()
+    }
+
+    fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        (**self).sleep_until(time)
     }
 }
 
@@ -89,16 +106,17 @@ pub use manual::ManualClock;
 #[cfg(any(test, feature = "test-util"))]
 mod manual {
     use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicU64, Ordering},
-        },
+        fmt,
+        future::poll_fn,
+        pin::Pin,
+        sync::{Arc, Mutex, MutexGuard, PoisonError},
+        task::{Poll, Waker},
         time::Duration,
     };
 
     use super::Clock;
 
-    /// A clock that stands still until it is moved. Clones are the same clock.
+    /// A clock that stands still until it is moved, and then wakes whoever waits for that time. Clones are the same clock.
     ///
     /// # Example
     ///
@@ -111,8 +129,13 @@ mod manual {
     /// clock.advance(Duration::from_secs(60));
     /// assert_eq!(clock.now() - before, Duration::from_secs(60));
     /// ```
-    #[derive(Clone, Debug)]
-    pub struct ManualClock(Arc<AtomicU64>);
+    #[derive(Clone)]
+    pub struct ManualClock(Arc<Mutex<Shown>>);
+
+    struct Shown {
+        time: Duration,
+        sleepers: Vec<Waker>,
+    }
 
     impl ManualClock {
         /// A clock that shows the second of January 2024, UTC.
@@ -121,22 +144,39 @@ mod manual {
             Self::starting_at(Duration::from_secs(1_704_153_600))
         }
 
-        /// A clock that shows `time` since the Unix epoch, in whole milliseconds.
+        /// A clock that shows `time` since the Unix epoch.
         #[must_use]
         pub fn starting_at(time: Duration) -> Self {
-            let clock = Self(Arc::default());
-            clock.set(time);
-            clock
+            Self(Arc::new(Mutex::new(Shown {
+                time,
+                sleepers: Vec::new(),
+            })))
         }
 
         /// Moves the clock on.
         pub fn advance(&self, by: Duration) {
-            self.0.fetch_add(whole_millis(by), Ordering::SeqCst);
+            let time = self.now() + by;
+            self.set(time);
         }
 
         /// Sets the clock, also back.
         pub fn set(&self, time: Duration) {
-            self.0.store(whole_millis(time), Ordering::SeqCst);
+            let sleepers = {
+                let mut shown = self.shown();
+                shown.time = time;
+                std::mem::take(&mut shown.sleepers)
+            };
+            sleepers.into_iter().for_each(Waker::wake);
+        }
+
+        /// How many wait for a time that is not yet shown; those that gave up since the clock was last moved included.
+        #[must_use]
+        pub fn sleepers(&self) -> usize {
+            self.shown().sleepers.len()
+        }
+
+        fn shown(&self) -> MutexGuard<'_, Shown> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
@@ -148,11 +188,33 @@ mod manual {
 
     impl Clock for ManualClock {
         fn now(&self) -> Duration {
-            Duration::from_millis(self.0.load(Ordering::SeqCst))
+            self.shown().time
+        }
+
+        fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            let clock = self.clone();
+            Box::pin(poll_fn(move |cx| {
+                let mut shown = clock.shown();
+                if shown.time >= time {
+                    return Poll::Ready(());
+                }
+                if !shown
+                    .sleepers
+                    .iter()
+                    .any(|waker| waker.will_wake(cx.waker()))
+                {
+                    shown.sleepers.push(cx.waker().clone());
+                }
+                Poll::Pending
+            }))
         }
     }
 
-    fn whole_millis(time: Duration) -> u64 {
-        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    impl fmt::Debug for ManualClock {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("ManualClock")
+                .field("now", &self.now())
+                .finish_non_exhaustive()
+        }
     }
 }

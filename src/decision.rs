@@ -145,6 +145,14 @@ impl Refusal {
         self.error.as_ref()
     }
 
+    /// The same refusal with another wait.
+    pub(crate) fn later(&self, wait: Duration) -> Self {
+        Self {
+            retry_after: Some(wait),
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn unavailable(error: Error) -> Self {
         Self {
             kind: RefusalKind::Unavailable,

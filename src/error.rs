@@ -29,6 +29,12 @@ pub enum ErrorKind {
     ForeignState,
     /// No permits, or more than 2^32 - 1, were asked for
     Permits,
+    /// More permits than the limit were waited for
+    AboveRate,
+    /// The new name cannot name a limiter
+    Name,
+    /// Two names of one operation are in different slots of a Redis Cluster
+    OtherSlot,
     /// No answer in time. What was asked may still be carried out, and is given back if it is
     Timeout,
     /// The server cannot be reached, or cannot work at present
@@ -80,7 +86,6 @@ impl Error {
         self
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn caused_by(
         mut self,
         source: impl std::error::Error + Send + Sync + 'static,
@@ -103,6 +108,9 @@ impl fmt::Display for Error {
             ErrorKind::RateTypeDiffers => "the stored limit has another rate type",
             ErrorKind::ForeignState => "something other than a rate limiter is stored here",
             ErrorKind::Permits => "permits must be between 1 and 4294967295",
+            ErrorKind::AboveRate => "more permits than the limit were asked for",
+            ErrorKind::Name => "the name cannot name a limiter",
+            ErrorKind::OtherSlot => "the names are in different slots of the cluster",
             ErrorKind::Timeout => "the store did not answer in time",
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Rejected => "the store refused the request",

@@ -41,5 +41,5 @@ pub use self::{
     response::{OnRefusal, RateLimitBody},
     rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
-    store::{FailurePolicy, MemoryStore, Store},
+    store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},
 };

@@ -195,7 +195,7 @@ impl Limit {
 }
 
 /// Whose limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LimitSource {
     /// The code's: a differing stored one is rewritten
     Code(Limit),

@@ -1,14 +1,16 @@
 //! Redisson's `RRateLimiter` for async Rust, without HTTP.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    decision::{Decision, Receipt},
+    decision::{Decision, Grant, Receipt},
     error::{ConfigError, Error, ErrorKind},
     limit::{Limit, LimitSource, StoredLimit},
-    list::List,
     name::Name,
-    store::{Acquire, AnyStore, Charge, Op, Outcome, RuleTag, Store, at_least_zero},
+    store::{
+        Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
+        at_least_zero,
+    },
 };
 
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
@@ -82,28 +84,111 @@ impl RateLimiter {
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
-        if permits == 0 {
-            return Err(ErrorKind::Permits.into());
-        }
-        let charge = Charge {
-            name: self.name.clone(),
-            rule: Arc::clone(&self.tag),
-            limit: LimitSource::Store,
-            permits,
-            id: self.store.permit_id()?,
-        };
+        let acquire = self.ask(permits, None)?;
         let mut unheard = Unheard {
             store: &self.store,
-            receipt: Some(charge.receipt()),
-        };
-        let acquire = Acquire {
-            charges: List::one(charge),
-            on_failure: None,
-            remaining: true,
+            receipt: Some(acquire.first.receipt()),
         };
         let decision = Arc::clone(&self.store).acquire(acquire).await;
         unheard.receipt = None;
         decision
+    }
+
+    /// Takes `permits`, waiting for them no longer than `timeout`.
+    ///
+    /// Waiters of one process are served in the order in which they came; [`try_acquire`](Self::try_acquire) may overtake
+    /// them, and other processes have no order with them. A large request can starve behind small ones of other processes.
+    /// It is refused at once where it is known that the permits will not be free in time, those of the waiters before it
+    /// included. A `timeout` of zero is one try.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire_many`](Self::try_acquire_many).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives up the place in the line and gives back what it may have taken.
+    pub async fn try_acquire_for(
+        &self,
+        permits: u32,
+        timeout: Duration,
+    ) -> Result<Decision, Error> {
+        if timeout.is_zero() {
+            return self.try_acquire_many(permits).await;
+        }
+        let acquire = self.ask(permits, Some(Patience::For(timeout)))?;
+        Arc::clone(&self.store).acquire(acquire).await
+    }
+
+    /// Takes one permit, waiting for it as long as it takes.
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    pub async fn acquire(&self) -> Result<Grant, Error> {
+        self.acquire_many(1).await
+    }
+
+    /// Takes `permits`, waiting for them as long as it takes.
+    ///
+    /// In the order of [`try_acquire_for`](Self::try_acquire_for). All waiters of a process have one call in flight and one
+    /// timer, and never ask before there can be room.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire_many`](Self::try_acquire_many), also while it waits, and of kind
+    /// [`AboveRate`](ErrorKind::AboveRate) if `permits` is more than the limit: nobody could wait for that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives up the place in the line and gives back what it may have taken.
+    pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
+        let acquire = self.ask(permits, Some(Patience::Endless))?;
+        match Arc::clone(&self.store).acquire(acquire).await? {
+            Decision::Allow(grant) => Ok(grant),
+            // Who waits without end is refused for no other reason.
+            Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
+        }
+    }
+
+    /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
+    ///
+    /// Returns at once; a store in Redis is told in the background. Giving back twice is giving back once. Receipts of
+    /// other limiters have no effect here.
+    pub fn give_back(&self, receipt: &Receipt) {
+        if receipt.name == self.name {
+            self.store.give_back(receipt.clone());
+        }
+    }
+
+    /// Gives back up to `permits` permits without saying which: the oldest that are in use. How many it were.
+    ///
+    /// Whoever has a [`Receipt`] should [`give_back`](Self::give_back) by it: then it is exactly what was taken, and safe to
+    /// repeat.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set, of kind [`Permits`](ErrorKind::Permits) if
+    /// `permits` is zero, and those of a store that cannot be asked. It is never sent twice: after a lost connection nobody
+    /// knows whether it was carried out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the permits given back or not.
+    pub async fn release(&self, permits: u32) -> Result<u64, Error> {
+        if permits == 0 {
+            return Err(ErrorKind::Permits.into());
+        }
+        match self.manage(Op::Release(permits)).await? {
+            Outcome::Permits(given) => Ok(at_least_zero(given)),
+            _ => Err(mismatch()),
+        }
     }
 
     /// Sets the limit if none is set. Whether it did.
@@ -116,10 +201,53 @@ impl RateLimiter {
     ///
     /// Dropping it may leave the limit set or not.
     pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
-        match self.manage(Op::TrySetRate(limit.stored())).await? {
-            Outcome::Changed(changed) => Ok(changed),
-            _ => Err(mismatch()),
-        }
+        self.manage_changed(Op::TrySetRate(limit.stored())).await
+    }
+
+    /// Sets the limit whatever was set before, and begins anew: all of its permits are free. Redisson: `setRate`.
+    ///
+    /// Without a keep-alive time the limiter stays until it is deleted, whatever time it had.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit set or not.
+    pub async fn set_rate(&self, limit: Limit) -> Result<(), Error> {
+        self.change(limit, false, false).await.map(drop)
+    }
+
+    /// Changes the limit that is set and goes on counting what is in use. Whether there was one to change. Redisson:
+    /// `updateRate` with `keepState(true)`.
+    ///
+    /// A lower limit holds at once: if more is in use than it allows, nobody is admitted until that has expired. (Redisson
+    /// forgets the excess, so that under load a lower limit never takes effect.)
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit changed or not.
+    pub async fn update_rate(&self, limit: Limit) -> Result<bool, Error> {
+        self.change(limit, true, true).await
+    }
+
+    /// Changes the limit that is set and begins anew: all of its permits are free. Whether there was one to change.
+    /// Redisson: `updateRate`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit changed or not.
+    pub async fn reset_rate(&self, limit: Limit) -> Result<bool, Error> {
+        self.change(limit, false, true).await
     }
 
     /// The limit that is set, if there is one. Redisson: `getConfig`.
@@ -157,10 +285,167 @@ impl RateLimiter {
         }
     }
 
+    /// Whether there is such a limiter. Redisson: `isExists`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn exists(&self) -> Result<bool, Error> {
+        Ok(self.time_to_live().await? != TimeToLive::Missing)
+    }
+
+    /// When the limiter vanishes. Redisson: `remainTimeToLive`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn time_to_live(&self) -> Result<TimeToLive, Error> {
+        match self.manage(Op::TimeToLive).await? {
+            Outcome::TimeToLive(left) => Ok(left),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// Lets the limiter vanish after `time`, in whole milliseconds. Whether there is one. Redisson: `expire`.
+    ///
+    /// With a keep-alive time the next acquire puts that in its place.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn expire(&self, time: Duration) -> Result<bool, Error> {
+        self.expire_when(time, ExpireWhen::Always).await
+    }
+
+    /// Lets the limiter vanish after `time` if `when` says so. Whether it did. Needs Redis 7, but for
+    /// [`Always`](ExpireWhen::Always).
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn expire_when(&self, time: Duration, when: ExpireWhen) -> Result<bool, Error> {
+        // The longest that Redis can add to the time.
+        let millis = u64::try_from(time.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(1 << 52);
+        self.manage_changed(Op::Expire(millis, when)).await
+    }
+
+    /// Lets the limiter stay. Whether it would have vanished. Redisson: `clearExpire`.
+    ///
+    /// A keep-alive time stays: the next acquire acts by it again.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn clear_expire(&self) -> Result<bool, Error> {
+        self.manage_changed(Op::ClearExpire).await
+    }
+
+    /// Removes the limiter, its limit included. Whether there was one. Redisson: `delete`.
+    ///
+    /// Of a limit per client only this client's part goes; other clients' ids are not known.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn delete(&self) -> Result<bool, Error> {
+        self.manage_changed(Op::Delete).await
+    }
+
+    /// Gives the limiter another name, with its limit and what is in use; a limiter that had that name is lost. Redisson:
+    /// `rename`, which leaves behind what is in use.
+    ///
+    /// Of a limit per client only this client's part moves. It is never sent twice: after a lost connection nobody knows
+    /// whether it was carried out.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none, [`Name`](ErrorKind::Name) if `name` cannot name
+    /// a limiter, [`OtherSlot`](ErrorKind::OtherSlot) if the two names are in different slots of a Cluster, and those of a
+    /// store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn rename(&self, name: &str) -> Result<Self, Error> {
+        let new =
+            Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
+        if self.manage_changed(Op::Rename(new.clone())).await? {
+            Ok(Self {
+                store: Arc::clone(&self.store),
+                name: new,
+                tag: RuleTag::new(name),
+            })
+        } else {
+            Err(ErrorKind::NotInitialized.into())
+        }
+    }
+
     /// The name, as given.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
+    }
+
+    fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
+        if permits == 0 {
+            return Err(ErrorKind::Permits.into());
+        }
+        let first = Charge {
+            name: self.name.clone(),
+            rule: Arc::clone(&self.tag),
+            limit: LimitSource::Store,
+            permits,
+            id: self.store.permit_id()?,
+        };
+        Ok(Acquire {
+            first,
+            rest: Vec::new(),
+            on_failure: None,
+            remaining: true,
+            patience,
+        })
+    }
+
+    async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
+        self.manage_changed(Op::SetRate {
+            limit: limit.stored(),
+            keep,
+            existing,
+        })
+        .await
+    }
+
+    async fn manage_changed(&self, op: Op) -> Result<bool, Error> {
+        match self.manage(op).await? {
+            Outcome::Changed(changed) => Ok(changed),
+            _ => Err(mismatch()),
+        }
     }
 
     async fn manage(&self, op: Op) -> Result<Outcome, Error> {

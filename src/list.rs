@@ -1,6 +1,6 @@
 //! A list that is usually of one item, and then needs no allocation.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 #[derive(Clone, Debug)]
 pub(crate) enum List<T> {
@@ -14,12 +14,32 @@ impl<T> List<T> {
     pub(crate) fn one(item: T) -> Self {
         Self::One([item])
     }
+
+    pub(crate) fn push(&mut self, item: T) {
+        match std::mem::replace(self, Self::EMPTY) {
+            Self::One([first]) => *self = Self::Many(vec![first, item]),
+            Self::Many(many) if many.is_empty() => *self = Self::one(item),
+            Self::Many(mut many) => {
+                many.push(item);
+                *self = Self::Many(many);
+            }
+        }
+    }
 }
 
 impl<T> Deref for List<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl<T> DerefMut for List<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::One(one) => one,
             Self::Many(many) => many,

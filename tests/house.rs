@@ -95,6 +95,37 @@ fn every_script_says_what_it_takes_and_gives() {
     }
 }
 
+/// Each verb of `RateLimiter` stands in the parity table, and nothing else does.
+#[test]
+fn the_parity_table_is_complete() {
+    let source = read("src/limiter.rs");
+    let verbs: BTreeSet<_> = source
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("pub "))
+        .filter_map(|line| {
+            line.strip_prefix("async fn ")
+                .or_else(|| line.strip_prefix("fn "))
+        })
+        .filter_map(|line| line.split(['(', '<']).next())
+        .filter(|name| *name != "new")
+        .map(str::to_owned)
+        .collect();
+    let page = read("src/docs/redisson.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let told: BTreeSet<_> = rows
+        .filter_map(|row| row.split('|').nth(3))
+        .flat_map(|cell| {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .filter(|name| !name.contains("::"))
+        .collect();
+    assert_eq!(verbs, told);
+}
+
 #[test]
 fn the_readme_knows_every_feature() {
     let readme = read("README.md");

@@ -6,3 +6,5 @@ pub mod failure {}
 pub mod guide {}
 #[doc = include_str!("keys.md")]
 pub mod keys {}
+#[doc = include_str!("redisson.md")]
+pub mod redisson {}

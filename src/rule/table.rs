@@ -16,7 +16,6 @@ use crate::{
     error::{ConfigError, Error},
     key::{AnyKey, Key, NoKey},
     limit::{Limit, LimitSource},
-    list::List,
     macros::warning,
     name::{Naming, check_rule_name},
     store::{Acquire, AnyStore, Charge, FailurePolicy, RuleTag},
@@ -315,15 +314,17 @@ impl Ready {
             Err(error) => return self.refuse_or_pass(error),
         };
         Plan::Ask(Acquire {
-            charges: List::one(Charge {
+            first: Charge {
                 name: named.naming.name(&key.0),
                 rule: Arc::clone(&named.rule),
                 limit,
                 permits,
                 id,
-            }),
+            },
+            rest: Vec::new(),
             on_failure: Some(self.on_failure),
             remaining,
+            patience: None,
         })
     }
 

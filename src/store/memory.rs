@@ -9,19 +9,25 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use super::{
-    Acquire, AnyStore, Charge, Deciding, Managing, Op, Outcome, RuleNames,
-    guard::fallback,
+    Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
+    RuleNames, TimeToLive, at_least_zero,
+    guard::{
+        fallback,
+        line::{Line, Lines},
+    },
     sealed::{Handle, Sealed},
-    window::{Ask, Limiter},
+    window::{Ask, Caller, Limiter, ahead_of},
 };
 use crate::{
     clock::{Clock, SteadyClock, millis},
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
     limit::LimitSource,
+    list::List,
     name::Name,
 };
 
@@ -50,7 +56,7 @@ const MOST_LIMITERS: usize = 100_000;
 /// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
 /// ```
 #[derive(Clone)]
-pub struct MemoryStore(Arc<Shared>);
+pub struct MemoryStore(Arc<Front>);
 
 impl MemoryStore {
     /// An empty store.
@@ -64,7 +70,7 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn max_limiters(self, max: usize) -> Self {
-        Self::build(max.max(1), Arc::clone(&self.0.clock))
+        Self::build(max.max(1), Arc::clone(&self.shared().clock))
     }
 
     /// The clock it counts by. Default: the system's, steadied.
@@ -72,13 +78,13 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self::build(self.0.max, Arc::new(clock))
+        Self::build(self.shared().max, Arc::new(clock))
     }
 
     /// How many limiters it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.count.load(Ordering::Relaxed)
+        self.shared().count.load(Ordering::Relaxed)
     }
 
     /// Whether it holds no limiter.
@@ -87,8 +93,13 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    fn shared(&self) -> &Shared {
+        self.0.line.inner()
+    }
+
     fn build(max: usize, clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Shared {
+        let (lines, line_clock) = (Lines::default(), Arc::clone(&clock));
+        let shared = Shared {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             // Seeded anew each time: nobody outside can choose names that share a shard.
             hasher: RandomState::new(),
@@ -97,6 +108,10 @@ impl MemoryStore {
             last_id: AtomicU64::new(0),
             clock,
             rule_names: RuleNames::default(),
+            lines: lines.clone(),
+        };
+        Self(Arc::new(Front {
+            line: Line::new(Arc::new(shared), line_clock, lines),
         }))
     }
 }
@@ -111,7 +126,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("limiters", &self.len())
-            .field("max_limiters", &self.0.max)
+            .field("max_limiters", &self.shared().max)
             .finish_non_exhaustive()
     }
 }
@@ -119,6 +134,49 @@ impl fmt::Debug for MemoryStore {
 impl Sealed for MemoryStore {
     fn handle(&self) -> Handle {
         Handle(self.0.clone())
+    }
+}
+
+/// The store and its lines.
+#[derive(Debug)]
+struct Front {
+    line: Line<Shared>,
+}
+
+impl AnyStore for Front {
+    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        if acquire.patience.is_none() {
+            let decision = self.line.inner().acquire_one(&acquire);
+            return Deciding::ready(fallback::settle(&acquire, decision));
+        }
+        Deciding::Pending(Box::pin(async move {
+            let decision = self.line.acquire(&acquire).await;
+            fallback::settle(&acquire, decision)
+        }))
+    }
+
+    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+        Box::pin(async move { self.line.manage(&name, &op).await })
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        self.line.give_back(receipt);
+    }
+
+    fn permit_id(&self) -> Result<PermitId, Error> {
+        // Nothing is ever sent twice here, so a count is enough.
+        let id = self.line.inner().last_id.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = [0; 16];
+        bytes[8..].copy_from_slice(&id.to_be_bytes());
+        Ok(PermitId(bytes))
+    }
+
+    fn prefix(&self) -> &'static str {
+        "memory"
+    }
+
+    fn rule_names(&self) -> &RuleNames {
+        &self.line.inner().rule_names
     }
 }
 
@@ -130,6 +188,7 @@ struct Shared {
     last_id: AtomicU64,
     clock: Arc<dyn Clock>,
     rule_names: RuleNames,
+    lines: Lines,
 }
 
 #[derive(Default)]
@@ -144,122 +203,220 @@ struct Kept {
     limiter: Limiter,
     /// Whether a verb set it: it stays until it is deleted.
     lasting: bool,
+    /// When it vanishes, if it does.
+    expires_at: Option<i64>,
 }
 
-impl AnyStore for Shared {
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        let decision = match &*acquire.charges {
-            [charge] => self.acquire_one(&acquire, charge),
-            // Rules with several limits are refused when they are built.
-            _ => Err(ErrorKind::Permits.into()),
-        };
-        Deciding::ready(fallback::settle(&acquire, decision))
+impl Kept {
+    fn new(lasting: bool) -> Self {
+        Self {
+            limiter: Limiter::default(),
+            lasting,
+            expires_at: None,
+        }
     }
 
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
-        let outcome = self.manage_now(&name, op);
-        Box::pin(std::future::ready(outcome))
+    /// Puts off its end, as the scripts do where a limit has a keep-alive time.
+    fn keep_alive(&mut self, now: i64) {
+        if let Some(limit) = self.limiter.limit
+            && limit.keep_alive > 0
+        {
+            let life = limit.interval + ahead_of(limit.interval);
+            self.expires_at = Some(now + limit.keep_alive.cast_signed().max(life));
+        }
+    }
+}
+
+impl Decide for Shared {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        self.acquire_one(acquire)
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(Vec::new());
+        };
+        let callers: Vec<_> = run.iter().map(caller).collect();
+        let answers = self.decide(first, &callers)?;
+        Ok(run
+            .iter()
+            .zip(answers.iter())
+            .map(|(acquire, answer)| answer.decision(acquire))
+            .collect())
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        self.manage_now(name, op)
     }
 
     fn give_back(&self, receipt: Receipt) {
         let now = self.now();
-        let mut shard = self.shard(&receipt.name);
-        let Some(kept) = shard.limiters.get_mut(&receipt.name) else {
-            return;
-        };
-        kept.limiter.give_back(receipt.id, receipt.permits, now);
-        if kept.limiter.full_at().is_none() && !kept.lasting {
-            // Idle earlier than was noted.
-            shard.note_idle(now, &receipt.name);
+        {
+            let mut shard = self.shard(&receipt.name);
+            let Some(kept) = shard.limiters.get_mut(&receipt.name) else {
+                return;
+            };
+            kept.limiter.give_back(receipt.id, receipt.permits, now);
+            if kept.limiter.full_at().is_none() && !kept.lasting {
+                // Idle earlier than was noted.
+                shard.note_idle(now, &receipt.name);
+            }
         }
+        self.lines.nudge(&receipt.name);
     }
+}
 
-    fn permit_id(&self) -> Result<PermitId, Error> {
-        // Nothing is ever sent twice here, so a count is enough.
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = [0; 16];
-        bytes[8..].copy_from_slice(&id.to_be_bytes());
-        Ok(PermitId(bytes))
-    }
-
-    fn prefix(&self) -> &'static str {
-        "memory"
-    }
-
-    fn rule_names(&self) -> &RuleNames {
-        &self.rule_names
+fn caller(acquire: &Acquire) -> Caller {
+    let Charge { permits, id, .. } = acquire.first;
+    Caller {
+        permits,
+        id,
+        waits: acquire.patience.is_some(),
     }
 }
 
 impl Shared {
-    fn acquire_one(&self, acquire: &Acquire, charge: &Charge) -> Result<Decision, Error> {
+    fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let answers = self.decide(acquire, &[caller(acquire)])?;
+        let answer = answers.first().ok_or(ErrorKind::Permits)?;
+        Ok(answer.decision(acquire))
+    }
+
+    /// Decides for callers of one limiter; all of them go by the limit of the first.
+    fn decide(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
+        let charge = &first.first;
         let ask = Ask {
-            permits: charge.permits,
-            id: charge.id,
             limit: charge.limit,
             rewrite: true,
-            exact: acquire.remaining,
+            exact: first.remaining,
             resendable: false,
             own_clock: true,
         };
         let now = self.now();
         let mut shard = self.shard(&charge.name);
-        if !shard.limiters.contains_key(&charge.name) {
+        if shard.get_mut(&charge.name, now, &self.count).is_none() {
             if charge.limit == LimitSource::Store {
                 return Err(ErrorKind::NotInitialized.into());
             }
             drop(shard);
-            self.make_room(&charge.name, now)?;
-            shard = self.shard(&charge.name);
-            if shard.limiters.contains_key(&charge.name) {
-                // Another request of the same key was faster.
-                self.count.fetch_sub(1, Ordering::Relaxed);
-            } else {
-                shard.insert(charge.name.clone(), false, now);
-            }
+            shard = self.shard_with_room(&charge.name, false, now)?;
         }
-        let Some(kept) = shard.limiters.get_mut(&charge.name) else {
-            return Err(ErrorKind::Full.into());
-        };
-        let answer = kept.limiter.acquire(&ask, now)?;
-        Ok(answer.decision(acquire, charge))
+        let kept = shard
+            .limiters
+            .get_mut(&charge.name)
+            .ok_or(ErrorKind::Full)?;
+        let answers = kept.limiter.acquire(&ask, callers, now)?;
+        kept.keep_alive(now);
+        Ok(answers)
     }
 
-    fn manage_now(&self, name: &Name, op: Op) -> Result<Outcome, Error> {
+    fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
-        match op {
+        let found = shard.get_mut(name, now, &self.count);
+        let found = match (op, found) {
+            (
+                Op::TrySetRate(_)
+                | Op::SetRate {
+                    existing: false, ..
+                },
+                None,
+            ) => {
+                drop(shard);
+                shard = self.shard_with_room(name, true, now)?;
+                shard.limiters.get_mut(name)
+            }
+            (_, found) => found,
+        };
+        let Some(kept) = found else {
+            return Ok(match op {
+                Op::Available | Op::Release(_) => return Err(ErrorKind::NotInitialized.into()),
+                Op::Inspect => Outcome::Limit(None),
+                Op::TimeToLive => Outcome::TimeToLive(TimeToLive::Missing),
+                _ => Outcome::Changed(false),
+            });
+        };
+        // No two callers of this store have one id, and repairs happen to lost keys alone, of which there are none.
+        let id = PermitId([0; 16]);
+        Ok(match *op {
             Op::TrySetRate(limit) => {
-                if !shard.limiters.contains_key(name) {
-                    drop(shard);
-                    self.make_room(name, now)?;
-                    shard = self.shard(name);
-                    if shard.limiters.contains_key(name) {
-                        self.count.fetch_sub(1, Ordering::Relaxed);
-                    } else {
-                        shard.insert(name.clone(), true, now);
-                    }
+                kept.lasting = true;
+                let changed = kept.limiter.try_set_rate(limit);
+                kept.keep_alive(now);
+                Outcome::Changed(changed)
+            }
+            Op::SetRate { limit, keep, .. } => {
+                kept.lasting = true;
+                kept.limiter.set_rate(limit, keep, now);
+                kept.expires_at = None;
+                kept.keep_alive(now);
+                Outcome::Changed(true)
+            }
+            Op::Release(permits) => {
+                Outcome::Permits(kept.limiter.release(permits.into(), now, id)?)
+            }
+            Op::Expire(millis, when) => {
+                let new = now.saturating_add_unsigned(millis);
+                let applies = match (when, kept.expires_at) {
+                    (ExpireWhen::Always, _)
+                    | (ExpireWhen::NotSet | ExpireWhen::Less, None)
+                    | (ExpireWhen::Set, Some(_)) => true,
+                    (ExpireWhen::NotSet, Some(_))
+                    | (ExpireWhen::Set | ExpireWhen::Greater, None) => false,
+                    (ExpireWhen::Greater, Some(old)) => new > old,
+                    (ExpireWhen::Less, Some(old)) => new < old,
+                };
+                if applies {
+                    kept.expires_at = Some(new);
                 }
-                let kept = shard.limiters.get_mut(name);
-                let changed = kept.is_some_and(|kept| {
-                    kept.lasting = true;
-                    kept.limiter.try_set_rate(limit)
-                });
-                Ok(Outcome::Changed(changed))
+                Outcome::Changed(applies)
             }
-            Op::Inspect => {
-                let kept = shard.limiters.get(name);
-                Ok(Outcome::Limit(kept.and_then(|kept| kept.limiter.limit)))
+            Op::ClearExpire => Outcome::Changed(kept.expires_at.take().is_some()),
+            Op::TimeToLive => Outcome::TimeToLive(match kept.expires_at {
+                None => TimeToLive::Lasting,
+                Some(end) => TimeToLive::Left(Duration::from_millis(at_least_zero(end - now))),
+            }),
+            Op::Delete => {
+                shard.limiters.remove(name);
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                Outcome::Changed(true)
             }
+            Op::Inspect => Outcome::Limit(kept.limiter.limit),
             Op::Available => {
-                let kept = shard
-                    .limiters
-                    .get_mut(name)
-                    .ok_or(ErrorKind::NotInitialized)?;
-                let permits = kept.limiter.available(now, PermitId([0; 16]))?;
-                Ok(Outcome::Permits(permits))
+                let permits = kept.limiter.available(now, id)?;
+                kept.keep_alive(now);
+                Outcome::Permits(permits)
             }
+            Op::Rename(ref new_name) => {
+                let moved = shard.limiters.remove(name);
+                drop(shard);
+                let mut shard = self.shard(new_name);
+                if let Some(kept) = moved
+                    && shard.limiters.insert(new_name.clone(), kept).is_some()
+                {
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                }
+                Outcome::Changed(true)
+            }
+        })
+    }
+
+    /// The shard of a newcomer, with the newcomer in it.
+    fn shard_with_room(
+        &self,
+        name: &Name,
+        lasting: bool,
+        now: i64,
+    ) -> Result<MutexGuard<'_, Shard>, Error> {
+        self.make_room(name, now)?;
+        let mut shard = self.shard(name);
+        if shard.limiters.contains_key(name) {
+            // Another caller of the same name was faster.
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            shard.insert(name.clone(), lasting, now);
         }
+        Ok(shard)
     }
 
     /// Reserves a place for one more limiter: a free one, or that of an idle limiter, in the newcomer's shard if
@@ -297,17 +454,26 @@ impl Shared {
 }
 
 impl Shard {
+    /// The limiter, unless its time is over.
+    fn get_mut(&mut self, name: &Name, now: i64, count: &AtomicUsize) -> Option<&mut Kept> {
+        if self
+            .limiters
+            .get(name)?
+            .expires_at
+            .is_some_and(|end| end <= now)
+        {
+            self.limiters.remove(name);
+            count.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        self.limiters.get_mut(name)
+    }
+
     fn insert(&mut self, name: Name, lasting: bool, now: i64) {
         if !lasting {
             self.note_idle(now, &name);
         }
-        self.limiters.insert(
-            name,
-            Kept {
-                limiter: Limiter::default(),
-                lasting,
-            },
-        );
+        self.limiters.insert(name, Kept::new(lasting));
     }
 
     fn note_idle(&mut self, at: i64, name: &Name) {

@@ -105,8 +105,13 @@ pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> +
 /// A store, or a guard around one, before its type is erased.
 ///
 /// Guards are stores around stores, as tower's layers are services around services.
-#[cfg(feature = "redis")]
 pub(crate) trait Decide: Debug + Send + Sync + 'static {
+    /// Decides for several callers of the same limiter, in the order in which they came: one decision for each.
+    fn acquire_run(
+        &self,
+        run: &[Acquire],
+    ) -> impl Future<Output = Result<Vec<Decision>, Error>> + Send;
+
     fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send;
 
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
@@ -114,24 +119,37 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
     fn give_back(&self, receipt: Receipt);
 }
 
-/// What is asked for: a list of charges, granted together or not at all.
-///
-/// In this version the list has one item.
+/// What is asked for: a list of charges, never empty, granted together or not at all.
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
-    pub(crate) charges: List<Charge>,
+    pub(crate) first: Charge,
+    /// Empty in this version.
+    pub(crate) rest: Vec<Charge>,
     /// What to answer when the store cannot; `None` hands the error to the caller.
     pub(crate) on_failure: Option<FailurePolicy>,
     /// Whether somebody reads how much is left.
     pub(crate) remaining: bool,
+    /// How long it waits in line for permits; `None` takes a refusal for an answer.
+    pub(crate) patience: Option<Patience>,
 }
 
-#[cfg(feature = "redis")]
+/// How long a caller waits for permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    For(Duration),
+    Endless,
+}
+
 impl Acquire {
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    #[cfg(feature = "redis")]
     pub(crate) fn receipts(&self) -> List<Receipt> {
-        match &*self.charges {
-            [charge] => List::one(charge.receipt()),
-            charges => List::Many(charges.iter().map(Charge::receipt).collect()),
+        match &*self.rest {
+            [] => List::one(self.first.receipt()),
+            _ => List::Many(self.charges().map(Charge::receipt).collect()),
         }
     }
 }
@@ -181,14 +199,61 @@ impl Charge {
 }
 
 /// The verbs that do not take permits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Op {
     /// Stores a limit where there is none
     TrySetRate(StoredLimit),
+    /// Stores a limit whatever was stored
+    SetRate {
+        limit: StoredLimit,
+        /// Whether what is in use goes on counting.
+        keep: bool,
+        /// Whether there must be one to change.
+        existing: bool,
+    },
+    /// Gives back permits, the oldest in use
+    Release(u32),
+    /// Lets the limiter vanish after so many milliseconds
+    Expire(u64, ExpireWhen),
+    /// Lets the limiter stay
+    ClearExpire,
+    /// Asks when the limiter vanishes
+    TimeToLive,
+    /// Removes the limiter
+    Delete,
     /// Reads the limit
     Inspect,
     /// Counts the free permits
     Available,
+    /// Gives the limiter another name
+    Rename(Name),
+}
+
+/// On which limiters [`RateLimiter::expire_when`](crate::RateLimiter::expire_when) acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ExpireWhen {
+    /// All. Redisson: `expire`
+    Always,
+    /// Those that would stay. Redisson: `expireIfNotSet`
+    NotSet,
+    /// Those that would vanish. Redisson: `expireIfSet`
+    Set,
+    /// Those that would vanish earlier. Redisson: `expireIfGreater`
+    Greater,
+    /// Those that would vanish later, or stay. Redisson: `expireIfLess`
+    Less,
+}
+
+/// When a limiter vanishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimeToLive {
+    /// There is none
+    Missing,
+    /// Never
+    Lasting,
+    /// After this time
+    Left(Duration),
 }
 
 /// What a verb found. Each verb has its own variant.
@@ -197,6 +262,7 @@ pub(crate) enum Outcome {
     Changed(bool),
     Limit(Option<StoredLimit>),
     Permits(i64),
+    TimeToLive(TimeToLive),
 }
 
 /// What a store answers to one charge, whichever store it is.
@@ -235,7 +301,8 @@ pub(crate) enum Changed {
 }
 
 impl Answer {
-    pub(crate) fn decision(&self, acquire: &Acquire, charge: &Charge) -> Decision {
+    pub(crate) fn decision(&self, acquire: &Acquire) -> Decision {
+        let charge = &acquire.first;
         let counted = match self.verdict {
             Verdict::Granted => acquire.remaining,
             Verdict::Refused => true,
@@ -281,7 +348,6 @@ pub(crate) fn at_least_zero(number: i64) -> u64 {
 #[must_use = "futures do nothing unless polled"]
 pub(crate) enum Deciding {
     Ready(Option<Result<Decision, Error>>),
-    #[cfg(feature = "redis")]
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
 }
 
@@ -295,11 +361,9 @@ impl Future for Deciding {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let _ = &cx;
         match &mut *self {
             // Polled again after it was ready: pending for ever, as nobody may rely on more.
             Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
-            #[cfg(feature = "redis")]
             Self::Pending(future) => future.as_mut().poll(cx),
         }
     }

@@ -10,10 +10,13 @@ use crate::{
     decision::PermitId,
     error::ErrorKind,
     limit::{LimitSource, StoredLimit},
+    list::List,
 };
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
 const PAGE: i64 = 100;
+/// The most entries that a repair adds.
+const RESTORED: u32 = 100;
 
 /// One limiter's state: the hash, the value and the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,20 +26,27 @@ pub(crate) struct Limiter {
     pub(crate) log: Log,
 }
 
-/// What one acquire asks of one limiter.
+/// What one call asks of one limiter, whoever its callers are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
-    pub(crate) permits: u32,
-    pub(crate) id: PermitId,
     pub(crate) limit: LimitSource,
     /// Whether a stored limit that differs from the code's is rewritten.
     pub(crate) rewrite: bool,
     /// Whether the permits left are wanted exactly.
     pub(crate) exact: bool,
-    /// Whether the same ask may have come before, so that its entry is looked for.
+    /// Whether the same call may have come before, so that its entries are looked for.
     pub(crate) resendable: bool,
     /// Whether all entries are scored by this clock, so that a score far ahead of it is wrong.
     pub(crate) own_clock: bool,
+}
+
+/// One caller of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) permits: u32,
+    pub(crate) id: PermitId,
+    /// Whether it waits in line: it then is not overtaken by those behind it that wait, too.
+    pub(crate) waits: bool,
 }
 
 /// The most by which a score may lead the grant it stands for. A constant of the format.
@@ -45,12 +55,19 @@ pub(crate) fn ahead_of(interval: i64) -> i64 {
 }
 
 impl Limiter {
-    /// Takes permits, or tells when they will be free.
-    pub(crate) fn acquire(&mut self, ask: &Ask, now: i64) -> Result<Answer, ErrorKind> {
-        let permits = i64::from(ask.permits);
+    /// Takes permits for each caller, in the order in which they came, or tells when they will be free.
+    ///
+    /// Each is granted whole or not at all. One that waits and does not fit closes the line to those behind it; one that
+    /// does not wait takes what is left. There is one answer for each caller, as they were left by the whole call.
+    pub(crate) fn acquire(
+        &mut self,
+        ask: &Ask,
+        callers: &[Caller],
+        now: i64,
+    ) -> Result<List<Answer>, ErrorKind> {
         let (limit, changed) = self.limit_in_force(ask)?;
         let StoredLimit { rate, interval, .. } = limit;
-        let mut answer = Answer {
+        let above_rate = Answer {
             verdict: Verdict::AboveRate,
             remaining: 0,
             wait: 0,
@@ -61,61 +78,106 @@ impl Limiter {
             changed,
             repaired: 0,
         };
-        if permits > rate && changed == Changed::Nothing {
-            return Ok(answer);
+        let mut answers = match callers {
+            [_] => List::one(above_rate),
+            _ => List::Many(vec![above_rate; callers.len()]),
+        };
+        let holds =
+            |log: &Log, caller: &Caller| ask.resendable && log.holds(caller.id, caller.permits);
+        // Callers that ask for more than the rate ask for nothing.
+        let asked = callers.iter().map(|caller| i64::from(caller.permits));
+        let wanted: i64 = asked.filter(|permits| *permits <= rate).sum();
+        if wanted == 0 && changed == Changed::Nothing {
+            for (answer, caller) in answers.iter_mut().zip(callers) {
+                // Granted before the limit was lowered.
+                if holds(&self.log, caller) {
+                    answer.verdict = Verdict::Granted;
+                }
+            }
+            return Ok(answers);
         }
 
-        let mut value = self.agree(rate, interval, now, ask.id);
-        if !self.log.is_empty() && (ask.exact || value < permits) {
-            let mut budget = permits + (-value).max(0) + 1;
-            let mut wanted = permits;
+        let first_id = callers
+            .first()
+            .map_or(PermitId([0; 16]), |caller| caller.id);
+        let mut value = self.agree(rate, interval, now, first_id);
+        if !self.log.is_empty() && (ask.exact || value < wanted) {
+            let mut budget = wanted + (-value).max(0) + 1;
+            let mut enough = wanted;
             if ask.exact {
-                budget = budget.max(permits + PAGE);
-                wanted = i64::MAX;
+                budget = budget.max(wanted + PAGE);
+                enough = i64::MAX;
             }
-            value = self.sweep(value, rate, interval, now, wanted, budget);
+            value = self.sweep(value, rate, interval, now, enough, budget);
         }
 
-        let mut newest = self.log.newest();
-        if permits > rate {
-            // The verdict stands.
-        } else if value >= permits {
-            answer.verdict = Verdict::Granted;
-            if !(ask.resendable && self.log.holds(ask.id, ask.permits)) {
-                self.log.insert(Entry {
-                    score: now,
-                    id: ask.id,
-                    permits: ask.permits,
+        let (mut closed, mut in_line, mut repaired) = (false, 0, 0);
+        let mut refused = Vec::new();
+        for (place, caller) in callers.iter().enumerate() {
+            let permits = i64::from(caller.permits);
+            if value >= permits && !(closed && caller.waits) {
+                answers[place].verdict = Verdict::Granted;
+                if !holds(&self.log, caller) {
+                    let entry = Entry {
+                        score: now,
+                        id: caller.id,
+                        permits: caller.permits,
+                    };
+                    self.log.insert(entry);
+                    value -= permits;
+                }
+            } else if holds(&self.log, caller) {
+                answers[place].verdict = Verdict::Granted;
+            } else if permits <= rate {
+                answers[place].verdict = Verdict::Refused;
+                let mut needs = permits;
+                if caller.waits {
+                    needs += in_line;
+                    in_line += permits;
+                    closed = true;
+                }
+                // More than the rate is never free at once: each further rate follows an interval later.
+                let rounds = (needs - 1).div_euclid(rate);
+                refused.push(Refused {
+                    place,
+                    needs: needs - rounds * rate,
+                    later: rounds * interval,
                 });
-                value -= permits;
-                newest = self.log.newest();
             }
-        } else if ask.resendable && self.log.holds(ask.id, ask.permits) {
-            answer.verdict = Verdict::Granted;
-        } else {
-            answer.verdict = Verdict::Refused;
+        }
+        let mut newest = self.log.newest();
+        if !refused.is_empty() {
+            refused.sort_by_key(|caller| caller.needs);
             let latest = if ask.own_clock {
                 now + ahead_of(interval)
             } else {
                 i64::MAX
             };
-            let (due, repaired) = self.log.due(permits - value, latest, now);
-            answer.wait = due + interval - now;
-            answer.repaired = repaired;
+            // What is left is free now.
+            let needs = refused.iter().map(|caller| caller.needs - value);
+            let (due, set_back) = self.log.due(needs, latest, now - interval);
+            repaired = set_back;
+            for (caller, due) in refused.iter().zip(due.iter()) {
+                answers[caller.place].wait = due + interval - now + caller.later;
+            }
             newest = newest.map(|newest| newest.min(latest));
         }
         self.value = Some(value);
-        answer.remaining = value;
-        answer.reset = newest.map_or(0, |newest| newest + interval - now);
-        Ok(answer)
+        for answer in answers.iter_mut() {
+            answer.remaining = value;
+            answer.reset = newest.map_or(0, |newest| newest + interval - now);
+            answer.repaired = repaired;
+        }
+        Ok(answers)
     }
 
     /// Counts the free permits exactly. `id` marks entries that a repair adds.
     pub(crate) fn available(&mut self, now: i64, id: PermitId) -> Result<i64, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
         let (rate, interval) = (limit.rate, limit.interval);
-        let counted = self.value.is_some() || !self.log.is_empty();
         let mut value = self.agree(rate, interval, now, id);
+        // Where nothing is in use, nothing needs to be noted.
+        let counted = self.value.is_some() || !self.log.is_empty();
         if !self.log.is_empty() {
             value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
         }
@@ -130,12 +192,10 @@ impl Limiter {
         if !self.log.remove(id, permits) {
             return false;
         }
-        let credited = self.value.map(|value| value + i64::from(permits));
+        self.value = self.value.map(|value| value + i64::from(permits));
         let Some(StoredLimit { rate, interval, .. }) = self.limit else {
-            self.value = Some(credited.unwrap_or(i64::from(permits)));
             return true;
         };
-        self.value = credited;
         self.value = Some(if self.log.is_empty() {
             rate
         } else {
@@ -149,6 +209,51 @@ impl Limiter {
         let unset = self.limit.is_none();
         self.limit.get_or_insert(limit);
         unset
+    }
+
+    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
+        let stored = self.limit.replace(limit);
+        let kept = match (stored, self.value) {
+            (Some(stored), _) if !keep || stored.rate_type != limit.rate_type => None,
+            (Some(stored), Some(value)) if stored.interval == limit.interval => {
+                // Below zero if more is in use than the new rate allows: so it holds at once.
+                Some(value + limit.rate - stored.rate)
+            }
+            _ if keep => {
+                let live = self.log.live_permits(now - limit.interval);
+                (live > 0).then(|| limit.rate - live)
+            }
+            _ => None,
+        };
+        self.value = kept;
+        if kept.is_none() {
+            self.log.clear();
+        }
+    }
+
+    /// Gives back up to `wanted` permits, the oldest that are in use, and tells how many. `id` marks entries that a repair
+    /// adds.
+    pub(crate) fn release(
+        &mut self,
+        wanted: i64,
+        now: i64,
+        id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (rate, interval) = (limit.rate, limit.interval);
+        let mut value = self.agree(rate, interval, now, id);
+        if !self.log.is_empty() {
+            // What has expired is not in use.
+            value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
+        }
+        let given = self.log.shrink(wanted);
+        self.value = Some(if self.log.is_empty() {
+            rate
+        } else {
+            value + given
+        });
+        Ok(given)
     }
 
     /// When all permits are free again, if none is taken meanwhile; `None` if they are.
@@ -247,6 +352,15 @@ impl Limiter {
     }
 }
 
+/// A caller that does not fit.
+struct Refused {
+    place: usize,
+    /// The permits that must be free for it, those of the callers that wait before it included, up to the rate.
+    needs: i64,
+    /// How much later than that its turn is, where they are more than the rate.
+    later: i64,
+}
+
 /// The grants of the last interval, in the order of the sorted set: by score, then by member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log(VecDeque<Entry>);
@@ -302,6 +416,25 @@ impl Log {
         place.and_then(|place| self.0.remove(place)).is_some()
     }
 
+    /// Removes permits from the oldest entries, and tells how many there were.
+    fn shrink(&mut self, wanted: i64) -> i64 {
+        let mut given = 0;
+        while given < wanted
+            && let Some(mut oldest) = self.0.pop_front()
+        {
+            let held = i64::from(oldest.permits);
+            if held <= wanted - given {
+                given += held;
+            } else {
+                // Less than it held, so it fits.
+                oldest.permits -= u32::try_from(wanted - given).unwrap_or(0);
+                given = wanted;
+                self.insert(oldest);
+            }
+        }
+        given
+    }
+
     fn pop_expired(&mut self, up_to: i64) -> Option<Entry> {
         if self.0.front()?.score <= up_to {
             self.0.pop_front()
@@ -316,20 +449,30 @@ impl Log {
         self.0.iter().map(|entry| i64::from(entry.permits)).sum()
     }
 
-    /// The score of the entry whose expiry frees `need` permits, or of the last one. Scores beyond `latest` come from a
-    /// wrong clock and are set back to it on the way; the second number counts them.
-    fn due(&mut self, mut need: i64, latest: i64, now: i64) -> (i64, i64) {
-        let mut due = now;
+    /// For each of `needs`, which do not fall, the score of the entry whose expiry frees as many permits, or of the last
+    /// one; `already` where none is needed. Scores beyond `latest` come from a wrong clock and are set back to it on the way;
+    /// the second number counts them.
+    fn due(
+        &mut self,
+        needs: impl Iterator<Item = i64>,
+        latest: i64,
+        already: i64,
+    ) -> (List<i64>, i64) {
+        let (mut freed, mut last) = (0, already);
         let mut set_back = Vec::new();
-        for entry in &self.0 {
-            due = entry.score.min(latest);
-            if entry.score > latest {
-                set_back.push(*entry);
+        let mut entries = self.0.iter();
+        let mut due = List::EMPTY;
+        for needed in needs {
+            while freed < needed
+                && let Some(entry) = entries.next()
+            {
+                last = entry.score.min(latest);
+                if entry.score > latest {
+                    set_back.push(*entry);
+                }
+                freed += i64::from(entry.permits);
             }
-            need -= i64::from(entry.permits);
-            if need <= 0 {
-                break;
-            }
+            due.push(last);
         }
         for entry in &set_back {
             self.remove(entry.id, entry.permits);
@@ -343,7 +486,7 @@ impl Log {
 
     fn restore(&mut self, now: i64, mut permits: i64, id: PermitId) {
         let mut chunk = 0u32;
-        while permits > 0 {
+        while permits > 0 && chunk < RESTORED {
             let part = u32::try_from(permits).unwrap_or(u32::MAX);
             self.insert(Entry {
                 score: now,

@@ -6,7 +6,7 @@ use crate::{
     decision::{Decision, Receipt},
     error::{Error, ErrorKind},
     name::Name,
-    store::{Acquire, Decide, Op, Outcome},
+    store::{Acquire, Decide, Op, Outcome, Patience},
 };
 
 /// A store whose callers wait no longer than a given time.
@@ -33,7 +33,12 @@ impl<S: Decide> Decide for Deadline<S> {
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         // Made before the call: what was taken by a call that nobody waits for any longer is given back unheard.
         let receipts = acquire.receipts();
-        match crate::clock::within(self.patience, self.inner.acquire(acquire)).await {
+        let patience = match acquire.patience {
+            None => self.patience,
+            Some(Patience::For(time)) => self.patience.saturating_add(time),
+            Some(Patience::Endless) => return self.inner.acquire(acquire).await,
+        };
+        match crate::clock::within(patience, self.inner.acquire(acquire)).await {
             Some(decision) => decision,
             None => {
                 for receipt in receipts.iter() {
@@ -42,6 +47,11 @@ impl<S: Decide> Decide for Deadline<S> {
                 Err(ErrorKind::Timeout.into())
             }
         }
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        // Callers have their own deadlines.
+        self.inner.acquire_run(run).await
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {

@@ -44,7 +44,7 @@ pub(crate) fn settle(
         (decision, _) => return decision,
     };
     if error.is_not_initialized() {
-        for charge in acquire.charges.iter() {
+        for charge in acquire.charges() {
             if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
                 warning!(
                     rule = &*charge.rule.name,
@@ -128,6 +128,10 @@ impl<S: Decide> Decide for Fallback<S> {
         let decision = self.inner.acquire(acquire).await;
         self.note(&decision);
         settle(acquire, decision)
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        self.inner.acquire_run(run).await
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {

@@ -1,9 +1,11 @@
-//! What stands between a caller and Redis, in the one right order.
+//! What stands between a caller and its store, in the one right order.
 //!
-//! `fallback( deadline( redis ))`: the deadline bounds what a request can lose, so it lies around everything that waits;
-//! the fallback sees every error, also that of the deadline. They belong to the store, so that every layer and limiter
-//! on it shares them.
+//! `fallback( deadline( line( redis )))`: the fallback sees every error, also that of the deadline; the deadline bounds what a
+//! request can lose, so it lies around everything that waits, and the patience that a caller brings comes on top. In the
+//! line, a call is in flight for many callers at once: the connection's own timeouts bound it. They belong to the store, so
+//! that every layer and limiter on it shares them.
 
 #[cfg(feature = "redis")]
 pub(crate) mod deadline;
 pub(crate) mod fallback;
+pub(crate) mod line;

@@ -164,6 +164,16 @@ impl Connection {
         self.send_over(&wire, since, command).await
     }
 
+    /// Sends one command once: for those that must not be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the command executed or not.
+    pub(crate) async fn send_once(&self, command: &Cmd) -> RedisResult<Value> {
+        let (wire, since) = self.connected().await?;
+        self.send_over(&wire, since, command).await
+    }
+
     /// Sends several commands at once; an error of one is an error of all.
     pub(crate) async fn send_all(
         &self,

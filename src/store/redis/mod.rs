@@ -1,16 +1,15 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
 mod connection;
-#[cfg(test)]
-mod model;
 mod returns;
 mod rewritten;
 mod script;
+mod server;
 pub(crate) mod wire;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -21,19 +20,21 @@ use self::{
     connection::{Connection, Source},
     returns::Returns,
     rewritten::Rewritten,
-    script::{ACQUIRE, AVAILABLE, Arguments, TRY_SET_RATE},
+    server::{Server, random_id},
 };
 use super::{
-    Acquire, AnyStore, Changed, Charge, Decide, Deciding, Managing, Op, Outcome, RuleNames,
-    guard::{deadline::Deadline, fallback::Fallback},
+    Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
+    guard::{
+        deadline::Deadline,
+        fallback::Fallback,
+        line::{Line, Lines},
+    },
     sealed::{Handle, Sealed},
 };
 use crate::{
-    clock::{Clock, Millis, millis},
-    decision::{Decision, PermitId, Receipt},
+    clock::{Clock, SteadyClock},
+    decision::{PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::LimitSource,
-    macros::warning,
     name::{Name, is_word},
 };
 
@@ -220,8 +221,8 @@ impl RedisStore {
     /// Dropping it has no effect.
     pub async fn ping(&self) -> Result<(), Error> {
         let patience = self.settings.connect_timeout + self.settings.response_timeout;
-        let core = self.shared.core();
-        match crate::clock::within(patience, core.connection.send(&redis::cmd("PING"))).await {
+        let server = self.shared.server();
+        match crate::clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(wire::failure(error)),
             None => Err(ErrorKind::Timeout.into()),
@@ -231,7 +232,7 @@ impl RedisStore {
     /// How many receipts could not be given back. Each costs its permits for one interval.
     #[must_use]
     pub fn lost_receipts(&self) -> u64 {
-        self.shared.core().returns.lost()
+        self.shared.server().returns.lost()
     }
 
     fn with_endpoint(endpoint: Endpoint) -> Self {
@@ -248,18 +249,23 @@ impl RedisStore {
 
     fn assemble(settings: Settings) -> Self {
         let connection = Arc::new(settings.connection());
-        let core = Core {
-            returns: Returns::new(Arc::clone(&connection)),
+        let lines = Lines::default();
+        let clock = settings.clock.clone();
+        let server = Server {
+            returns: Returns::new(Arc::clone(&connection), lines.clone()),
             connection,
             client_id: settings
                 .client_id
                 .clone()
                 .map_or_else(OnceLock::new, OnceLock::from),
-            clock: settings.clock.clone(),
+            clock: clock.clone(),
             rewritten: Rewritten::default(),
         };
+        // Who waits for Redis' clock waits by one of this process that never jumps.
+        let line_clock = clock.unwrap_or_else(|| Arc::new(SteadyClock::new()));
+        let line = Line::new(Arc::new(server), line_clock, lines);
         let shared = Shared {
-            stack: Fallback::new(Deadline::new(core, settings.deadline)),
+            stack: Fallback::new(Deadline::new(line, settings.deadline)),
             prefix: Arc::clone(&settings.prefix),
             rule_names: RuleNames::default(),
         };
@@ -275,7 +281,7 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
-            .field("connection", &self.shared.core().connection)
+            .field("connection", &self.shared.server().connection)
             .finish_non_exhaustive()
     }
 }
@@ -304,14 +310,14 @@ impl Settings {
 /// The store with its guards on.
 #[derive(Debug)]
 struct Shared {
-    stack: Fallback<Deadline<Core>>,
+    stack: Fallback<Deadline<Line<Server>>>,
     prefix: Arc<str>,
     rule_names: RuleNames,
 }
 
 impl Shared {
-    fn core(&self) -> &Core {
-        self.stack.inner().inner()
+    fn server(&self) -> &Server {
+        self.stack.inner().inner().inner()
     }
 }
 
@@ -341,130 +347,6 @@ impl AnyStore for Shared {
     }
 }
 
-/// Redis itself, without guards.
-struct Core {
-    connection: Arc<Connection>,
-    returns: Returns,
-    client_id: OnceLock<Arc<str>>,
-    clock: Option<Arc<dyn Clock>>,
-    rewritten: Rewritten,
-}
-
-impl Decide for Core {
-    /// # Cancel safety
-    ///
-    /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let [charge] = &*acquire.charges else {
-            // Rules with several limits are refused when they are built.
-            return Err(ErrorKind::Permits.into());
-        };
-        let rewrite =
-            matches!(charge.limit, LimitSource::Code(_)) && !self.rewritten.lately(&charge.name);
-        let arguments = wire::acquire(
-            charge,
-            self.client_id()?,
-            self.now(),
-            rewrite,
-            acquire.remaining,
-        );
-        let answer = wire::answer(&self.call(&ACQUIRE, &arguments).await?)?;
-        if answer.changed == Changed::Rewritten {
-            self.note_rewritten(charge);
-        }
-        if answer.repaired > 0 {
-            warning!(
-                rule = &*charge.rule.name,
-                entries = answer.repaired,
-                "grants from the future were set back: a process with a wrong clock shares this limit"
-            );
-        }
-        Ok(answer.decision(acquire, charge))
-    }
-
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        let client_id = self.client_id()?;
-        let keys = wire::keys(name, client_id);
-        match op {
-            Op::TrySetRate(limit) => {
-                let argv = wire::limit_fields(limit).into();
-                let reply = self.call(&TRY_SET_RATE, &Arguments { keys, argv }).await?;
-                wire::flag(&reply).map(Outcome::Changed)
-            }
-            Op::Inspect => {
-                let mut command = redis::cmd("HMGET");
-                command
-                    .arg(name.as_str())
-                    .arg(&["rate", "interval", "type", "keepAliveTime"]);
-                let reply = self
-                    .connection
-                    .send(&command)
-                    .await
-                    .map_err(wire::failure)?;
-                wire::stored_limit(&reply).map(Outcome::Limit)
-            }
-            Op::Available => {
-                let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
-                let reply = self.call(&AVAILABLE, &Arguments { keys, argv }).await?;
-                wire::second(&reply).map(Outcome::Permits)
-            }
-        }
-    }
-
-    fn give_back(&self, receipt: Receipt) {
-        // Without a client id nothing was taken either.
-        if let Ok(client_id) = self.client_id() {
-            self.returns
-                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
-        }
-    }
-}
-
-impl Core {
-    async fn call(
-        &self,
-        script: &script::Script,
-        arguments: &Arguments,
-    ) -> Result<redis::Value, Error> {
-        script
-            .call(&self.connection, arguments)
-            .await
-            .map_err(wire::failure)
-    }
-
-    /// The caller's time, or none for the server's.
-    fn now(&self) -> Option<Millis> {
-        self.clock.as_deref().map(millis)
-    }
-
-    fn client_id(&self) -> Result<&str, Error> {
-        if self.client_id.get().is_none() {
-            let id = uuid(random_id()?);
-            // Whoever is first decides; ids are not used before.
-            let _ = self.client_id.set(id.into());
-        }
-        Ok(self.client_id.get().map_or("", |id| id))
-    }
-
-    fn note_rewritten(&self, charge: &Charge) {
-        self.rewritten.note(&charge.name);
-        if !charge.rule.told_rewritten.swap(true, Ordering::Relaxed) {
-            warning!(
-                rule = &*charge.rule.name,
-                "the stored limit differed and was rewritten: another process has other code, or an older version"
-            );
-        }
-    }
-}
-
-impl fmt::Debug for Core {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core")
-            .field("connection", &self.connection)
-            .finish_non_exhaustive()
-    }
-}
-
 fn tcp_settings() -> TcpSettings {
     let keepalive = redis::io::tcp::socket2::TcpKeepalive::new().with_time(TCP_KEEPALIVE);
     let settings = TcpSettings::default()
@@ -480,46 +362,9 @@ fn bad_url(error: &redis::RedisError) -> ConfigError {
     ConfigError::Url(error.category().to_owned())
 }
 
-/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
-fn random_id() -> Result<PermitId, Error> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
-            .detail("no entropy")
-            .caused_by(error)
-    })?;
-    Ok(PermitId(id))
-}
-
-/// A random UUID in text form, the shape of Redisson's client ids (RFC 9562, version 4).
-fn uuid(PermitId(mut bytes): PermitId) -> String {
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_client_id_looks_like_redissons() {
-        assert_eq!(
-            uuid(PermitId([0xff; 16])),
-            "ffffffff-ffff-4fff-bfff-ffffffffffff"
-        );
-        assert_eq!(
-            uuid(PermitId([0; 16])),
-            "00000000-0000-4000-8000-000000000000"
-        );
-    }
 
     #[test]
     fn a_bad_address_is_an_error_without_its_password() {

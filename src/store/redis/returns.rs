@@ -14,7 +14,7 @@ use super::{
     connection::Connection,
     script::{Arguments, GIVE_BACK, is_unknown_script},
 };
-use crate::{clock::moment, decision::Receipt};
+use crate::{clock::moment, decision::Receipt, name::Name, store::guard::line::Lines};
 
 /// How many receipts wait at most. What finds no place is lost: it costs its permits for one interval.
 const PLACES: usize = 1024;
@@ -27,20 +27,24 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Returns {
     connection: Arc<Connection>,
+    /// Where somebody may wait for what was given back.
+    lines: Lines,
     queue: Mutex<Option<Sender<Return>>>,
     lost: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Return {
+    name: Name,
     arguments: Arguments,
     again: bool,
 }
 
 impl Returns {
-    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, lines: Lines) -> Self {
         Self {
             connection,
+            lines,
             queue: Mutex::new(None),
             lost: Arc::default(),
         }
@@ -53,9 +57,16 @@ impl Returns {
     /// Removing twice is harmless.
     pub(crate) fn push(&self, receipt: &Receipt, arguments: Arguments) {
         let again = !self.connection.carried(receipt.made);
-        let queued = self
-            .sender()
-            .is_some_and(|queue| queue.try_send(Return { arguments, again }).is_ok());
+        let name = receipt.name.clone();
+        let queued = self.sender().is_some_and(|queue| {
+            queue
+                .try_send(Return {
+                    name,
+                    arguments,
+                    again,
+                })
+                .is_ok()
+        });
         if !queued {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -77,6 +88,7 @@ impl Returns {
         let task = drain(
             receiver,
             Arc::clone(&self.connection),
+            self.lines.clone(),
             Arc::clone(&self.lost),
         );
         drop(runtime.spawn(task));
@@ -86,7 +98,12 @@ impl Returns {
 }
 
 /// Ends when the store is dropped.
-async fn drain(mut queue: Receiver<Return>, connection: Arc<Connection>, lost: Arc<AtomicU64>) {
+async fn drain(
+    mut queue: Receiver<Return>,
+    connection: Arc<Connection>,
+    lines: Lines,
+    lost: Arc<AtomicU64>,
+) {
     let mut later: Vec<(std::time::Instant, Return)> = Vec::new();
     let mut batch = Vec::with_capacity(BATCH);
     loop {
@@ -107,9 +124,12 @@ async fn drain(mut queue: Receiver<Return>, connection: Arc<Connection>, lost: A
             .position(|(due, _)| *due > now)
             .unwrap_or(later.len());
         batch.extend(later.drain(..still_early).map(|(_, item)| item));
-        if !batch.is_empty() && send(&batch, &connection).await.is_err() {
-            let given_up = batch.iter().filter(|item| !item.again).count();
-            lost.fetch_add(given_up as u64, Ordering::Relaxed);
+        if !batch.is_empty() {
+            if send(&batch, &connection).await.is_err() {
+                let given_up = batch.iter().filter(|item| !item.again).count();
+                lost.fetch_add(given_up as u64, Ordering::Relaxed);
+            }
+            batch.iter().for_each(|item| lines.nudge(&item.name));
         }
         for mut item in batch.drain(..).filter(|item| item.again) {
             item.again = false;

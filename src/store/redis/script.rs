@@ -18,7 +18,12 @@ macro_rules! script {
 
 pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| script!("acquire.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
+pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
+pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("expire.lua"));
 pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!("give_back.lua"));
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.lua"));
+pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
+pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rate.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
 
 /// One operation's text and its hash.
@@ -60,6 +65,26 @@ impl Script {
         }
     }
 
+    /// Calls it at most once: a lost connection is an error, as nobody knows whether it ran.
+    pub(crate) async fn call_once(
+        &self,
+        connection: &Connection,
+        arguments: &Arguments,
+    ) -> Result<Value, RedisError> {
+        match connection
+            .send_once(&arguments.command("EVALSHA", &self.sha1))
+            .await
+        {
+            // It certainly did not run.
+            Err(error) if is_unknown_script(&error) => {
+                connection
+                    .send_once(&arguments.command("EVAL", self.text))
+                    .await
+            }
+            reply => reply,
+        }
+    }
+
     /// The command by hash, or, if `whole`, by text.
     pub(crate) fn command(&self, arguments: &Arguments, whole: bool) -> Cmd {
         if whole {
@@ -73,11 +98,18 @@ impl Script {
 /// The KEYS and ARGV of a call.
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    pub(crate) keys: [String; 5],
-    pub(crate) argv: Vec<Vec<u8>>,
+    keys: Vec<String>,
+    argv: Vec<Vec<u8>>,
 }
 
 impl Arguments {
+    pub(crate) fn new(keys: impl Into<Vec<String>>, argv: Vec<Vec<u8>>) -> Self {
+        Self {
+            keys: keys.into(),
+            argv,
+        }
+    }
+
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let bytes: usize = self.keys.iter().map(String::len).sum::<usize>()
             + self.argv.iter().map(Vec::len).sum::<usize>();

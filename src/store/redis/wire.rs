@@ -1,5 +1,7 @@
 //! Redisson's format: names of keys, packed members, and the replies of our scripts. Pure.
 
+use std::time::Duration;
+
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind, Value};
 
 use super::script::Arguments;
@@ -8,8 +10,9 @@ use crate::{
     decision::{PermitId, Receipt},
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
+    list::List,
     name::Name,
-    store::{Answer, Changed, Charge, Verdict},
+    store::{Answer, Changed, Charge, TimeToLive, Verdict, at_least_zero},
 };
 
 /// The five keys of a limiter, in the order in which every script takes them.
@@ -50,39 +53,41 @@ pub(crate) fn time(now: Option<Millis>) -> Vec<u8> {
     now.map_or_else(Vec::new, |now| now.to_string().into_bytes())
 }
 
-pub(crate) fn acquire(
-    charge: &Charge,
+/// The call for a run of charges on one limiter. Each goes with whether it waits in line.
+pub(crate) fn acquire<'a>(
+    first: &Charge,
+    run: impl ExactSizeIterator<Item = (&'a Charge, bool)>,
     client_id: &str,
     now: Option<Millis>,
     rewrite: bool,
     exact: bool,
 ) -> Arguments {
-    let (source, limit): (&[u8], _) = match charge.limit {
+    let (source, limit): (&[u8], _) = match first.limit {
         LimitSource::Store => (b"redis", None),
         LimitSource::StoreOrInit(limit) => (b"init", Some(limit.stored())),
         LimitSource::Code(limit) if rewrite => (b"code", Some(limit.stored())),
         LimitSource::Code(limit) => (b"keep", Some(limit.stored())),
     };
-    let mut argv = Vec::with_capacity(9);
-    argv.push(charge.permits.to_string().into_bytes());
-    argv.push(member(charge.id, charge.permits).to_vec());
+    let mut argv = Vec::with_capacity(7 + 3 * run.len());
     argv.push(time(now));
     argv.push(source.to_vec());
-    argv.push(vec![if exact { b'1' } else { b'0' }]);
-    if let Some(limit) = limit {
-        argv.extend(limit_fields(&limit));
+    argv.push(flag_byte(exact));
+    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| limit_fields(&limit)));
+    for (charge, waits) in run {
+        argv.push(charge.permits.to_string().into_bytes());
+        argv.push(member(charge.id, charge.permits).to_vec());
+        argv.push(flag_byte(waits));
     }
-    Arguments {
-        keys: keys(&charge.name, client_id),
-        argv,
-    }
+    Arguments::new(keys(&first.name, client_id), argv)
+}
+
+pub(crate) fn flag_byte(flag: bool) -> Vec<u8> {
+    vec![if flag { b'1' } else { b'0' }]
 }
 
 pub(crate) fn give_back(receipt: &Receipt, client_id: &str, now: Option<Millis>) -> Arguments {
-    Arguments {
-        keys: keys(&receipt.name, client_id),
-        argv: vec![member(receipt.id, receipt.permits).to_vec(), time(now)],
-    }
+    let argv = vec![member(receipt.id, receipt.permits).to_vec(), time(now)];
+    Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
 /// rate, interval, type, keepAliveTime.
@@ -99,43 +104,55 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Reads the reply of `acquire.lua`.
-pub(crate) fn answer(reply: &Value) -> Result<Answer, Error> {
+/// Reads the reply of `acquire.lua`: an answer for each of the callers.
+pub(crate) fn answers(reply: &Value, callers: usize) -> Result<List<Answer>, Error> {
     let numbers = numbers(reply)?;
     let &[
-        status,
+        1,
         remaining,
-        wait,
         reset,
         now,
         rate,
         interval,
         changed,
         repaired,
+        ref outcomes @ ..,
     ] = &*numbers
     else {
         return Err(unreadable());
     };
-    Ok(Answer {
-        verdict: match status {
+    let (outcomes, []) = outcomes.as_chunks::<2>() else {
+        return Err(unreadable());
+    };
+    if outcomes.len() != callers {
+        return Err(unreadable());
+    }
+    let changed = match changed {
+        0 => Changed::Nothing,
+        1 => Changed::Created,
+        _ => Changed::Rewritten,
+    };
+    let mut answers = List::EMPTY;
+    for &[status, wait] in outcomes {
+        let verdict = match status {
             1 => Verdict::Granted,
             0 => Verdict::Refused,
             2 => Verdict::AboveRate,
             _ => return Err(unreadable()),
-        },
-        remaining,
-        wait,
-        reset,
-        now,
-        rate,
-        interval,
-        changed: match changed {
-            0 => Changed::Nothing,
-            1 => Changed::Created,
-            _ => Changed::Rewritten,
-        },
-        repaired,
-    })
+        };
+        answers.push(Answer {
+            verdict,
+            remaining,
+            wait,
+            reset,
+            now,
+            rate,
+            interval,
+            changed,
+            repaired,
+        });
+    }
+    Ok(answers)
 }
 
 /// Reads the second number of a reply that begins with a 1.
@@ -148,10 +165,27 @@ pub(crate) fn second(reply: &Value) -> Result<i64, Error> {
 
 /// Reads a reply of 0 or 1.
 pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
+    match count(reply)? {
+        flag @ (0 | 1) => Ok(flag == 1),
+        code => Err(script_error(code).unwrap_or_else(unreadable)),
+    }
+}
+
+/// Reads a reply of one number.
+pub(crate) fn count(reply: &Value) -> Result<i64, Error> {
     match reply {
-        Value::Int(flag) => Ok(*flag == 1),
+        Value::Int(count) => Ok(*count),
         _ => Err(unreadable()),
     }
+}
+
+/// Reads the reply of PTTL.
+pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
+    Ok(match count(reply)? {
+        -2 => TimeToLive::Missing,
+        -1 => TimeToLive::Lasting,
+        left => TimeToLive::Left(Duration::from_millis(at_least_zero(left))),
+    })
 }
 
 /// Reads the reply of HMGET rate interval type keepAliveTime.
@@ -204,15 +238,21 @@ fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
             _ => Err(unreadable()),
         })
         .collect::<Result<_, _>>()?;
-    match numbers.first() {
-        Some(-1) => Err(ErrorKind::NotInitialized.into()),
-        Some(-2) => Err(ErrorKind::RateTypeDiffers.into()),
-        Some(-3) => {
-            Err(Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"))
-        }
-        Some(-4) => Err(Error::new(ErrorKind::ForeignState).detail("a limit that is not a number")),
-        _ => Ok(numbers),
+    match numbers.first().copied().and_then(script_error) {
+        Some(error) => Err(error),
+        None => Ok(numbers),
     }
+}
+
+/// The error that a script's first number stands for.
+fn script_error(code: i64) -> Option<Error> {
+    Some(match code {
+        -1 => ErrorKind::NotInitialized.into(),
+        -2 => ErrorKind::RateTypeDiffers.into(),
+        -3 => Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"),
+        -4 => Error::new(ErrorKind::ForeignState).detail("a limit that is not a number"),
+        _ => return None,
+    })
 }
 
 fn unreadable() -> Error {
@@ -223,8 +263,10 @@ fn unreadable() -> Error {
 pub(crate) fn failure(error: RedisError) -> Error {
     let kind = match error.kind() {
         _ if error.is_timeout() => ErrorKind::Timeout,
-        RedisKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot)
-        | RedisKind::AuthenticationFailed => ErrorKind::Rejected,
+        RedisKind::Server(ServerErrorKind::CrossSlot) => ErrorKind::OtherSlot,
+        RedisKind::Server(ServerErrorKind::NoPerm) | RedisKind::AuthenticationFailed => {
+            ErrorKind::Rejected
+        }
         RedisKind::Extension => match error.code() {
             Some("WRONGTYPE") => ErrorKind::ForeignState,
             Some("NOAUTH" | "WRONGPASS" | "NOPERM") => ErrorKind::Rejected,
@@ -285,11 +327,13 @@ mod tests {
             Value::Int(1),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![Value::Int(7); 9]),
+            Value::Array(vec![Value::Int(7); 10]),
+            Value::Array(vec![Value::Int(1); 9]),
+            Value::Array(vec![Value::Int(1); 12]),
             Value::Array(vec![Value::Nil; 9]),
         ] {
             assert_eq!(
-                answer(&reply).unwrap_err().kind(),
+                answers(&reply, 1).unwrap_err().kind(),
                 ErrorKind::Unavailable,
                 "{reply:?}"
             );
@@ -301,7 +345,7 @@ mod tests {
             (-4, ErrorKind::ForeignState),
         ] {
             let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(answer(&reply).unwrap_err().kind(), kind);
+            assert_eq!(answers(&reply, 1).unwrap_err().kind(), kind);
         }
     }
 }

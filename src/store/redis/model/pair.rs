@@ -4,7 +4,9 @@ use redis::{Connection, RedisError, Value};
 
 use super::{
     super::{
-        script::{ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script, TRY_SET_RATE, is_unknown_script},
+        script::{
+            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script, TRY_SET_RATE, is_unknown_script,
+        },
         wire,
     },
     support::{RedisServer, unique},
@@ -120,7 +122,8 @@ impl Pair {
             return;
         }
         let mut moved = Log::default();
-        let scores: Vec<(Vec<u8>, i64)> = self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
+        let scores: Vec<(Vec<u8>, i64)> =
+            self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
         for (member, score) in scores {
             let mut zadd = redis::cmd("ZADD");
             zadd.arg(self.log_key()).arg(score - by).arg(member);
@@ -175,13 +178,22 @@ impl Pair {
 
     pub(super) fn give_back(&mut self, sent: Sent) -> bool {
         let now = self.now();
-        let reply = self.call(&GIVE_BACK, &self.give_back_arguments(sent, now)).unwrap();
+        let reply = self
+            .call(&GIVE_BACK, &self.give_back_arguments(sent, now))
+            .unwrap();
         let [credited, value]: [i64; 2] = redis::from_redis_value(reply).unwrap();
         // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
         let lost = self.rate_type == RateType::PerClient && self.model.limit.is_none();
         let found = !lost && self.model.give_back(sent.id, sent.permits, now);
         assert_eq!(credited, if found { i64::from(sent.permits) } else { 0 });
-        assert_eq!(value, if found { self.model.value.unwrap_or(-1) } else { -1 });
+        assert_eq!(
+            value,
+            if found {
+                self.model.value.unwrap_or(-1)
+            } else {
+                -1
+            }
+        );
         self.compare();
         found
     }
@@ -192,7 +204,9 @@ impl Pair {
             Clock::Given(now) => Some(now.cast_unsigned()),
             Clock::Server => None,
         };
-        let reply = self.call(&AVAILABLE, &self.available_arguments(id, given)).unwrap();
+        let reply = self
+            .call(&AVAILABLE, &self.available_arguments(id, given))
+            .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
         let now = match (&reply, self.clock) {
             (_, Clock::Given(now)) => now,
@@ -211,7 +225,9 @@ impl Pair {
     }
 
     pub(super) fn try_set_rate(&mut self, limit: Limit) -> bool {
-        let reply = self.call(&TRY_SET_RATE, &self.set_rate_arguments(limit)).unwrap();
+        let reply = self
+            .call(&TRY_SET_RATE, &self.set_rate_arguments(limit))
+            .unwrap();
         let set = wire::flag(&reply).unwrap();
         assert_eq!(set, self.model.try_set_rate(limit.stored()));
         self.compare();
@@ -267,7 +283,11 @@ impl Pair {
             .unwrap()
     }
 
-    pub(super) fn call(&mut self, script: &Script, arguments: &Arguments) -> Result<Value, RedisError> {
+    pub(super) fn call(
+        &mut self,
+        script: &Script,
+        arguments: &Arguments,
+    ) -> Result<Value, RedisError> {
         match script.command(arguments, false).query(&mut self.connection) {
             Err(error) if is_unknown_script(&error) => {
                 script.command(arguments, true).query(&mut self.connection)
@@ -334,7 +354,10 @@ impl Pair {
         let packed = permits.to_le_bytes();
         let (rank, member) = match generation {
             // A float's four bytes.
-            Generation::Bytes8 => (1, [&[4, number[5], number[6], number[7]][..], &packed].concat()),
+            Generation::Bytes8 => (
+                1,
+                [&[4, number[5], number[6], number[7]][..], &packed].concat(),
+            ),
             // A length of 64 bits.
             Generation::Bytes20 => (2, [&8u64.to_le_bytes()[..], &number, &packed].concat()),
             Generation::Bytes13 => {
@@ -360,7 +383,12 @@ impl Pair {
             pipeline.cmd("GET").arg(key);
         }
         for key in &self.keys[3..5] {
-            pipeline.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES");
+            pipeline
+                .cmd("ZRANGE")
+                .arg(key)
+                .arg(0)
+                .arg(-1)
+                .arg("WITHSCORES");
         }
         for key in &self.keys {
             pipeline.cmd("PTTL").arg(key);
@@ -370,7 +398,10 @@ impl Pair {
 
     fn compare(&mut self) {
         let expected = State {
-            limit: self.model.limit.map(|limit: StoredLimit| wire::limit_fields(&limit)),
+            limit: self
+                .model
+                .limit
+                .map(|limit: StoredLimit| wire::limit_fields(&limit)),
             value: self.model.value,
             log: (self.model.log.entries())
                 .map(|entry| (entry.score, entry.id.0, entry.permits))
@@ -390,17 +421,29 @@ impl Pair {
 
     fn state(&mut self) -> State {
         let mut pipeline = redis::pipe();
-        pipeline
-            .cmd("HMGET")
-            .arg(&self.keys[0])
-            .arg(&["rate", "interval", "type", "keepAliveTime"]);
+        pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&[
+            "rate",
+            "interval",
+            "type",
+            "keepAliveTime",
+        ]);
         pipeline.cmd("GET").arg(self.value_key());
-        pipeline.cmd("ZRANGE").arg(self.log_key()).arg(&["0", "-1", "WITHSCORES"]);
+        pipeline
+            .cmd("ZRANGE")
+            .arg(self.log_key())
+            .arg(&["0", "-1", "WITHSCORES"]);
         type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>);
         let (fields, value, log): Read = pipeline.query(&mut self.connection).unwrap();
         let [rate, interval, rate_type, keep_alive] = fields;
         State {
-            limit: rate.map(|rate| [rate, interval.unwrap(), rate_type.unwrap(), keep_alive.unwrap()]),
+            limit: rate.map(|rate| {
+                [
+                    rate,
+                    interval.unwrap(),
+                    rate_type.unwrap(),
+                    keep_alive.unwrap(),
+                ]
+            }),
             value,
             log: log
                 .into_iter()

@@ -1,0 +1,82 @@
+-- Gives back permits without saying which: the oldest that are in use.
+--
+-- KEYS  1-5, see lib/state.lua
+-- ARGV  1  permits to give back, 1 or more
+--       2  now in ms since the epoch, or empty for the server's clock
+--       3  16 bytes never used before, for entries that a repair adds
+-- Reply 1  1; negative: an error, alone in the reply
+--       2  permits given back: fewer than asked if fewer are in use
+--       3  permits left
+--
+-- RRateLimiter.release of Redisson 3.52.0 to 4.7.0, which credits permits and leaves them in the log, so that they are
+-- credited again when they expire. Here the oldest entries shrink: what stays in the log expires later, so the log never
+-- understates the permits in use. Safe to send once only; whoever has a receipt uses give_back.lua.
+
+local wanted = tonumber(ARGV[1])
+local now = clock(ARGV[2])
+local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+if not (limit[1] and limit[2] and limit[3]) then
+  return { UNINITIALIZED }
+end
+local rate, interval = tonumber(limit[1]), tonumber(limit[2])
+if not rate or not interval then
+  return { UNREADABLE }
+end
+local value_key, log = KEYS[2], KEYS[4]
+if limit[3] == '1' then
+  value_key, log = KEYS[3], KEYS[5]
+end
+local stored = tonumber(redis.call('GET', value_key) or nil)
+
+local value, newest = agree(log, stored, rate, interval, now, ARGV[3])
+if not value then
+  return { FOREIGN_MEMBER }
+end
+local given, readable = 0, true
+if newest then
+  -- What has expired is not in use.
+  value, readable = sweep(log, value, rate, interval, now, math.huge, math.huge)
+end
+
+while readable and newest and given < wanted do
+  local page = redis.call('ZRANGE', log, 0, PAGE - 1, 'WITHSCORES')
+  if #page == 0 then
+    break
+  end
+  local whole = 0
+  for i = 1, #page, 2 do
+    local held = permits_of(page[i])
+    if not held then
+      readable = false
+      break
+    end
+    if held <= wanted - given then
+      given = given + held
+      whole = whole + 1
+    elseif given < wanted then
+      -- The same entry with fewer permits: its bytes but for the count.
+      local rest = struct.pack('<I4', held - (wanted - given))
+      redis.call('ZREM', log, page[i])
+      redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)
+      given = wanted
+      break
+    end
+  end
+  if whole > 0 then
+    redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
+  end
+end
+if redis.call('EXISTS', log) == 0 then
+  value = rate
+else
+  value = value + given
+end
+
+if value ~= stored then
+  redis.call('SET', value_key, value, 'KEEPTTL')
+end
+if not readable then
+  return { FOREIGN_MEMBER }
+end
+keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+return { 1, given, value }

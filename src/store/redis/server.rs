@@ -1,0 +1,274 @@
+//! Redis itself, without guards: each verb is a script or a command.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, atomic::Ordering},
+};
+
+use super::{
+    connection::Connection,
+    returns::Returns,
+    rewritten::Rewritten,
+    script::{
+        ACQUIRE, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, SET_RATE, Script,
+        TRY_SET_RATE,
+    },
+    wire,
+};
+use crate::{
+    clock::{Clock, Millis, millis},
+    decision::{Decision, PermitId, Receipt},
+    error::{Error, ErrorKind},
+    limit::LimitSource,
+    macros::warning,
+    name::Name,
+    store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome},
+};
+
+/// A server, and what this process knows of it.
+pub(super) struct Server {
+    pub(super) connection: Arc<Connection>,
+    pub(super) returns: Returns,
+    /// Made when it is first needed, unless the user has fixed one.
+    pub(super) client_id: OnceLock<Arc<str>>,
+    /// The caller's clock, or none for the server's.
+    pub(super) clock: Option<Arc<dyn Clock>>,
+    pub(super) rewritten: Rewritten,
+}
+
+impl Decide for Server {
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let decision = self.acquire_run(std::slice::from_ref(acquire)).await?.pop();
+        decision.ok_or_else(|| ErrorKind::Permits.into())
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let Some((first, exact)) = run
+            .first()
+            .map(|acquire| (&acquire.first, acquire.remaining))
+        else {
+            return Ok(Vec::new());
+        };
+        let rewrite =
+            matches!(first.limit, LimitSource::Code(_)) && !self.rewritten.lately(&first.name);
+        let callers = run
+            .iter()
+            .map(|acquire| (&acquire.first, acquire.patience.is_some()));
+        let arguments = wire::acquire(
+            first,
+            callers,
+            self.client_id()?,
+            self.now(),
+            rewrite,
+            exact,
+        );
+        let answers = wire::answers(&self.call(&ACQUIRE, &arguments).await?, run.len())?;
+        if let Some(answer) = answers.first() {
+            self.note(first, answer);
+        }
+        Ok(run
+            .iter()
+            .zip(answers.iter())
+            .map(|(acquire, answer)| answer.decision(acquire))
+            .collect())
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        let arguments = |argv| -> Result<Arguments, Error> {
+            Ok(Arguments::new(wire::keys(name, self.client_id()?), argv))
+        };
+        match op {
+            Op::TrySetRate(limit) => {
+                let arguments = arguments(wire::limit_fields(limit).into())?;
+                wire::flag(&self.call(&TRY_SET_RATE, &arguments).await?).map(Outcome::Changed)
+            }
+            Op::SetRate {
+                limit,
+                keep,
+                existing,
+            } => {
+                let mut argv: Vec<_> = wire::limit_fields(limit).into();
+                argv.push(wire::time(self.now()));
+                argv.push(wire::flag_byte(*keep));
+                argv.push(wire::flag_byte(*existing));
+                wire::flag(&self.call(&SET_RATE, &arguments(argv)?).await?).map(Outcome::Changed)
+            }
+            Op::Release(permits) => {
+                let id = random_id()?.0.to_vec();
+                let argv = vec![permits.to_string().into_bytes(), wire::time(self.now()), id];
+                let reply = self.call_once(&RELEASE, &arguments(argv)?).await?;
+                wire::second(&reply).map(Outcome::Permits)
+            }
+            Op::Expire(millis, when) => {
+                let when: &[u8] = match when {
+                    ExpireWhen::Always => b"",
+                    ExpireWhen::NotSet => b"NX",
+                    ExpireWhen::Set => b"XX",
+                    ExpireWhen::Greater => b"GT",
+                    ExpireWhen::Less => b"LT",
+                };
+                let argv = vec![millis.to_string().into_bytes(), when.to_vec()];
+                wire::flag(&self.call(&EXPIRE, &arguments(argv)?).await?).map(Outcome::Changed)
+            }
+            Op::ClearExpire => {
+                let arguments = arguments(Vec::new())?;
+                wire::flag(&self.call(&CLEAR_EXPIRE, &arguments).await?).map(Outcome::Changed)
+            }
+            Op::TimeToLive => {
+                let reply = self.command("PTTL", &[name.as_str()]).await?;
+                wire::time_to_live(&reply).map(Outcome::TimeToLive)
+            }
+            Op::Delete => {
+                let reply = self
+                    .command("DEL", &wire::keys(name, self.client_id()?))
+                    .await?;
+                wire::count(&reply).map(|deleted| Outcome::Changed(deleted > 0))
+            }
+            Op::Inspect => {
+                let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
+                wire::stored_limit(&self.command("HMGET", &fields).await?).map(Outcome::Limit)
+            }
+            Op::Available => {
+                let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
+                let reply = self.call(&AVAILABLE, &arguments(argv)?).await?;
+                wire::second(&reply).map(Outcome::Permits)
+            }
+            Op::Rename(new_name) => {
+                let client_id = self.client_id()?;
+                let mut keys = Vec::from(wire::keys(name, client_id));
+                keys.extend(wire::keys(new_name, client_id));
+                let reply = self
+                    .call_once(&RENAME, &Arguments::new(keys, Vec::new()))
+                    .await?;
+                wire::flag(&reply).map(Outcome::Changed)
+            }
+        }
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        // Without a client id nothing was taken either.
+        if let Ok(client_id) = self.client_id() {
+            self.returns
+                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
+        }
+    }
+}
+
+impl Server {
+    async fn call(&self, script: &Script, arguments: &Arguments) -> Result<redis::Value, Error> {
+        script
+            .call(&self.connection, arguments)
+            .await
+            .map_err(wire::failure)
+    }
+
+    /// For scripts that must not run twice: a lost connection is an error, as nobody knows whether it ran.
+    async fn call_once(
+        &self,
+        script: &Script,
+        arguments: &Arguments,
+    ) -> Result<redis::Value, Error> {
+        script
+            .call_once(&self.connection, arguments)
+            .await
+            .map_err(wire::failure)
+    }
+
+    /// A plain command that is safe to repeat.
+    async fn command(
+        &self,
+        verb: &str,
+        arguments: &[impl redis::ToRedisArgs],
+    ) -> Result<redis::Value, Error> {
+        let mut command = redis::cmd(verb);
+        command.arg(arguments);
+        self.connection.send(&command).await.map_err(wire::failure)
+    }
+
+    /// The caller's time, or none for the server's.
+    fn now(&self) -> Option<Millis> {
+        self.clock.as_deref().map(millis)
+    }
+
+    fn client_id(&self) -> Result<&str, Error> {
+        if self.client_id.get().is_none() {
+            let id = uuid(random_id()?);
+            // Whoever is first decides; ids are not used before.
+            let _ = self.client_id.set(id.into());
+        }
+        Ok(self.client_id.get().map_or("", |id| id))
+    }
+
+    /// Notes, and says, what an acquire did beside what it was asked for.
+    fn note(&self, charge: &Charge, answer: &Answer) {
+        if answer.changed == Changed::Rewritten {
+            self.rewritten.note(&charge.name);
+            if !charge.rule.told_rewritten.swap(true, Ordering::Relaxed) {
+                warning!(
+                    rule = &*charge.rule.name,
+                    "the stored limit differed and was rewritten: another process has other code, or an older version"
+                );
+            }
+        }
+        if answer.repaired > 0 {
+            warning!(
+                rule = &*charge.rule.name,
+                entries = answer.repaired,
+                "grants from the future were set back: a process with a wrong clock shares this limit"
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
+pub(super) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
+}
+
+/// A random UUID in text form, the shape of Redisson's client ids (RFC 9562, version 4).
+fn uuid(PermitId(mut bytes): PermitId) -> String {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_id_looks_like_redissons() {
+        assert_eq!(
+            uuid(PermitId([0xff; 16])),
+            "ffffffff-ffff-4fff-bfff-ffffffffffff"
+        );
+        assert_eq!(
+            uuid(PermitId([0; 16])),
+            "00000000-0000-4000-8000-000000000000"
+        );
+    }
+}
