@@ -38,7 +38,6 @@ if not (limit[1] and limit[2] and limit[3]) then
     return { UNINITIALIZED }
   end
   limit = { limit[1] or ARGV[6], limit[2] or ARGV[7], limit[3] or ARGV[8], limit[4] or ARGV[9] }
-  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4], 'type', limit[3])
   changed = 1
 end
 local rate, interval = tonumber(limit[1]), tonumber(limit[2])
@@ -54,18 +53,19 @@ local stored = tonumber(redis.call('GET', value_key) or nil)
 local value = stored
 
 if source == 'code' and (limit[1] ~= ARGV[6] or limit[2] ~= ARGV[7]) then
-  redis.call('HSET', KEYS[1], 'rate', ARGV[6], 'interval', ARGV[7])
   if limit[2] == ARGV[7] then
     -- O(1), and a lowered rate holds at once: value may fall below zero.
     value = value and value + tonumber(ARGV[6]) - rate
   else
     value = nil
   end
+  limit[1], limit[2] = ARGV[6], ARGV[7]
   rate, interval = tonumber(ARGV[6]), tonumber(ARGV[7])
   changed = 2
 end
 
-if permits > rate and changed == 0 then
+-- Unless it was granted before the limit was lowered.
+if permits > rate and changed == 0 and not redis.call('ZSCORE', log, member) then
   return { ABOVE_RATE, 0, 0, 0, now, rate, interval, changed, 0 }
 end
 
@@ -75,6 +75,10 @@ local newest
 value, newest = agree(log, value, rate, interval, now, string.sub(member, 2, 17))
 if not value then
   return { FOREIGN_MEMBER }
+end
+if changed > 0 then
+  -- Not earlier: limit and value change together or not at all.
+  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
 end
 if newest and (exact or value < permits) then
   local budget = permits + math.max(0, -value) + 1
@@ -94,15 +98,18 @@ end
 -- The decision.
 
 local status, wait, repaired = GRANTED, 0, 0
-if permits > rate then
-  status = ABOVE_RATE
-elseif value >= permits then
+if value >= permits then
   -- NX: a call that was sent twice finds its member and takes nothing more.
   if redis.call('ZADD', log, 'NX', now, member) == 1 then
     value = value - permits
     newest = math.max(newest or now, now)
   end
-elseif not redis.call('ZSCORE', log, member) then
+elseif redis.call('ZSCORE', log, member) then
+  -- So does one whose own permits were the last.
+  status = GRANTED
+elseif permits > rate then
+  status = ABOVE_RATE
+else
   status = REFUSED
   -- Walk from the oldest entry to the one whose expiry makes enough room. Members that no clock of ours can have
   -- scored (too far ahead of the server's) were granted no later than now: they are set back on the way.
@@ -144,7 +151,7 @@ end
 if value ~= stored then
   redis.call('SET', value_key, value, 'KEEPTTL')
 end
-keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+keep_alive(value_key, log, tonumber(limit[4]) or 0, interval, changed == 1)
 
 local reset = newest and newest + interval - now or 0
 return { status, value, wait, reset, now, rate, interval, changed, repaired }

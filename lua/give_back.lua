@@ -5,7 +5,7 @@
 -- ARGV  1  the member that the acquire was sent with
 --       2  now in ms since the epoch, or empty for the server's clock
 -- Reply 1  permits credited, 0 if there was nothing to give back
---       2  permits left, -1 where nothing was done
+--       2  permits left, -1 where nobody counted them
 --
 -- Redisson has no such operation: its release(n) credits without touching the log, and so admits too much later.
 
@@ -20,21 +20,23 @@ end
 
 local permits = permits_of(ARGV[1])
 local rate, interval = tonumber(limit[1] or nil), tonumber(limit[2] or nil)
-if not rate or not interval then
-  -- The limit itself is gone: whoever writes it anew finds value and log in agreement.
-  return { permits, redis.call('INCRBY', value_key, permits) }
-end
-
 local stored = tonumber(redis.call('GET', value_key) or nil)
 local value
-if redis.call('EXISTS', log) == 0 then
+if not rate or not interval then
+  -- The limit itself is gone: whoever writes it anew finds value and log in agreement.
+  value = nil
+elseif redis.call('EXISTS', log) == 0 then
   value = rate
 else
   value = agree(log, stored and stored + permits, rate, interval, clock(ARGV[2]), string.sub(ARGV[1], 2, 17))
-  if not value then
-    return { permits, redis.call('INCRBY', value_key, permits) }
-  end
 end
-redis.call('SET', value_key, value, 'KEEPTTL')
-keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
-return { permits, value }
+if value then
+  redis.call('SET', value_key, value, 'KEEPTTL')
+  keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+  return { permits, value }
+end
+if not stored then
+  -- Left to be counted from the log: these permits alone would pass for all that is free.
+  return { permits, -1 }
+end
+return { permits, redis.call('INCRBY', value_key, permits) }

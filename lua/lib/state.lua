@@ -12,6 +12,9 @@ local MEMBER_SIZES = { [8] = true, [13] = true, [20] = true, [21] = true }
 -- A page of the log that is read at a time, where the number of entries is not known beforehand.
 local PAGE = 100
 
+-- The most members that a repair adds: 4 * 10^11 permits.
+local RESTORED = 100
+
 -- The permits that one member holds; nil for a member that no Redisson wrote.
 local function permits_of(member)
   if not MEMBER_SIZES[#member] then
@@ -52,9 +55,10 @@ end
 
 -- Records permits that are in use though nobody knows since when, as granted now. `id` is 16 bytes of the caller's;
 -- its second half makes the members of two callers differ.
+-- No more members than a script should write: what they do not hold is free when the whole log has expired.
 local function restore(log, now, permits, id)
   local chunk = 0
-  while permits > 0 do
+  while permits > 0 and chunk < RESTORED do
     local part = math.min(permits, 4294967295)
     local marked = 'heal:' .. string.char(math.floor(chunk / 65536) % 256, math.floor(chunk / 256) % 256, chunk % 256)
     redis.call('ZADD', log, now, struct.pack('<Bc0I4', 16, marked .. string.sub(id, 9, 16), part))
@@ -125,8 +129,9 @@ end
 
 -- Keeps the three keys alive as the limit says.
 -- With a keepAliveTime the TTL covers at least every entry's life, and is renewed when less than half of it is left.
--- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does.
-local function keep_alive(value_key, log, keep_alive_time, interval)
+-- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does; but a limit
+-- `written` just now has none, and takes it off what is left of an earlier one: grants must not vanish while they count.
+local function keep_alive(value_key, log, keep_alive_time, interval, written)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
     local enough = math.max(keep_alive_time / 2, life)
@@ -137,6 +142,10 @@ local function keep_alive(value_key, log, keep_alive_time, interval)
       redis.call('PEXPIRE', value_key, ttl)
       redis.call('PEXPIRE', log, ttl)
     end
+  elseif written then
+    redis.call('PERSIST', KEYS[1])
+    redis.call('PERSIST', value_key)
+    redis.call('PERSIST', log)
   else
     local ttl = redis.call('PTTL', KEYS[1])
     if ttl > 0 then

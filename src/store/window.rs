@@ -14,6 +14,8 @@ use crate::{
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
 const PAGE: i64 = 100;
+/// The most entries that a repair adds.
+const RESTORED: u32 = 100;
 
 /// One limiter's state: the hash, the value and the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +63,8 @@ impl Limiter {
             changed,
             repaired: 0,
         };
-        if permits > rate && changed == Changed::Nothing {
+        let held = ask.resendable && self.log.holds(ask.id, ask.permits);
+        if permits > rate && changed == Changed::Nothing && !held {
             return Ok(answer);
         }
 
@@ -76,12 +79,12 @@ impl Limiter {
             value = self.sweep(value, rate, interval, now, wanted, budget);
         }
 
+        // Looked for again: it may have expired.
+        let held = ask.resendable && self.log.holds(ask.id, ask.permits);
         let mut newest = self.log.newest();
-        if permits > rate {
-            // The verdict stands.
-        } else if value >= permits {
+        if value >= permits {
             answer.verdict = Verdict::Granted;
-            if !(ask.resendable && self.log.holds(ask.id, ask.permits)) {
+            if !held {
                 self.log.insert(Entry {
                     score: now,
                     id: ask.id,
@@ -90,9 +93,9 @@ impl Limiter {
                 value -= permits;
                 newest = self.log.newest();
             }
-        } else if ask.resendable && self.log.holds(ask.id, ask.permits) {
+        } else if held {
             answer.verdict = Verdict::Granted;
-        } else {
+        } else if permits <= rate {
             answer.verdict = Verdict::Refused;
             let latest = if ask.own_clock {
                 now + ahead_of(interval)
@@ -114,8 +117,9 @@ impl Limiter {
     pub(crate) fn available(&mut self, now: i64, id: PermitId) -> Result<i64, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
         let (rate, interval) = (limit.rate, limit.interval);
-        let counted = self.value.is_some() || !self.log.is_empty();
         let mut value = self.agree(rate, interval, now, id);
+        // Where nothing is in use, nothing needs to be noted.
+        let counted = self.value.is_some() || !self.log.is_empty();
         if !self.log.is_empty() {
             value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
         }
@@ -130,12 +134,10 @@ impl Limiter {
         if !self.log.remove(id, permits) {
             return false;
         }
-        let credited = self.value.map(|value| value + i64::from(permits));
+        self.value = self.value.map(|value| value + i64::from(permits));
         let Some(StoredLimit { rate, interval, .. }) = self.limit else {
-            self.value = Some(credited.unwrap_or(i64::from(permits)));
             return true;
         };
-        self.value = credited;
         self.value = Some(if self.log.is_empty() {
             rate
         } else {
@@ -343,7 +345,7 @@ impl Log {
 
     fn restore(&mut self, now: i64, mut permits: i64, id: PermitId) {
         let mut chunk = 0u32;
-        while permits > 0 {
+        while permits > 0 && chunk < RESTORED {
             let part = u32::try_from(permits).unwrap_or(u32::MAX);
             self.insert(Entry {
                 score: now,

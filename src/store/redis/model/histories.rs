@@ -2,14 +2,23 @@
 
 use proptest::{prelude::*, sample::Index};
 
-use super::pair::{Clock, Generation, How, Pair, START, Sent};
+use super::{
+    members::Generation,
+    pair::{Clock, How, Pair, START, Sent},
+};
 use crate::limit::{Limit, LimitSource, RateType};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire { permits: u32, whose: Whose },
+    Acquire {
+        permits: u32,
+        whose: Whose,
+    },
     /// Also of an acquire that was refused, or lost by now
-    Resend { which: Index, whose: Whose },
+    Resend {
+        which: Index,
+        whose: Whose,
+    },
     Advance(i64),
     GiveBack(Index),
     GiveBackUnsent,
@@ -97,10 +106,12 @@ fn whose() -> impl Strategy<Value = Whose> {
         4 => Just(Source::Store),
         3 => choice().prop_map(Source::StoreOrInit),
     ];
-    (source, proptest::bool::weighted(0.7), any::<bool>()).prop_map(|(source, rewrite, exact)| Whose {
-        source,
-        rewrite,
-        exact,
+    (source, proptest::bool::weighted(0.7), any::<bool>()).prop_map(|(source, rewrite, exact)| {
+        Whose {
+            source,
+            rewrite,
+            exact,
+        }
     })
 }
 
@@ -144,7 +155,10 @@ impl Whose {
 }
 
 fn other_type(pair: &Pair, choice: Choice) -> Limit {
-    let limit = Limit::new(choice.rate, std::time::Duration::from_millis(choice.interval));
+    let limit = Limit::new(
+        choice.rate,
+        std::time::Duration::from_millis(choice.interval),
+    );
     match choice.limit(pair).rate_type() {
         RateType::Overall => limit.per_client(),
         RateType::PerClient => limit,

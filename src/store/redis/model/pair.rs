@@ -4,9 +4,12 @@ use redis::{Connection, RedisError, Value};
 
 use super::{
     super::{
-        script::{ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script, TRY_SET_RATE, is_unknown_script},
+        script::{
+            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script, TRY_SET_RATE, is_unknown_script,
+        },
         wire,
     },
+    members::{Generation, packed, unpacked},
     support::{RedisServer, unique},
 };
 use crate::{
@@ -16,7 +19,7 @@ use crate::{
     limit::{Limit, LimitSource, RateType, StoredLimit},
     name::Name,
     store::{
-        Answer, Changed, Charge, Verdict,
+        Answer, Changed, Charge, RuleTag, Verdict,
         window::{Ask, Entry, Limiter, Log, ahead_of},
     },
 };
@@ -60,15 +63,6 @@ pub(super) struct How {
     pub(super) exact: bool,
 }
 
-/// Who wrote a member: the sizes of Redisson's generations.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Generation {
-    Bytes8,
-    Bytes13,
-    Bytes20,
-    Bytes21,
-}
-
 /// What the keys hold.
 #[derive(Debug, PartialEq)]
 struct State {
@@ -76,6 +70,8 @@ struct State {
     value: Option<i64>,
     /// Score, id, permits
     log: Vec<(i64, [u8; 16], u32)>,
+    /// Keys of the other rate type
+    others: i64,
 }
 
 impl Pair {
@@ -120,7 +116,8 @@ impl Pair {
             return;
         }
         let mut moved = Log::default();
-        let scores: Vec<(Vec<u8>, i64)> = self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
+        let scores: Vec<(Vec<u8>, i64)> =
+            self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
         for (member, score) in scores {
             let mut zadd = redis::cmd("ZADD");
             zadd.arg(self.log_key()).arg(score - by).arg(member);
@@ -175,13 +172,22 @@ impl Pair {
 
     pub(super) fn give_back(&mut self, sent: Sent) -> bool {
         let now = self.now();
-        let reply = self.call(&GIVE_BACK, &self.give_back_arguments(sent, now)).unwrap();
+        let reply = self
+            .call(&GIVE_BACK, &self.give_back_arguments(sent, now))
+            .unwrap();
         let [credited, value]: [i64; 2] = redis::from_redis_value(reply).unwrap();
         // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
         let lost = self.rate_type == RateType::PerClient && self.model.limit.is_none();
         let found = !lost && self.model.give_back(sent.id, sent.permits, now);
         assert_eq!(credited, if found { i64::from(sent.permits) } else { 0 });
-        assert_eq!(value, if found { self.model.value.unwrap_or(-1) } else { -1 });
+        assert_eq!(
+            value,
+            if found {
+                self.model.value.unwrap_or(-1)
+            } else {
+                -1
+            }
+        );
         self.compare();
         found
     }
@@ -192,7 +198,9 @@ impl Pair {
             Clock::Given(now) => Some(now.cast_unsigned()),
             Clock::Server => None,
         };
-        let reply = self.call(&AVAILABLE, &self.available_arguments(id, given)).unwrap();
+        let reply = self
+            .call(&AVAILABLE, &self.available_arguments(id, given))
+            .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
         let now = match (&reply, self.clock) {
             (_, Clock::Given(now)) => now,
@@ -211,7 +219,9 @@ impl Pair {
     }
 
     pub(super) fn try_set_rate(&mut self, limit: Limit) -> bool {
-        let reply = self.call(&TRY_SET_RATE, &self.set_rate_arguments(limit)).unwrap();
+        let reply = self
+            .call(&TRY_SET_RATE, &self.set_rate_arguments(limit))
+            .unwrap();
         let set = wire::flag(&reply).unwrap();
         assert_eq!(set, self.model.try_set_rate(limit.stored()));
         self.compare();
@@ -240,7 +250,8 @@ impl Pair {
 
     /// Puts a grant into the log that no acquire of ours made.
     pub(super) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
-        let (id, member) = self.planted(generation, permits);
+        let id = self.new_id();
+        let (id, member) = packed(generation, id, self.ids, permits);
         let mut zadd = redis::cmd("ZADD");
         zadd.arg(self.log_key()).arg(score).arg(member);
         zadd.query::<i64>(&mut self.connection).unwrap();
@@ -267,7 +278,11 @@ impl Pair {
             .unwrap()
     }
 
-    pub(super) fn call(&mut self, script: &Script, arguments: &Arguments) -> Result<Value, RedisError> {
+    pub(super) fn call(
+        &mut self,
+        script: &Script,
+        arguments: &Arguments,
+    ) -> Result<Value, RedisError> {
         match script.command(arguments, false).query(&mut self.connection) {
             Err(error) if is_unknown_script(&error) => {
                 script.command(arguments, true).query(&mut self.connection)
@@ -279,7 +294,7 @@ impl Pair {
     pub(super) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
         let charge = Charge {
             name: self.name.clone(),
-            rule: "model".into(),
+            rule: RuleTag::new("model"),
             limit: how.limit,
             permits: sent.permits,
             id: sent.id,
@@ -315,7 +330,7 @@ impl Pair {
         }
     }
 
-    /// An id in no particular order to the others, above those of [`planted`](Self::planted) members.
+    /// An id in no particular order to the others, above those of older generations' members.
     pub(super) fn new_id(&mut self) -> PermitId {
         self.ids += 1;
         let mixed = self.ids.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -326,30 +341,13 @@ impl Pair {
         PermitId(id)
     }
 
-    /// A member as one generation of Redisson packs it, and the id that stands for it in the model: it sorts there as the
-    /// member does among members.
-    fn planted(&mut self, generation: Generation, permits: u32) -> (PermitId, Vec<u8>) {
-        self.ids += 1;
-        let number = self.ids.to_be_bytes();
-        let packed = permits.to_le_bytes();
-        let (rank, member) = match generation {
-            // A float's four bytes.
-            Generation::Bytes8 => (1, [&[4, number[5], number[6], number[7]][..], &packed].concat()),
-            // A length of 64 bits.
-            Generation::Bytes20 => (2, [&8u64.to_le_bytes()[..], &number, &packed].concat()),
-            Generation::Bytes13 => {
-                let id = [&[1][..], &number[1..]].concat();
-                (3, [&[8][..], &id, &packed].concat())
-            }
-            Generation::Bytes21 => {
-                let id = self.new_id();
-                return (id, wire::member(id, permits).to_vec());
-            }
-        };
-        let mut id = [0; 16];
-        id[0] = rank;
-        id[8..].copy_from_slice(&number);
-        (PermitId(id), member)
+    /// PTTL of hash, value and log.
+    pub(super) fn ttls(&mut self) -> [i64; 3] {
+        let mut pipeline = redis::pipe();
+        for key in [&self.keys[0], &self.value_key(), &self.log_key()] {
+            pipeline.cmd("PTTL").arg(key);
+        }
+        pipeline.query(&mut self.connection).unwrap()
     }
 
     /// The keys as they stand, raw.
@@ -360,47 +358,61 @@ impl Pair {
             pipeline.cmd("GET").arg(key);
         }
         for key in &self.keys[3..5] {
-            pipeline.cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES");
-        }
-        for key in &self.keys {
-            pipeline.cmd("PTTL").arg(key);
+            pipeline
+                .cmd("ZRANGE")
+                .arg(key)
+                .arg(0)
+                .arg(-1)
+                .arg("WITHSCORES");
         }
         pipeline.query(&mut self.connection).unwrap()
     }
 
     fn compare(&mut self) {
         let expected = State {
-            limit: self.model.limit.map(|limit: StoredLimit| wire::limit_fields(&limit)),
+            limit: self
+                .model
+                .limit
+                .map(|limit: StoredLimit| wire::limit_fields(&limit)),
             value: self.model.value,
             log: (self.model.log.entries())
                 .map(|entry| (entry.score, entry.id.0, entry.permits))
                 .collect(),
+            others: 0,
         };
         assert_eq!(self.state(), expected, "keys, then model");
+    }
+
+    fn state(&mut self) -> State {
         let others = match self.rate_type {
             RateType::Overall => [&self.keys[2], &self.keys[4]],
             RateType::PerClient => [&self.keys[1], &self.keys[3]],
         };
-        let exist: i64 = redis::cmd("EXISTS")
-            .arg(&others)
-            .query(&mut self.connection)
-            .unwrap();
-        assert_eq!(exist, 0, "the other rate type's keys");
-    }
-
-    fn state(&mut self) -> State {
         let mut pipeline = redis::pipe();
-        pipeline
-            .cmd("HMGET")
-            .arg(&self.keys[0])
-            .arg(&["rate", "interval", "type", "keepAliveTime"]);
+        pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&[
+            "rate",
+            "interval",
+            "type",
+            "keepAliveTime",
+        ]);
         pipeline.cmd("GET").arg(self.value_key());
-        pipeline.cmd("ZRANGE").arg(self.log_key()).arg(&["0", "-1", "WITHSCORES"]);
-        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>);
-        let (fields, value, log): Read = pipeline.query(&mut self.connection).unwrap();
+        pipeline
+            .cmd("ZRANGE")
+            .arg(self.log_key())
+            .arg(&["0", "-1", "WITHSCORES"]);
+        pipeline.cmd("EXISTS").arg(&others);
+        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>, i64);
+        let (fields, value, log, others): Read = pipeline.query(&mut self.connection).unwrap();
         let [rate, interval, rate_type, keep_alive] = fields;
         State {
-            limit: rate.map(|rate| [rate, interval.unwrap(), rate_type.unwrap(), keep_alive.unwrap()]),
+            limit: rate.map(|rate| {
+                [
+                    rate,
+                    interval.unwrap(),
+                    rate_type.unwrap(),
+                    keep_alive.unwrap(),
+                ]
+            }),
             value,
             log: log
                 .into_iter()
@@ -409,6 +421,7 @@ impl Pair {
                     (score, id, permits)
                 })
                 .collect(),
+            others,
         }
     }
 
@@ -419,35 +432,12 @@ impl Pair {
             return;
         }
         let least = limit.interval + ahead_of(limit.interval);
-        for key in [self.keys[0].clone(), self.value_key(), self.log_key()] {
-            match self.ask::<i64>(&["PTTL", &key]) {
+        for ttl in self.ttls() {
+            match ttl {
                 -2 => {}
-                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{key}: {ttl}"),
-                ttl => assert_eq!(ttl, -1, "{key}"),
+                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{ttl}"),
+                ttl => assert_eq!(ttl, -1),
             }
         }
     }
-}
-
-/// The model's id for a member, and its permits.
-fn unpacked(member: &[u8]) -> ([u8; 16], u32) {
-    let (front, permits) = member.split_last_chunk::<4>().unwrap();
-    let mut id = [0; 16];
-    match front.len() {
-        4 => {
-            id[0] = 1;
-            id[13..].copy_from_slice(&front[1..]);
-        }
-        16 => {
-            id[0] = 2;
-            id[8..].copy_from_slice(&front[8..]);
-        }
-        9 => {
-            id[0] = 3;
-            id[9..].copy_from_slice(&front[2..]);
-        }
-        17 => id.copy_from_slice(&front[1..]),
-        _ => panic!("a member of {} bytes", member.len()),
-    }
-    (id, u32::from_le_bytes(*permits))
 }
