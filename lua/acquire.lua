@@ -67,20 +67,20 @@ if source == 'code' and (limit[1] ~= ARGV[4] or limit[2] ~= ARGV[5]) then
   changed = 2
 end
 
--- What is asked of it. Callers that ask for more than the rate ask for nothing.
+-- What is asked of it.
 
 local reply = { 1, 0, 0, now, rate, interval, changed, 0 }
 local wanted = 0
 for i = 8, #ARGV, 3 do
   local permits = tonumber(ARGV[i])
-  if permits <= rate then
+  -- More than the rate only if it was granted before the limit was lowered.
+  if permits <= rate or redis.call('ZSCORE', log, ARGV[i + 1]) then
     wanted = wanted + permits
   end
 end
 if wanted == 0 and changed == 0 then
-  for i = 8, #ARGV, 3 do
-    -- Unless it was granted before the limit was lowered.
-    reply[#reply + 1] = redis.call('ZSCORE', log, ARGV[i + 1]) and GRANTED or ABOVE_RATE
+  for _ = 8, #ARGV, 3 do
+    reply[#reply + 1] = ABOVE_RATE
     reply[#reply + 1] = 0
   end
   return reply

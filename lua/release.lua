@@ -50,10 +50,12 @@ while readable and newest and given < wanted do
       readable = false
       break
     end
-    if held <= wanted - given then
+    if given == wanted then
+      break
+    elseif held <= wanted - given then
       given = given + held
       whole = whole + 1
-    elseif given < wanted then
+    else
       -- The same entry with fewer permits: its bytes but for the count.
       local rest = struct.pack('<I4', held - (wanted - given))
       redis.call('ZREM', log, page[i])

@@ -244,6 +244,10 @@ impl Decisions {
         self.0.push(decision);
     }
 
+    pub(crate) fn push_first(&mut self, decision: Decision) {
+        self.0.insert(0, decision);
+    }
+
     /// The decisions, the outermost layer's first.
     #[must_use]
     pub fn as_slice(&self) -> &[Decision] {

@@ -135,7 +135,7 @@ where
                 StateProj::Calling { future, decision } => {
                     let mut response = ready!(future.poll(cx))?.map(RateLimitBody::inner);
                     if let Some(decision) = decision.take() {
-                        note(response.extensions_mut(), decision);
+                        note_outside(response.extensions_mut(), decision);
                     }
                     return Poll::Ready(Ok(response));
                 }
@@ -170,6 +170,19 @@ fn note(extensions: &mut Extensions, decision: Decision) {
             decisions.push(earlier);
         }
         decisions.push(decision);
+    } else {
+        extensions.insert(decision);
+    }
+}
+
+/// Leaves a decision in a response. Those that are there already were made later, by layers within.
+fn note_outside(extensions: &mut Extensions, decision: Decision) {
+    if let Some(later) = extensions.get::<Decision>().cloned() {
+        let decisions = extensions.get_or_insert_default::<Decisions>();
+        if decisions.as_slice().is_empty() {
+            decisions.push(later);
+        }
+        decisions.push_first(decision);
     } else {
         extensions.insert(decision);
     }

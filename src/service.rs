@@ -69,17 +69,25 @@ where
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::pass(self.inner.call(request))
             }
-            Plan::Refuse(refusal) => ResponseFuture::refuse(refusal, &parts, &self.shared),
+            Plan::Refuse(refusal) => {
+                // Whoever keeps this service for later must not keep a permit that nobody uses.
+                drop(take_ready(&mut self.inner));
+                ResponseFuture::refuse(refusal, &parts, &self.shared)
+            }
             Plan::Ask(acquire) => {
                 let deciding = Arc::clone(&self.shared.store).acquire(acquire);
-                // The service that was polled ready is the one to call; its clone has made no such promise.
-                let clone = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, clone);
+                let ready = take_ready(&mut self.inner);
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))
             }
         }
     }
+}
+
+/// Takes the service that was polled ready: the one to call, as its clone has made no such promise.
+fn take_ready<S: Clone>(inner: &mut S) -> S {
+    let clone = inner.clone();
+    mem::replace(inner, clone)
 }
 
 /// Lets tonic's `add_service` take one wrapped service.

@@ -11,8 +11,8 @@ const IPV6_PREFIX: u32 = 56;
 
 /// The address at the other end of the connection.
 ///
-/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's `TcpConnectInfo` (feature `tonic`; `tonic-tls` for
-/// TLS), or in [`PeerAddr`]. Where the server notes none of them the request is refused with 500, and one warning says how
+/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; `MockConnectInfo` counts, too), tonic's `TcpConnectInfo`
+/// (feature `tonic`) or, for TLS streams that are not tonic's own, `TlsConnectInfo` (feature `tonic-tls`), or in [`PeerAddr`]. Where the server notes none of them the request is refused with 500, and one warning says how
 /// to install it: with axum, `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// IPv6 addresses count by their first 56 bits, because one customer has them all, and IPv4 addresses written as IPv6 as
@@ -41,10 +41,15 @@ fn peer(extensions: &Extensions) -> Option<IpAddr> {
         return Some(address.ip());
     }
     #[cfg(feature = "axum")]
-    if let Some(axum::extract::ConnectInfo(address)) =
-        extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
     {
-        return Some(address.ip());
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+        if let Some(ConnectInfo(address)) = extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+        if let Some(MockConnectInfo(address)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
     }
     #[cfg(feature = "tonic")]
     {

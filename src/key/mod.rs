@@ -21,7 +21,7 @@ mod header;
 mod ip;
 mod route;
 
-use std::{fmt, sync::Arc};
+use std::{any::TypeId, fmt, sync::Arc};
 
 use http::request::Parts;
 
@@ -289,7 +289,9 @@ impl<K: KeyExtractor> AnyKey for K {
     }
 
     fn description(&self) -> String {
-        format!("{} {self:?}", std::any::type_name::<K>())
+        // The name alone is the same for all closures of a function.
+        let (name, id) = (std::any::type_name::<K>(), TypeId::of::<K>());
+        format!("{name} {id:?} {self:?}")
     }
 }
 

@@ -16,8 +16,9 @@ const LONGEST_GRPC_PATH: usize = 256;
 /// and all HTTP requests where the router does not say, share one key: a path is the caller's to choose, and would make as
 /// many limits as there are paths. HEAD counts as GET, methods that HTTP does not define as one.
 ///
-/// A gRPC request counts by its path, `/shop.v1.Orders/Create`, if it has that shape. There, too, a caller can ask for
-/// methods that do not exist; [`services`](Self::services) counts only those of known services apart.
+/// A gRPC request counts by its path, `/shop.v1.Orders/Create`, if it has that shape and no route without a `{*rest}`
+/// serves it. There, too, a caller can ask for methods that do not exist; [`services`](Self::services) counts only those
+/// of known services apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     services: Option<Vec<&'static str>>,
@@ -47,7 +48,11 @@ impl Route {
 
 impl KeyExtractor for Route {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        if grpc::is_grpc(&parts.headers) {
+        let template = template(&parts.extensions);
+        // The content type is the caller's word. Where the router says which route serves the request, it is gRPC only if
+        // the route has a rest, as those of tonic's services have: any other would let the caller choose the key.
+        let may_be_grpc = template.is_none_or(|template| template.contains("/{*"));
+        if may_be_grpc && grpc::is_grpc(&parts.headers) {
             let path = parts.uri.path();
             let known = grpc_method(path).is_some_and(|(service, _)| self.is_known(service));
             key.push("grpc");
@@ -55,7 +60,7 @@ impl KeyExtractor for Route {
         } else {
             key.push(method(&parts.method));
             // A template begins with a slash, so none can be taken for this.
-            key.push(template(&parts.extensions).unwrap_or(UNMATCHED));
+            key.push(template.unwrap_or(UNMATCHED));
         }
         Ok(())
     }

@@ -84,16 +84,13 @@ impl Limiter {
         };
         let holds =
             |log: &Log, caller: &Caller| ask.resendable && log.holds(caller.id, caller.permits);
-        // Callers that ask for more than the rate ask for nothing.
-        let asked = callers.iter().map(|caller| i64::from(caller.permits));
-        let wanted: i64 = asked.filter(|permits| *permits <= rate).sum();
+        // More than the rate only if it was granted before the limit was lowered.
+        let wanted: i64 = callers
+            .iter()
+            .filter(|caller| i64::from(caller.permits) <= rate || holds(&self.log, caller))
+            .map(|caller| i64::from(caller.permits))
+            .sum();
         if wanted == 0 && changed == Changed::Nothing {
-            for (answer, caller) in answers.iter_mut().zip(callers) {
-                // Granted before the limit was lowered.
-                if holds(&self.log, caller) {
-                    answer.verdict = Verdict::Granted;
-                }
-            }
             return Ok(answers);
         }
 

@@ -1,6 +1,8 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
 mod connection;
+#[cfg(test)]
+mod model;
 mod returns;
 mod rewritten;
 mod script;

@@ -2,10 +2,13 @@
 
 use proptest::{prelude::*, sample::Index};
 
-use super::pair::{Clock, Generation, How, Pair, START, Sent};
+use super::{
+    members::Generation,
+    pair::{Clock, How, Pair, START, Sent},
+};
 use crate::limit::{Limit, LimitSource, RateType};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Acquire {
         permits: u32,
@@ -16,7 +19,18 @@ enum Step {
         which: Index,
         whose: Whose,
     },
+    /// Several callers at once, some of whom wait in line
+    Run {
+        callers: [(u32, bool); 4],
+        whose: Whose,
+    },
     Advance(i64),
+    SetRate {
+        choice: Choice,
+        keep: bool,
+        existing: bool,
+    },
+    Release(u32),
     GiveBack(Index),
     GiveBackUnsent,
     Available,
@@ -79,6 +93,11 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (permits(), whose()).prop_map(|(permits, whose)| Step::Acquire { permits, whose }),
         3 => (any::<Index>(), whose()).prop_map(|(which, whose)| Step::Resend { which, whose }),
+        4 => (proptest::array::uniform4((permits(), any::<bool>())), whose())
+            .prop_map(|(callers, whose)| Step::Run { callers, whose }),
+        1 => (choice(), any::<bool>(), any::<bool>())
+            .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
+        2 => (1u32..9).prop_map(Step::Release),
         8 => proptest::sample::select(&MOVES[..]).prop_map(Step::Advance),
         3 => any::<Index>().prop_map(Step::GiveBack),
         1 => Just(Step::GiveBackUnsent),
@@ -173,6 +192,27 @@ fn take(pair: &mut Pair, step: Step) {
             let sent = *which.get(&pair.sent);
             let _ = pair.send(sent, how);
         }
+        Step::Run { callers, whose } => {
+            let how = whose.how(pair);
+            let run = callers.map(|(permits, waits)| {
+                let sent = Sent {
+                    id: pair.new_id(),
+                    permits,
+                };
+                pair.sent.push(sent);
+                (sent, waits)
+            });
+            let _ = pair.send_run(&run, how);
+        }
+        Step::SetRate {
+            choice,
+            keep,
+            existing,
+        } => {
+            let limit = choice.limit(pair);
+            pair.set_rate(limit, keep, existing);
+        }
+        Step::Release(permits) => pair.release(permits),
         Step::Advance(by) => pair.advance(by),
         Step::GiveBack(which) if !pair.sent.is_empty() => {
             let sent = *which.get(&pair.sent);

@@ -5,10 +5,12 @@ use redis::{Connection, RedisError, Value};
 use super::{
     super::{
         script::{
-            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script, TRY_SET_RATE, is_unknown_script,
+            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, RELEASE, SET_RATE, Script, TRY_SET_RATE,
+            is_unknown_script,
         },
         wire,
     },
+    members::{Generation, packed, unpacked},
     support::{RedisServer, unique},
 };
 use crate::{
@@ -18,8 +20,8 @@ use crate::{
     limit::{Limit, LimitSource, RateType, StoredLimit},
     name::Name,
     store::{
-        Answer, Changed, Charge, Verdict,
-        window::{Ask, Entry, Limiter, Log, ahead_of},
+        Answer, Changed, Charge, RuleTag, Verdict,
+        window::{Ask, Caller, Entry, Limiter, Log, ahead_of},
     },
 };
 
@@ -62,15 +64,6 @@ pub(super) struct How {
     pub(super) exact: bool,
 }
 
-/// Who wrote a member: the sizes of Redisson's generations.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Generation {
-    Bytes8,
-    Bytes13,
-    Bytes20,
-    Bytes21,
-}
-
 /// What the keys hold.
 #[derive(Debug, PartialEq)]
 struct State {
@@ -78,6 +71,8 @@ struct State {
     value: Option<i64>,
     /// Score, id, permits
     log: Vec<(i64, [u8; 16], u32)>,
+    /// Keys of the other rate type
+    others: i64,
 }
 
 impl Pair {
@@ -149,31 +144,80 @@ impl Pair {
     }
 
     pub(super) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        let arguments = self.acquire_arguments(sent, how);
+        self.send_run(&[(sent, false)], how)
+            .map(|answers| answers[0])
+    }
+
+    /// Sends a call of several callers; each with whether it waits in line.
+    pub(super) fn send_run(
+        &mut self,
+        run: &[(Sent, bool)],
+        how: How,
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let arguments = self.run_arguments(run, how);
         let reply = self.call(&ACQUIRE, &arguments).unwrap();
-        let replied = wire::answer(&reply).map_err(|error| error.kind());
+        let replied = wire::answers(&reply, run.len()).map_err(|error| error.kind());
         let now = match (self.clock, &replied) {
             (Clock::Given(now), _) => now,
-            (Clock::Server, Ok(answer)) => answer.now,
+            (Clock::Server, Ok(answers)) => answers[0].now,
             // Errors of the model come before it looks at the time.
             (Clock::Server, Err(_)) => 0,
         };
         let ask = Ask {
-            permits: sent.permits,
-            id: sent.id,
             limit: how.limit,
             rewrite: how.rewrite,
             exact: how.exact,
             resendable: true,
             own_clock: self.clock == Clock::Server,
         };
-        let expected = self.model.acquire(&ask, now);
-        assert_eq!(replied, expected, "{ask:?}");
+        let callers: Vec<_> = run
+            .iter()
+            .map(|(sent, waits)| Caller {
+                permits: sent.permits,
+                id: sent.id,
+                waits: *waits,
+            })
+            .collect();
+        let replied = replied.map(|answers| answers.to_vec());
+        let expected = self
+            .model
+            .acquire(&ask, &callers, now)
+            .map(|answers| answers.to_vec());
+        assert_eq!(replied, expected, "{ask:?} {callers:?}");
         self.compare();
-        if let Ok(answer) = &replied {
-            self.check_expiry(answer);
+        if let Ok(answers) = &replied {
+            self.check_expiry(&answers[0]);
         }
         replied
+    }
+
+    pub(super) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
+        let now = self.now();
+        let mut argv: Vec<_> = wire::limit_fields(&limit.stored()).into();
+        argv.push(wire::time(Some(now.cast_unsigned())));
+        argv.push(wire::flag_byte(keep));
+        argv.push(wire::flag_byte(existing));
+        let reply = self
+            .call(&SET_RATE, &Arguments::new(self.keys.clone(), argv))
+            .unwrap();
+        let expected = !existing || self.model.limit.is_some();
+        assert_eq!(wire::flag(&reply).unwrap(), expected);
+        if expected {
+            self.model.set_rate(limit.stored(), keep, now);
+        }
+        self.compare();
+    }
+
+    pub(super) fn release(&mut self, permits: u32) {
+        let (now, id) = (self.now(), self.new_id());
+        let now_given = wire::time(Some(now.cast_unsigned()));
+        let argv = vec![permits.to_string().into_bytes(), now_given, id.0.to_vec()];
+        let reply = self
+            .call(&RELEASE, &Arguments::new(self.keys.clone(), argv))
+            .unwrap();
+        let replied = wire::second(&reply).map_err(|error| error.kind());
+        assert_eq!(replied, self.model.release(permits.into(), now, id));
+        self.compare();
     }
 
     pub(super) fn give_back(&mut self, sent: Sent) -> bool {
@@ -256,7 +300,8 @@ impl Pair {
 
     /// Puts a grant into the log that no acquire of ours made.
     pub(super) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
-        let (id, member) = self.planted(generation, permits);
+        let id = self.new_id();
+        let (id, member) = packed(generation, id, self.ids, permits);
         let mut zadd = redis::cmd("ZADD");
         zadd.arg(self.log_key()).arg(score).arg(member);
         zadd.query::<i64>(&mut self.connection).unwrap();
@@ -297,45 +342,49 @@ impl Pair {
     }
 
     pub(super) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
-        let charge = Charge {
-            name: self.name.clone(),
-            rule: "model".into(),
-            limit: how.limit,
-            permits: sent.permits,
-            id: sent.id,
-        };
+        self.run_arguments(&[(sent, false)], how)
+    }
+
+    fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
+        let charges: Vec<_> = run
+            .iter()
+            .map(|(sent, waits)| {
+                let charge = Charge {
+                    name: self.name.clone(),
+                    rule: RuleTag::new("model"),
+                    limit: how.limit,
+                    permits: sent.permits,
+                    id: sent.id,
+                };
+                (charge, *waits)
+            })
+            .collect();
         let given: Option<Millis> = match self.clock {
             Clock::Given(now) => Some(now.cast_unsigned()),
             Clock::Server => None,
         };
-        wire::acquire(&charge, CLIENT, given, how.rewrite, how.exact)
+        let run = charges.iter().map(|(charge, waits)| (charge, *waits));
+        wire::acquire(&charges[0].0, run, CLIENT, given, how.rewrite, how.exact)
     }
 
     pub(super) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
-        Arguments {
-            keys: self.keys.clone(),
-            argv: vec![
-                wire::member(sent.id, sent.permits).to_vec(),
-                wire::time(Some(now.cast_unsigned())),
-            ],
-        }
+        let member = wire::member(sent.id, sent.permits).to_vec();
+        let argv = vec![member, wire::time(Some(now.cast_unsigned()))];
+        Arguments::new(self.keys.clone(), argv)
     }
 
     pub(super) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
-        Arguments {
-            keys: self.keys.clone(),
-            argv: vec![wire::time(given), id.0.to_vec()],
-        }
+        Arguments::new(self.keys.clone(), vec![wire::time(given), id.0.to_vec()])
     }
 
     pub(super) fn set_rate_arguments(&self, limit: Limit) -> Arguments {
-        Arguments {
-            keys: self.keys.clone(),
-            argv: wire::limit_fields(&limit.stored()).into(),
-        }
+        Arguments::new(
+            self.keys.clone(),
+            wire::limit_fields(&limit.stored()).into(),
+        )
     }
 
-    /// An id in no particular order to the others, above those of [`planted`](Self::planted) members.
+    /// An id in no particular order to the others, above those of older generations' members.
     pub(super) fn new_id(&mut self) -> PermitId {
         self.ids += 1;
         let mixed = self.ids.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -346,33 +395,13 @@ impl Pair {
         PermitId(id)
     }
 
-    /// A member as one generation of Redisson packs it, and the id that stands for it in the model: it sorts there as the
-    /// member does among members.
-    fn planted(&mut self, generation: Generation, permits: u32) -> (PermitId, Vec<u8>) {
-        self.ids += 1;
-        let number = self.ids.to_be_bytes();
-        let packed = permits.to_le_bytes();
-        let (rank, member) = match generation {
-            // A float's four bytes.
-            Generation::Bytes8 => (
-                1,
-                [&[4, number[5], number[6], number[7]][..], &packed].concat(),
-            ),
-            // A length of 64 bits.
-            Generation::Bytes20 => (2, [&8u64.to_le_bytes()[..], &number, &packed].concat()),
-            Generation::Bytes13 => {
-                let id = [&[1][..], &number[1..]].concat();
-                (3, [&[8][..], &id, &packed].concat())
-            }
-            Generation::Bytes21 => {
-                let id = self.new_id();
-                return (id, wire::member(id, permits).to_vec());
-            }
-        };
-        let mut id = [0; 16];
-        id[0] = rank;
-        id[8..].copy_from_slice(&number);
-        (PermitId(id), member)
+    /// PTTL of hash, value and log.
+    pub(super) fn ttls(&mut self) -> [i64; 3] {
+        let mut pipeline = redis::pipe();
+        for key in [&self.keys[0], &self.value_key(), &self.log_key()] {
+            pipeline.cmd("PTTL").arg(key);
+        }
+        pipeline.query(&mut self.connection).unwrap()
     }
 
     /// The keys as they stand, raw.
@@ -390,9 +419,6 @@ impl Pair {
                 .arg(-1)
                 .arg("WITHSCORES");
         }
-        for key in &self.keys {
-            pipeline.cmd("PTTL").arg(key);
-        }
         pipeline.query(&mut self.connection).unwrap()
     }
 
@@ -406,20 +432,16 @@ impl Pair {
             log: (self.model.log.entries())
                 .map(|entry| (entry.score, entry.id.0, entry.permits))
                 .collect(),
+            others: 0,
         };
         assert_eq!(self.state(), expected, "keys, then model");
+    }
+
+    fn state(&mut self) -> State {
         let others = match self.rate_type {
             RateType::Overall => [&self.keys[2], &self.keys[4]],
             RateType::PerClient => [&self.keys[1], &self.keys[3]],
         };
-        let exist: i64 = redis::cmd("EXISTS")
-            .arg(&others)
-            .query(&mut self.connection)
-            .unwrap();
-        assert_eq!(exist, 0, "the other rate type's keys");
-    }
-
-    fn state(&mut self) -> State {
         let mut pipeline = redis::pipe();
         pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&[
             "rate",
@@ -432,8 +454,9 @@ impl Pair {
             .cmd("ZRANGE")
             .arg(self.log_key())
             .arg(&["0", "-1", "WITHSCORES"]);
-        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>);
-        let (fields, value, log): Read = pipeline.query(&mut self.connection).unwrap();
+        pipeline.cmd("EXISTS").arg(&others);
+        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>, i64);
+        let (fields, value, log, others): Read = pipeline.query(&mut self.connection).unwrap();
         let [rate, interval, rate_type, keep_alive] = fields;
         State {
             limit: rate.map(|rate| {
@@ -452,6 +475,7 @@ impl Pair {
                     (score, id, permits)
                 })
                 .collect(),
+            others,
         }
     }
 
@@ -462,35 +486,12 @@ impl Pair {
             return;
         }
         let least = limit.interval + ahead_of(limit.interval);
-        for key in [self.keys[0].clone(), self.value_key(), self.log_key()] {
-            match self.ask::<i64>(&["PTTL", &key]) {
+        for ttl in self.ttls() {
+            match ttl {
                 -2 => {}
-                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{key}: {ttl}"),
-                ttl => assert_eq!(ttl, -1, "{key}"),
+                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{ttl}"),
+                ttl => assert_eq!(ttl, -1),
             }
         }
     }
-}
-
-/// The model's id for a member, and its permits.
-fn unpacked(member: &[u8]) -> ([u8; 16], u32) {
-    let (front, permits) = member.split_last_chunk::<4>().unwrap();
-    let mut id = [0; 16];
-    match front.len() {
-        4 => {
-            id[0] = 1;
-            id[13..].copy_from_slice(&front[1..]);
-        }
-        16 => {
-            id[0] = 2;
-            id[8..].copy_from_slice(&front[8..]);
-        }
-        9 => {
-            id[0] = 3;
-            id[9..].copy_from_slice(&front[2..]);
-        }
-        17 => id.copy_from_slice(&front[1..]),
-        _ => panic!("a member of {} bytes", member.len()),
-    }
-    (id, u32::from_le_bytes(*permits))
 }

@@ -1,0 +1,158 @@
+//! A server to try limits on: counts in memory, or in Redis if `REDIS_URL` says where. `PORT` chooses the port.
+
+#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+
+use std::{env, error::Error, net::SocketAddr, time::Duration};
+
+use axum::{
+    Extension, Router,
+    extract::Request,
+    middleware::{Next, from_fn},
+    response::Response,
+    routing::{get, post},
+};
+use tokio::net::TcpListener;
+use tower_ratelimit::{
+    ConfigError, Decision, Limit, MemoryStore, RateLimitLayer, RedisStore, Rule, Store, Tiers,
+    key::{Header, PeerIp},
+};
+
+/// What to type, and what it shows. The lines are printed with the server's address in place of `URL`.
+const TRY: [(&str, &str); 6] = [
+    (
+        "five requests in ten seconds for each address",
+        "for i in 1 2 3 4 5 6; do curl -sD - -o /dev/null URL/ | grep -iE '^(HTTP|retry-after)'; done",
+    ),
+    (
+        "two a minute for each API key, and none without one",
+        "for key in alice alice alice bob ''; do curl -s -H \"x-api-key: $key\" URL/data; done",
+    ),
+    (
+        "one a minute on the free plan, three on the paid one",
+        "for plan in free free paid paid paid paid; do curl -s -H \"x-plan: $plan\" URL/plan; done",
+    ),
+    (
+        "an export takes ten permits of twenty-five a minute",
+        "for i in 1 2 3; do curl -s URL/export; done",
+    ),
+    (
+        "one in three seconds: this client waits as long as Retry-After says, and is admitted",
+        "for i in 1 2; do curl -s --retry 1 URL/patient; done",
+    ),
+    (
+        "one gRPC call a minute: a refusal is an HTTP 200 with a gRPC status",
+        "for i in 1 2; do curl -si -H 'content-type: application/grpc' -d '' URL/shop.v1.Orders/Create \
+         | grep -iE '^(HTTP|grpc)'; done",
+    ),
+];
+
+/// What a customer pays for.
+#[derive(Clone)]
+struct Plan(String);
+
+/// Stands for a login: finds out which plan the caller has, outside of the limits.
+async fn find_plan(mut request: Request, next: Next) -> Response {
+    let plan = request.headers().get("x-plan");
+    if let Some(plan) = plan
+        .and_then(|plan| plan.to_str().ok())
+        .map(|plan| Plan(plan.to_owned()))
+    {
+        request.extensions_mut().insert(plan);
+    }
+    next.run(request).await
+}
+
+fn limits(store: &impl Store) -> Result<RateLimitLayer, ConfigError> {
+    let by_plan = Tiers::new(
+        [
+            ("free", Limit::per_minute(1)),
+            ("paid", Limit::per_minute(3)),
+        ],
+        |parts| match parts.extensions.get::<Plan>() {
+            Some(Plan(plan)) if plan == "paid" => "paid",
+            _ => "free",
+        },
+    );
+    let address = Limit::new(5, Duration::from_secs(10));
+    let patient = Limit::new(1, Duration::from_secs(3));
+    RateLimitLayer::builder(store)
+        .on("/", address.by(PeerIp).named("address"))
+        .on(
+            "/data",
+            Limit::per_minute(2)
+                .by(Header::new("x-api-key"))
+                .named("key"),
+        )
+        .on("/plan", Rule::new("plan", by_plan, PeerIp))
+        .on(
+            "/export",
+            Limit::per_minute(25).by(PeerIp).named("export").cost(10),
+        )
+        .on("/patient", patient.by(PeerIp).named("patient"))
+        .on_grpc(
+            "shop.v1.Orders",
+            Limit::per_minute(1).by(PeerIp).named("orders"),
+        )
+        .build()
+}
+
+/// Handlers find the decision in the extensions.
+async fn what_is_left(Extension(decision): Extension<Decision>) -> String {
+    let limit = decision.limits().first();
+    let left = limit.and_then(|limit| Some((limit.name(), limit.remaining()?, limit.permits())));
+    match left {
+        Some((name, left, of)) => format!("{name}: {left} of {of} permits left\n"),
+        // The store did not answer, and the failure policy let the request pass.
+        None => "not counted\n".to_owned(),
+    }
+}
+
+fn app(limits: RateLimitLayer) -> Router {
+    Router::new()
+        .route("/", get(what_is_left))
+        .route("/data", get(what_is_left))
+        .route("/plan", get(what_is_left))
+        .route("/export", get(what_is_left))
+        .route("/patient", get(what_is_left))
+        .route(
+            "/shop.v1.Orders/Create",
+            post(async || [("grpc-status", "0")]),
+        )
+        .layer(limits)
+        .layer(from_fn(find_plan))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let (limits, place) = match env::var("REDIS_URL") {
+        Ok(url) => {
+            // Not the 50 ms of a service: beside a compiler they are over before Redis has its turn.
+            let store = RedisStore::open(url)?
+                .prefix("example")
+                .deadline(Duration::from_secs(1));
+            store.ping().await?;
+            (limits(&store)?, "in Redis")
+        }
+        Err(_) => (limits(&MemoryStore::new())?, "in memory"),
+    };
+    let port: u16 = env::var("PORT").map_or(Ok(0), |port| port.parse())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("listening on {url}, counting {place}");
+    for (what, line) in TRY {
+        println!("\n# {what}\n{}", line.replace("URL", &url));
+    }
+
+    let app = app(limits).into_make_service_with_connect_info::<SocketAddr>();
+    let stop = async {
+        // Without a handler for it, there is no such signal to wait for.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop)
+        .await?;
+    println!("\nstopped");
+    Ok(())
+}

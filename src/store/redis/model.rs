@@ -1,0 +1,11 @@
+//! Holds the scripts against the pure functions of `store/window.rs`.
+//!
+//! Every test has both go through the same steps, the scripts on a real server, and compares reply and keys after each.
+
+mod edges;
+mod histories;
+mod keep_alive;
+mod members;
+mod pair;
+#[path = "../../../tests/support/mod.rs"]
+mod support;

@@ -1,0 +1,145 @@
+//! What a case is played in: stores, one for each client, and layers on the first of them.
+
+use std::{collections::HashMap, convert::Infallible, time::Duration};
+
+use http::{Request, Response};
+use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneService};
+use tower_ratelimit::{
+    Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule, Store,
+    Tiers, key::Extension, limit_by,
+};
+
+use super::support::{RedisServer, unique};
+
+type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
+
+pub(crate) struct World {
+    clock: ManualClock,
+    began: Duration,
+    limiters: HashMap<&'static str, RateLimiter>,
+    layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
+    name: String,
+    services: HashMap<&'static str, Service>,
+}
+
+/// What a request brings along.
+#[derive(Clone)]
+struct Wish {
+    permits: u32,
+    limit: Option<Limit>,
+    tier: Option<&'static str>,
+    user: String,
+}
+
+pub(crate) fn memory() -> World {
+    let clock = ManualClock::new();
+    let stores = ["a", "b"].map(|client| (client, MemoryStore::new().clock(clock.clone())));
+    World::new(clock, stores)
+}
+
+pub(crate) fn redis() -> World {
+    let clock = ManualClock::new();
+    let prefix = unique("cases");
+    let stores = ["a", "b"].map(|client| {
+        let store = RedisStore::open(RedisServer::shared().url())
+            .expect("an address")
+            .prefix(&prefix)
+            .client_clock(clock.clone())
+            .client_id(client)
+            .expect("a client id")
+            // A busy machine is no reason to answer by policy.
+            .response_timeout(Duration::from_secs(5))
+            .deadline(Duration::from_secs(5));
+        (client, store)
+    });
+    World::new(clock, stores)
+}
+
+impl World {
+    fn new<S: Store>(clock: ManualClock, stores: [(&'static str, S); 2]) -> Self {
+        let name = unique("case");
+        let limiters = (stores.iter())
+            .map(|(client, store)| (*client, RateLimiter::new(store, &name).expect("a name")))
+            .collect();
+        let [(_, store), _] = stores;
+        Self {
+            began: clock.now(),
+            clock,
+            limiters,
+            layer: Box::new(move |rule| RateLimitLayer::new(&store, rule)),
+            name,
+            services: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn set_clock(&self, at: u64) {
+        self.clock.set(self.began + Duration::from_millis(at));
+    }
+
+    pub(crate) fn limiter(&self, client: &str) -> &RateLimiter {
+        &self.limiters[client]
+    }
+
+    pub(crate) fn build_layers(&mut self, tiers: &[(&str, Limit)]) {
+        let by_request = limit_by(|parts| wish(parts).limit.expect("a limit"));
+        self.build("limit", Rule::new("limit", by_request, user()));
+        self.build("shared", Rule::shared(&self.name));
+        if !tiers.is_empty() {
+            // Names of tiers are part of the program everywhere else.
+            let leak = |name: &str| -> &'static str { Box::leak(name.to_owned().into_boxed_str()) };
+            let tiers: Vec<_> = tiers
+                .iter()
+                .map(|(name, limit)| (leak(name), *limit))
+                .collect();
+            let by_tier = Tiers::new(tiers, |parts| wish(parts).tier.expect("a tier"));
+            self.build("tiers", Rule::new("tiers", by_tier, user()));
+        }
+    }
+
+    fn build(&mut self, what: &'static str, rule: Rule) {
+        let layer = (self.layer)(rule.cost_by(|parts| wish(parts).permits));
+        let inner = service_fn(async |_: Request<String>| {
+            Ok::<_, Infallible>(Response::new(String::new()))
+        });
+        let service = layer
+            .layer(inner)
+            .map_response(|answer| answer.map(drop))
+            .map_err(BoxError::from);
+        self.services.insert(what, BoxCloneService::new(service));
+    }
+
+    pub(crate) async fn send(
+        &self,
+        limit: Option<Limit>,
+        tier: Option<&str>,
+        shared: bool,
+        user: &str,
+        permits: u32,
+    ) -> Response<()> {
+        let what = if shared {
+            "shared"
+        } else if tier.is_some() {
+            "tiers"
+        } else {
+            "limit"
+        };
+        let tier = tier.map(|tier| -> &'static str { Box::leak(tier.to_owned().into_boxed_str()) });
+        let mut request = Request::new(String::new());
+        request.extensions_mut().insert(Wish {
+            permits,
+            limit,
+            tier,
+            user: user.to_owned(),
+        });
+        let service = self.services[what].clone();
+        service.oneshot(request).await.expect("an answer")
+    }
+}
+
+fn user() -> impl tower_ratelimit::key::KeyExtractor {
+    Extension::by(|wish: &Wish| wish.user.clone())
+}
+
+fn wish(parts: &http::request::Parts) -> &Wish {
+    parts.extensions.get().expect("a wish")
+}

@@ -1,0 +1,402 @@
+//! Runs every example as `examples/README.md` says, and compares with what is written there.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::Duration,
+};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use support::RedisServer;
+
+/// Longer than anything here takes, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn axum() {
+    as_documented("axum", None);
+}
+
+#[test]
+fn hyper() {
+    as_documented("hyper", None);
+}
+
+#[test]
+fn tonic() {
+    as_documented("tonic", None);
+}
+
+#[test]
+fn server_in_memory() {
+    as_documented("server", None);
+}
+
+#[test]
+fn server_in_redis() {
+    // Its own, because limits that other tests leave behind would be met here.
+    let redis = RedisServer::start();
+    as_documented("server", Some(&redis));
+    let keys = redis.cli(&["KEYS", "example:*"]);
+    assert!(keys.contains("example:{127.0.0.1}:address"), "{keys}");
+}
+
+/// With Redis, two servers are one limiter; and `Retry-After` is what a client has to wait, no more and no less.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_on_one_redis_share_their_limits() {
+    let redis = RedisServer::start();
+    let servers = [
+        Running::start("server", Some(&redis)),
+        Running::start("server", Some(&redis)),
+    ];
+    let ports = servers.each_ref().map(|server| server.port());
+    for round in 0..2 {
+        assert_eq!(
+            get(ports[0], "/patient").await.status(),
+            200,
+            "round {round}"
+        );
+        let refused = get(ports[1], "/patient").await;
+        assert_eq!(refused.status(), 429, "round {round}");
+        let told: u64 = refused.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((1..=3).contains(&told), "{told}");
+        // What the answer asks for is what is tested: not a moment more.
+        tokio::time::sleep(Duration::from_secs(told)).await;
+    }
+    for request in 0..6 {
+        let status = get(ports[request % 2], "/").await.status();
+        assert_eq!(
+            status,
+            if request < 5 { 200 } else { 429 },
+            "request {request}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
+    // Reserved and given back: whoever takes it meanwhile makes this fail, and not pass.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let mut server = Running::spawn(command("server").env("PORT", port.to_string()));
+    assert_eq!(server.port(), port);
+    // Its one thread answers after it has begun to wait for the signal, and the address is printed before.
+    assert_eq!(get(port, "/").await.status(), 200);
+    let pid = server.child.id().to_string();
+    // The `kill` of the shell: not every container has the program.
+    let killed = Command::new("sh")
+        .args(["-c", "kill -INT \"$0\"", &pid])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    while server.line().is_some_and(|line| line != "stopped") {}
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_redis_that_is_not_there_is_told_at_once() {
+    let mut command = command("server");
+    let output = command
+        .env("REDIS_URL", "redis://127.0.0.1:1/")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("Unavailable"), "{told}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn every_example_is_documented_with_the_features_it_needs() {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let mut declared = BTreeSet::new();
+    for example in manifest["example"].as_array().unwrap() {
+        let name = example["name"].as_str().unwrap();
+        declared.insert(name.to_owned());
+        let documented = &document(name)[0].0;
+        let prefix = format!("cargo run --example {name}");
+        let features = documented
+            .strip_prefix(&prefix)
+            .expect("the command that starts it");
+        let features = features.strip_prefix(" --features ").unwrap_or(features);
+        let given: BTreeSet<&str> = features.split(',').chain(["redis"]).collect();
+        let needed = example
+            .get("required-features")
+            .and_then(|needed| needed.as_array());
+        for needed in needed.into_iter().flatten() {
+            assert!(
+                given.contains(needed.as_str().unwrap()),
+                "{documented} lacks {needed}"
+            );
+        }
+    }
+    let files = fs::read_dir(root().join("examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let found: BTreeSet<String> = files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "rs"))
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(found, declared);
+}
+
+/// Starts an example, compares what it prints, then runs the commands of its section.
+fn as_documented(name: &str, redis: Option<&RedisServer>) {
+    assert!(
+        Command::new("curl")
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success()),
+        "the documented commands need `curl`, and it is not installed"
+    );
+    let mut example = Running::start(name, redis);
+    let commands = document(name);
+    let (start, commands) = commands.split_first().expect("a command that starts it");
+    let place = if redis.is_some() {
+        "in Redis"
+    } else {
+        "in memory"
+    };
+    let mut printed = Vec::new();
+    for documented in &start.1 {
+        let line = example
+            .line()
+            .unwrap_or_else(|| panic!("{name} ended before {documented:?}"));
+        let line = line.replace(&format!("127.0.0.1:{}", example.port()), "127.0.0.1:PORT");
+        same(&line, &documented.replace("in memory", place));
+        printed.push(line);
+    }
+    if commands.is_empty() {
+        assert_eq!(example.line(), None, "it says more than is documented");
+        assert!(example.child.wait().unwrap().success());
+        return;
+    }
+    // What the server tells people to type is what is run below.
+    for line in printed.iter().filter(|line| line.contains("curl ")) {
+        assert!(
+            commands.iter().any(|(command, _)| command == line),
+            "not documented: {line}"
+        );
+    }
+    for (command, expected) in commands {
+        let line = command.replace("PORT", &example.port().to_string());
+        let output = Command::new("sh")
+            .args(["-c", &line])
+            // The server is here, whatever proxy or settings this machine gives curl.
+            .envs([
+                ("no_proxy", "*"),
+                ("CURL_HOME", "/nowhere"),
+                ("HOME", "/nowhere"),
+            ])
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = output
+            .lines()
+            .map(|line| line.trim_end_matches('\r'))
+            .collect();
+        assert_eq!(lines.len(), expected.len(), "{command}\n{output}");
+        for (line, documented) in lines.iter().zip(expected) {
+            same(line, documented);
+        }
+    }
+}
+
+/// Compares two lines; a time to wait may be shorter by the time that has passed.
+fn same(line: &str, documented: &str) {
+    for words in ["retry after ", "retry-after: "] {
+        if let (Some((before, rest)), Some((expected, expected_rest))) =
+            (line.split_once(words), documented.split_once(words))
+        {
+            let number = |text: &str| -> u64 { text.split(' ').next().unwrap().parse().unwrap() };
+            let (waits, expected_wait) = (number(rest), number(expected_rest));
+            assert_eq!(before, expected);
+            let passed = expected_wait
+                .checked_sub(waits)
+                .unwrap_or_else(|| panic!("{line}, not {documented}"));
+            assert!(waits >= 1 && passed <= 5, "{line}, not {documented}");
+            return;
+        }
+    }
+    assert_eq!(line, documented);
+}
+
+/// The commands of an example's section, each with what it prints.
+fn document(name: &str) -> Vec<(String, Vec<String>)> {
+    let text = read("examples/README.md");
+    let (_, section) = text
+        .split_once(&format!("\n## {name}\n"))
+        .expect("a section");
+    let section = section.split("\n## ").next().unwrap_or(section);
+    let mut commands: Vec<(String, Vec<String>)> = Vec::new();
+    for block in section.split("```console\n").skip(1) {
+        let (block, _) = block.split_once("```").expect("the end of a block");
+        for line in block.lines() {
+            match line.strip_prefix("$ ") {
+                Some(command) => commands.push((command.to_owned(), Vec::new())),
+                None => commands
+                    .last_mut()
+                    .expect("a command first")
+                    .1
+                    .push(line.to_owned()),
+            }
+        }
+    }
+    commands
+}
+
+/// An example that runs until this is dropped.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    first: Option<String>,
+    port: u16,
+}
+
+impl Running {
+    fn start(name: &str, redis: Option<&RedisServer>) -> Self {
+        let mut command = command(name);
+        if let Some(redis) = redis {
+            command.env("REDIS_URL", redis.url());
+        }
+        Self::spawn(&mut command)
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        // Reading blocks; a thread of its own lets the test give up instead of hanging.
+        thread::spawn(move || {
+            stdout
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        let mut running = Self {
+            child,
+            lines,
+            first: None,
+            port: 0,
+        };
+        let first = running.line().expect("the address it listens on");
+        let (_, address) = first.split_once("http://127.0.0.1:").expect("an address");
+        running.port = address.split(',').next().unwrap().parse().expect("a port");
+        running.first = Some(first);
+        running
+    }
+
+    /// The next line that it prints; `None` when it has ended.
+    fn line(&mut self) -> Option<String> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("it neither prints nor ends"),
+        }
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An example's program, in an environment that chooses nothing for it.
+fn command(name: &str) -> Command {
+    let mut command = Command::new(built(name));
+    command.env_remove("PORT").env_remove("REDIS_URL");
+    command
+}
+
+/// The path of an example's program, built from the sources as they are now.
+///
+/// `cargo test` builds the examples too, but `cargo test --test examples` does not: what lies there could be an old one.
+fn built(name: &str) -> PathBuf {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    let messages = BUILT.get_or_init(|| {
+        let output = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "--examples",
+                "--all-features",
+                "--message-format",
+                "json",
+            ])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let programs = messages.split("\"executable\":\"").skip(1);
+    programs
+        .map(|rest| PathBuf::from(rest.split('"').next().unwrap()))
+        .find(|path| path.file_stem().is_some_and(|stem| stem == name))
+        .unwrap_or_else(|| panic!("cargo has built no example {name}"))
+}
+
+async fn get(port: u16, path: &str) -> Response<Incoming> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let request = Request::builder().uri(path).header("host", "localhost");
+    sender
+        .send_request(request.body(String::new()).unwrap())
+        .await
+        .unwrap()
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

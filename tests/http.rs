@@ -1,0 +1,152 @@
+//! End to end over TCP: axum, hyper and tonic servers, real clients, and both stores.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
+#[path = "../examples/orders/mod.rs"]
+mod orders;
+mod support;
+#[path = "http/with_axum.rs"]
+mod with_axum;
+#[path = "http/with_hyper.rs"]
+mod with_hyper;
+#[path = "http/with_tonic.rs"]
+mod with_tonic;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tower_ratelimit::RedisStore;
+
+use support::{RedisServer, unique};
+
+/// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
+macro_rules! on_both_stores {
+    ($($check:ident),+ $(,)?) => {
+        mod in_memory {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$check(tower_ratelimit::MemoryStore::new()).await;
+                }
+            )+
+        }
+        mod in_redis {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$check(crate::redis()).await;
+                }
+            )+
+        }
+    };
+}
+use on_both_stores;
+
+fn redis() -> RedisStore {
+    RedisStore::open(RedisServer::shared().url())
+        .unwrap()
+        .prefix(&unique("t"))
+        // A busy machine must not turn decisions into policy answers.
+        .deadline(Duration::from_secs(5))
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Reply {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The field's value as a client reads it: whole seconds, at least one.
+    fn retry_after(&self) -> u64 {
+        let seconds = self
+            .header("retry-after")
+            .expect("a Retry-After field")
+            .parse()
+            .unwrap();
+        assert!(seconds >= 1, "zero invites a hot loop");
+        seconds
+    }
+
+    async fn read(response: Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+}
+
+/// A connection from a given address: Linux answers for all of 127.0.0.0/8 without being told to.
+async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(IpAddr::V4(from), 0)).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Sends one request over a connection of its own: HTTP/1.1, and a new port each time.
+async fn send_from(from: Ipv4Addr, to: SocketAddr, mut request: Request<String>) -> Reply {
+    let io = TokioIo::new(connect(from, to).await);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let host = to.to_string().parse().unwrap();
+    request.headers_mut().insert("host", host);
+    Reply::read(sender.send_request(request).await.unwrap()).await
+}
+
+async fn send(to: SocketAddr, request: Request<String>) -> Reply {
+    send_from(Ipv4Addr::LOCALHOST, to, request).await
+}
+
+/// As [`send`], over HTTP/2; the answer's body is not read yet.
+async fn send_http2(to: SocketAddr, request: Request<String>) -> Response<Incoming> {
+    let io = TokioIo::new(connect(Ipv4Addr::LOCALHOST, to).await);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let (mut head, body) = request.into_parts();
+    head.uri = format!("http://{to}{}", head.uri).parse().unwrap();
+    sender
+        .send_request(Request::from_parts(head, body))
+        .await
+        .unwrap()
+}
+
+fn get(path: &str) -> Request<String> {
+    with("GET", path, &[])
+}
+
+fn with(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<String> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(String::new()).unwrap()
+}

@@ -1,0 +1,80 @@
+//! hyper alone: no framework notes the peer's address, so the accept loop does.
+
+use std::{convert::Infallible, net::SocketAddr};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Limit, RateLimitLayer, Store,
+    key::{PeerAddr, PeerIp},
+};
+
+use super::{Reply, get, listen, on_both_stores, send, send_http2};
+
+on_both_stores! { both_versions_share_a_limit, without_an_address_the_server_is_at_fault }
+
+/// Serves HTTP/1 and HTTP/2 on one port; notes the peer's address unless told not to.
+async fn serve(layer: RateLimitLayer, notes_peer: bool) -> SocketAddr {
+    let (listener, address) = listen().await;
+    let service = layer.layer(service_fn(async |_: Request<Incoming>| {
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
+    }));
+    tokio::spawn(async move {
+        loop {
+            let (stream, peer) = listener.accept().await.unwrap();
+            let service = service
+                .clone()
+                .map_request(move |mut request: Request<Incoming>| {
+                    if notes_peer {
+                        request.extensions_mut().insert(PeerAddr(peer));
+                    }
+                    request
+                });
+            tokio::spawn(async move {
+                let server = auto::Builder::new(TokioExecutor::new());
+                let service = TowerToHyperService::new(service);
+                server.serve_connection(TokioIo::new(stream), service).await
+            });
+        }
+    });
+    address
+}
+
+async fn both_versions_share_a_limit(store: impl Store) {
+    let layer = RateLimitLayer::new(&store, Limit::per_hour(2).by(PeerIp));
+    let server = serve(layer, true).await;
+    assert_eq!(send(server, get("/")).await.body, "hello");
+    let second = Reply::read(send_http2(server, get("/")).await).await;
+    assert_eq!((second.status, second.body.as_str()), (200, "hello"));
+
+    for refused in [
+        send(server, get("/")).await,
+        Reply::read(send_http2(server, get("/")).await).await,
+    ] {
+        assert_eq!(refused.status, 429);
+        let said = format!(
+            "too many requests: retry after {} seconds\n",
+            refused.retry_after()
+        );
+        assert_eq!(refused.body, said);
+        assert_eq!(
+            refused.header("content-length"),
+            Some(&*said.len().to_string())
+        );
+    }
+}
+
+async fn without_an_address_the_server_is_at_fault(store: impl Store) {
+    let layer = RateLimitLayer::new(&store, Limit::per_hour(2).by(PeerIp));
+    let server = serve(layer, false).await;
+    assert_eq!(send(server, get("/")).await.status, 500);
+    assert_eq!(send_http2(server, get("/")).await.status(), 500);
+}

@@ -1,0 +1,25 @@
+//! The laws every store keeps, each as a property of random histories on both stores.
+//!
+//! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
+//! `real_time` waits.
+
+#![cfg(all(feature = "redis", feature = "test-util"))]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+)]
+
+#[path = "laws/exact_wait.rs"]
+mod exact_wait;
+#[path = "laws/free_refusals.rs"]
+mod free_refusals;
+#[path = "laws/never_over.rs"]
+mod never_over;
+#[path = "laws/nothing_lost.rs"]
+mod nothing_lost;
+#[path = "laws/real_time.rs"]
+mod real_time;
+mod support;
+#[path = "laws/world.rs"]
+mod world;

@@ -1,0 +1,121 @@
+//! L5: an interval and its tenth after the last grant, or after a lost key was noticed, all permits are free.
+
+use std::{
+    future::Future,
+    pin::pin,
+    task::{Context, Waker},
+};
+
+use proptest::prelude::*;
+use tower_ratelimit::{Limit, RateLimiter, Store};
+
+use super::{
+    support::RedisServer,
+    world::{World, check, limit, take},
+};
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Pause(u64),
+    Take(u32),
+    /// Polled once and dropped: sent perhaps, and nobody hears the answer
+    Abandon(u32),
+    Count,
+    Lose(Loss),
+}
+
+/// What happens to keys on a server that runs out of memory, or in the hands of an operator or of a Redisson client.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Value,
+    Log,
+    Limit,
+    /// Redisson's: a call that was sent twice counts twice, but has one entry
+    Permits(u32),
+}
+
+fn input() -> impl Strategy<Value = (Limit, Vec<Step>)> {
+    let loss = prop_oneof![
+        Just(Loss::Value),
+        Just(Loss::Log),
+        Just(Loss::Limit),
+        (1u32..5).prop_map(Loss::Permits),
+    ];
+    limit().prop_flat_map(move |limit| {
+        let interval = u64::try_from(limit.interval().as_millis()).unwrap();
+        let step = prop_oneof![
+            3 => (0..=interval).prop_map(Step::Pause),
+            6 => (1u32..5).prop_map(Step::Take),
+            2 => (1u32..5).prop_map(Step::Abandon),
+            1 => Just(Step::Count),
+            1 => loss.clone().prop_map(Step::Lose),
+        ];
+        (Just(limit), proptest::collection::vec(step, 1..40))
+    })
+}
+
+fn law<S: Store>(
+    world: &World<S>,
+    (limit, steps): (Limit, Vec<Step>),
+    lose: impl Fn(&RateLimiter, Loss),
+) {
+    world.run(async {
+        let limiter = world.limiter(limit).await;
+        for step in steps {
+            match step {
+                Step::Pause(millis) => world.advance(millis),
+                Step::Take(permits) => {
+                    let _ = take(&limiter, permits).await;
+                }
+                Step::Abandon(permits) => {
+                    let call = pin!(limiter.try_acquire_many(permits));
+                    let _ = call.poll(&mut Context::from_waker(Waker::noop()));
+                }
+                Step::Count => {
+                    limiter.available_permits().await.unwrap();
+                }
+                Step::Lose(kind) => {
+                    lose(&limiter, kind);
+                    // Nobody decides without a limit: whoever owns it sets it again.
+                    limiter.try_set_rate(limit).await.unwrap();
+                }
+            }
+        }
+        // The call that notices whatever happened.
+        let left = limiter.available_permits().await.unwrap();
+        assert!(left <= limit.permits());
+        let interval = u64::try_from(limit.interval().as_millis()).unwrap();
+        world.advance(interval + interval / 10);
+        assert_eq!(limiter.available_permits().await.unwrap(), limit.permits());
+        let all = u32::try_from(limit.permits()).unwrap();
+        assert_eq!(take(&limiter, all).await, Ok(()));
+    });
+}
+
+#[test]
+fn in_memory() {
+    let world = World::memory();
+    // Its limiters lose nothing by themselves.
+    check(400, &input(), |input| law(&world, input, |_, _| {}));
+}
+
+#[test]
+fn in_redis() {
+    let world = World::redis();
+    check(250, &input(), |input| law(&world, input, spoil));
+}
+
+fn spoil(limiter: &RateLimiter, loss: Loss) {
+    let (server, name) = (RedisServer::shared(), limiter.name());
+    let (value, log) = (format!("{{{name}}}:value"), format!("{{{name}}}:permits"));
+    match loss {
+        Loss::Value => server.command(&["DEL", &value]),
+        Loss::Log => server.command(&["DEL", &log]),
+        Loss::Limit => server.command(&["DEL", name]),
+        // Of a value that is there: a client that loses permits has counted.
+        Loss::Permits(permits) if server.cli(&["EXISTS", &value]) == "1" => {
+            server.command(&["DECRBY", &value, &permits.to_string()])
+        }
+        Loss::Permits(_) => return,
+    };
+}

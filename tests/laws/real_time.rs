@@ -1,0 +1,97 @@
+//! L1 and L2 by the server's own clock, in real time.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use tower_ratelimit::{Limit, RateLimiter};
+
+use super::{
+    never_over::fullest,
+    support::{RedisServer, Reply, unique},
+    world::{Grant, redis_store, take},
+};
+
+const INTERVAL: Duration = Duration::from_millis(200);
+const RATE: u64 = 5;
+
+async fn limiter() -> RateLimiter {
+    let limiter = RateLimiter::new(&redis_store(), &unique("real")).unwrap();
+    limiter
+        .try_set_rate(Limit::new(RATE, INTERVAL))
+        .await
+        .unwrap();
+    limiter
+}
+
+/// What the log says was granted when, by member.
+fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
+    let log = format!("{{{name}}}:permits");
+    let Reply::Array(replies) =
+        RedisServer::shared().command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
+    else {
+        panic!("no log");
+    };
+    let pair = |pair: &[Reply]| match pair {
+        [Reply::Bulk(member), Reply::Bulk(score)] => {
+            let permits = member.last_chunk::<4>().expect("packed permits");
+            let grant = Grant {
+                at: std::str::from_utf8(score).unwrap().parse().unwrap(),
+                permits: u32::from_le_bytes(*permits),
+            };
+            (member.clone(), grant)
+        }
+        other => panic!("not a member and its score: {other:?}"),
+    };
+    replies.chunks(2).map(pair).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_over_with_many_callers() {
+    let limiter = limiter().await;
+    let end = Instant::now() + 8 * INTERVAL;
+    let mut granted = BTreeMap::new();
+    while Instant::now() < end {
+        let callers: Vec<_> = [1, 2, 1, 3]
+            .into_iter()
+            .map(|permits| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { take(&limiter, permits).await })
+            })
+            .collect();
+        for caller in callers {
+            let _ = caller.await.unwrap();
+        }
+        // An entry stays for an interval at least, so that none is missed between two looks.
+        granted.extend(entries(limiter.name()));
+    }
+    let mut grants: Vec<_> = granted.into_values().collect();
+    grants.sort_by_key(|grant| grant.at);
+    let sum: u64 = grants.iter().map(|grant| u64::from(grant.permits)).sum();
+    // More than two windows' worth, so that windows slid.
+    assert!(sum > 2 * RATE, "{grants:?}");
+    assert!(fullest(&grants, 200) <= RATE, "{grants:?}");
+}
+
+#[tokio::test]
+async fn a_wait_is_long_enough() {
+    let limiter = limiter().await;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut waited = 0;
+    for permits in [1, 2, 1, 3, 5, 1, 4, 2, 5, 5, 2, 2, 1] {
+        assert!(
+            Instant::now() < deadline,
+            "a busy machine, or waits that do not end"
+        );
+        if let Err(wait) = take(&limiter, permits).await {
+            let wait = wait.expect("no more than the rate is asked for");
+            assert!((1..=200).contains(&wait));
+            // By another clock than the server's, which rounds down to a millisecond what this one has not.
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait} ms");
+            waited += 1;
+        }
+    }
+    assert!(waited > 0);
+}

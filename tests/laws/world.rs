@@ -1,0 +1,168 @@
+//! A store, a clock that is moved, and random traffic.
+
+use std::time::Duration;
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tokio::runtime::Runtime;
+use tower_ratelimit::{
+    Clock, Decision, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore, RefusalKind, Source,
+    Store,
+};
+
+use super::support::{RedisServer, unique};
+
+pub(crate) struct World<S> {
+    pub(crate) store: S,
+    pub(crate) clock: ManualClock,
+    runtime: Runtime,
+}
+
+impl World<MemoryStore> {
+    pub(crate) fn memory() -> Self {
+        Self::new(|clock| MemoryStore::new().clock(clock))
+    }
+}
+
+impl World<RedisStore> {
+    pub(crate) fn redis() -> Self {
+        Self::new(|clock| redis_store().client_clock(clock))
+    }
+}
+
+/// A store whose decisions a busy machine does not turn into answers by policy.
+pub(crate) fn redis_store() -> RedisStore {
+    RedisStore::open(RedisServer::shared().url())
+        .expect("an address")
+        .prefix(&unique("laws"))
+        .response_timeout(Duration::from_secs(5))
+        .deadline(Duration::from_secs(5))
+}
+
+impl<S: Store> World<S> {
+    fn new(store: impl Fn(ManualClock) -> S) -> Self {
+        let clock = ManualClock::new();
+        Self {
+            store: store(clock.clone()),
+            clock,
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime"),
+        }
+    }
+
+    pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// A limiter that nobody else has.
+    pub(crate) async fn limiter(&self, limit: Limit) -> RateLimiter {
+        let limiter = RateLimiter::new(&self.store, &unique("law")).expect("a name");
+        assert!(limiter.try_set_rate(limit).await.expect("a store"));
+        limiter
+    }
+
+    /// Milliseconds, by the clock.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.clock.now().as_millis()).expect("a time of today")
+    }
+
+    pub(crate) fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    /// Sends the traffic, each request after its pause.
+    pub(crate) async fn send(&self, limiter: &RateLimiter, traffic: &[Request]) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        for request in traffic {
+            self.advance(request.pause);
+            if take(limiter, request.permits).await.is_ok() {
+                grants.push(Grant {
+                    at: self.now(),
+                    permits: request.permits,
+                });
+            }
+        }
+        grants
+    }
+}
+
+/// Ok if granted, else the announced wait in ms; `None` where there is none.
+pub(crate) async fn take(limiter: &RateLimiter, permits: u32) -> Result<(), Option<u64>> {
+    let decision = limiter.try_acquire_many(permits).await.expect("a decision");
+    wait_of(&decision)
+}
+
+pub(crate) fn wait_of(decision: &Decision) -> Result<(), Option<u64>> {
+    assert_eq!(decision.source(), Source::Store);
+    match decision {
+        Decision::Allow(_) => Ok(()),
+        Decision::Deny(refusal) => {
+            let wait = refusal.retry_after();
+            assert_eq!(wait.is_none(), refusal.kind() == RefusalKind::AboveRate);
+            Err(wait.map(|wait| u64::try_from(wait.as_millis()).expect("a wait")))
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) pause: u64,
+    pub(crate) permits: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) at: u64,
+    pub(crate) permits: u32,
+}
+
+pub(crate) fn limit() -> impl Strategy<Value = Limit> {
+    let interval = prop_oneof![
+        1 => Just(1u64),
+        1 => Just(7),
+        2 => Just(100),
+        4 => Just(1000),
+        1 => Just(60_000)
+    ];
+    (1u64..12, interval)
+        .prop_map(|(rate, interval)| Limit::new(rate, Duration::from_millis(interval)))
+}
+
+/// Traffic dense enough to be refused now and then, with requests up to a little above most rates.
+pub(crate) fn traffic(limit: Limit, most: usize) -> impl Strategy<Value = Vec<Request>> {
+    let interval = u64::try_from(limit.interval().as_millis()).expect("an interval");
+    let pause = prop_oneof![
+        4 => Just(0),
+        8 => 0..=interval / 4 + 1,
+        1 => Just(interval - 1),
+        1 => Just(interval),
+        1 => Just(interval + interval / 10),
+    ];
+    let request = (pause, prop_oneof![6 => 1u32..4, 1 => 1u32..14]);
+    let request = request.prop_map(|(pause, permits)| Request { pause, permits });
+    proptest::collection::vec(request, 1..most)
+}
+
+/// Checks a law that is an assertion about one random input.
+pub(crate) fn check<I: std::fmt::Debug>(
+    cases: u32,
+    inputs: &impl Strategy<Value = I>,
+    law: impl Fn(I),
+) {
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(inputs, |input| {
+        law(input);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
