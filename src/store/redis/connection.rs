@@ -12,7 +12,7 @@ use redis::{
     Value,
     aio::{ConnectionLike, MultiplexedConnection},
 };
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 
 use crate::clock::moment;
 
@@ -73,7 +73,10 @@ struct Slot {
     state: State,
     /// When the connection was made; a call begun later went down this connection.
     since: Instant,
-    failed_attempts: u32,
+    /// How many attempts there were to connect. Only the last may say how it ended.
+    attempts: u64,
+    /// Attempts in a row that failed, or led to a server that could not be used.
+    failures: u32,
     /// Since when no command has been answered while some were given up.
     unanswered_since: Option<Instant>,
 }
@@ -84,9 +87,15 @@ enum State {
         not_before: Option<(Instant, RedisError)>,
     },
     /// An attempt is under way
-    Connecting(watch::Receiver<Option<RedisResult<Wire>>>),
+    Connecting {
+        began: Instant,
+        attempt: Attempt,
+    },
     Connected(Wire),
 }
+
+/// How an attempt ended: the connection, and when it was made.
+type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
 
 /// A connection that many callers share.
 #[derive(Clone)]
@@ -134,7 +143,8 @@ impl Connection {
         let slot = Slot {
             state,
             since: moment(),
-            failed_attempts: 0,
+            attempts: 0,
+            failures: 0,
             unanswered_since: None,
         };
         Self {
@@ -174,7 +184,7 @@ impl Connection {
         self.send_over(&wire, since, command).await
     }
 
-    /// Sends several commands at once; an error of one is an error of all.
+    /// Sends several commands at once. What the server refuses comes as a value.
     pub(crate) async fn send_all(
         &self,
         commands: &redis::Pipeline,
@@ -190,16 +200,13 @@ impl Connection {
             }
             Wire::Own(connection) => connection.send_all(commands, count).await,
         };
-        let replies = replies.and_then(|replies| {
-            replies
-                .into_iter()
-                .map(Value::extract_error)
-                .collect::<RedisResult<Vec<_>>>()
+        let refused = replies.iter().flatten().find_map(|reply| match reply {
+            Value::ServerError(error) => Some(RedisError::from(error.clone())).filter(is_lost),
+            _ => None,
         });
-        if let Err(error) = &replies
-            && is_lost(error)
-        {
-            self.lose(since);
+        match refused {
+            Some(error) => self.note(since, Some(&error)),
+            None => self.note(since, replies.as_ref().err()),
         }
         replies
     }
@@ -223,32 +230,39 @@ impl Connection {
         // What the server refuses comes as a value here.
         let reply = reply.and_then(Value::extract_error);
         given_up.armed = false;
-        match &reply {
-            Err(error) if is_lost(error) => self.lose(since),
-            Err(error) if error.is_timeout() => self.note_silence(since),
-            // Any other error is an answer too.
-            _ => self.note_answer(),
-        }
+        self.note(since, reply.as_ref().err());
         reply
+    }
+
+    /// What a reply, or its lack, tells of the connection that was made at `since`.
+    fn note(&self, since: Instant, error: Option<&RedisError>) {
+        match error {
+            Some(error) if is_lost(error) => self.lose(since, Some(error)),
+            Some(error) if error.is_timeout() => self.note_silence(since),
+            // Any other error is an answer too.
+            _ => self.note_answer(since),
+        }
     }
 
     /// The connection, made now if there is none, and when it was made.
     async fn connected(&self) -> RedisResult<(Wire, Instant)> {
+        // Also where there is a connection: its timer would panic.
+        let runtime = Handle::try_current()
+            .map_err(|_| io_error("commands to Redis need a tokio runtime"))?;
         let mut attempt = {
             let mut slot = self.slot();
             match &slot.state {
                 State::Connected(wire) => return Ok((wire.clone(), slot.since)),
-                State::Connecting(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
+                State::Connecting { began, attempt } if self.is_alive(*began, attempt) => {
+                    attempt.clone()
+                }
                 State::Idle {
                     not_before: Some((time, error)),
                 } if moment() < *time => {
                     return Err(error.clone());
                 }
-                // Also an attempt whose runtime was shut down under it.
-                State::Idle { .. } | State::Connecting(_) => {
-                    let attempt = self.start_connecting()?;
-                    slot.state = State::Connecting(attempt.clone());
-                    attempt
+                State::Idle { .. } | State::Connecting { .. } => {
+                    self.start_connecting(&runtime, &mut slot)
                 }
             }
         };
@@ -256,41 +270,59 @@ impl Connection {
             Ok(outcome) => outcome.clone(),
             Err(_) => None,
         };
-        let wire =
-            outcome.unwrap_or_else(|| Err(io_error("the attempt to connect was dropped")))?;
-        Ok((wire, self.slot().since))
+        outcome.unwrap_or_else(|| Err(io_error("the attempt to connect was dropped")))
     }
 
-    fn start_connecting(&self) -> RedisResult<watch::Receiver<Option<RedisResult<Wire>>>> {
-        let runtime = tokio::runtime::Handle::try_current()
-            .map_err(|_| io_error("connecting to Redis needs a tokio runtime"))?;
+    /// Whether an attempt will end: its runtime may have been shut down under it, or nobody may be driving that.
+    fn is_alive(&self, began: Instant, attempt: &Attempt) -> bool {
+        let longest = self.connect_timeout.saturating_mul(2);
+        attempt.has_changed().is_ok() && moment().duration_since(began) < longest
+    }
+
+    fn start_connecting(&self, runtime: &Handle, slot: &mut Slot) -> Attempt {
         let (done, attempt) = watch::channel(None);
+        slot.attempts += 1;
+        slot.state = State::Connecting {
+            began: moment(),
+            attempt: attempt.clone(),
+        };
         let (source, timeout) = (self.source.clone(), self.connect_timeout);
-        let slot = Arc::clone(&self.slot);
+        let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
             let outcome = match tokio::time::timeout(timeout, source.connect()).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
             };
-            lock(&slot).settle(&outcome);
+            let outcome = outcome.map(|wire| (wire, moment()));
+            lock(&slot).settle(number, &outcome);
             done.send_replace(Some(outcome));
         }));
-        Ok(attempt)
+        attempt
     }
 
-    /// Drops the connection that was made at `since`, so that the next call makes another.
-    fn lose(&self, since: Instant) {
+    /// Drops the connection that was made at `since`, so that another is made.
+    ///
+    /// `error` is what the server said, if it did. It may speak for as long as the address leads to it, a replica: so
+    /// the first such connection is replaced at once, those after it as failed attempts are.
+    fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = self.slot();
         if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
         {
-            slot.state = State::Idle { not_before: None };
             slot.unanswered_since = None;
+            let not_before = match error {
+                Some(error) if !error.is_connection_dropped() => slot.pause(error),
+                _ => None,
+            };
+            slot.state = State::Idle { not_before };
         }
     }
 
-    fn note_answer(&self) {
+    fn note_answer(&self, since: Instant) {
         let mut slot = self.slot();
-        slot.unanswered_since = None;
+        if slot.since == since {
+            slot.unanswered_since = None;
+            slot.failures = 0;
+        }
     }
 
     /// A command was not answered in time. A connection on which nothing is answered for as long as the response timeout
@@ -301,7 +333,7 @@ impl Connection {
         let silent = slot.since == since && moment().duration_since(first) >= self.response_timeout;
         drop(slot);
         if silent {
-            self.lose(since);
+            self.lose(since, None);
         }
     }
 
@@ -326,23 +358,32 @@ impl Drop for GivenUp<'_> {
 }
 
 impl Slot {
-    fn settle(&mut self, outcome: &RedisResult<Wire>) {
+    fn settle(&mut self, number: u64, outcome: &RedisResult<(Wire, Instant)>) {
+        if self.attempts != number {
+            // Given up as dead, and another was begun.
+            return;
+        }
         self.unanswered_since = None;
         match outcome {
-            Ok(wire) => {
+            Ok((wire, made)) => {
                 self.state = State::Connected(wire.clone());
-                self.since = moment();
-                self.failed_attempts = 0;
+                self.since = *made;
             }
             Err(error) => {
-                let pause = FIRST_PAUSE * 2u32.saturating_pow(self.failed_attempts.min(10));
-                self.failed_attempts = self.failed_attempts.saturating_add(1);
-                let not_before = moment() + pause.min(LONGEST_PAUSE);
-                self.state = State::Idle {
-                    not_before: Some((not_before, error.clone())),
-                };
+                self.failures = self.failures.max(1);
+                let not_before = self.pause(error);
+                self.state = State::Idle { not_before };
             }
         }
+    }
+
+    /// Until when nobody connects, and the error until then; none after the first failure.
+    fn pause(&mut self, error: &RedisError) -> Option<(Instant, RedisError)> {
+        let earlier = self.failures;
+        self.failures = earlier.saturating_add(1);
+        let doublings = earlier.checked_sub(1)?.min(10);
+        let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
+        Some((moment() + pause, error.clone()))
     }
 }
 
@@ -377,7 +418,7 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.slot().state {
             State::Idle { .. } => "idle",
-            State::Connecting(_) => "connecting",
+            State::Connecting { .. } => "connecting",
             State::Connected(_) => "connected",
         };
         f.debug_struct("Connection")

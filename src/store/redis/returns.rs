@@ -1,13 +1,15 @@
 //! The queue of what is to be given back: nobody waits for it.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use redis::{RedisResult, Value};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
@@ -20,8 +22,10 @@ use crate::{clock::moment, decision::Receipt, name::Name, store::guard::line::Li
 const PLACES: usize = 1024;
 /// How many go in one write.
 const BATCH: usize = 64;
-/// When a receipt whose call may still be under way elsewhere is sent again.
+/// When a receipt is sent again that did not arrive, or whose call may still be under way elsewhere.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long a receipt is kept that cannot be sent.
+const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Gives back in the background: one task drains the queue while a runtime lasts.
 #[derive(Debug)]
@@ -37,7 +41,12 @@ pub(crate) struct Returns {
 struct Return {
     name: Name,
     arguments: Arguments,
-    again: bool,
+    /// When the call's receipt was made.
+    made: Instant,
+    /// When it is sent again, if it was sent before.
+    due: Instant,
+    /// Whether this is the time after which it need not be sent again.
+    last: bool,
 }
 
 impl Returns {
@@ -56,23 +65,22 @@ impl Returns {
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
     /// Removing twice is harmless.
     pub(crate) fn push(&self, receipt: &Receipt, arguments: Arguments) {
-        let again = !self.connection.carried(receipt.made);
-        let name = receipt.name.clone();
-        let queued = self.sender().is_some_and(|queue| {
-            queue
-                .try_send(Return {
-                    name,
-                    arguments,
-                    again,
-                })
-                .is_ok()
-        });
+        let item = Return {
+            name: receipt.name.clone(),
+            arguments,
+            made: receipt.made,
+            due: receipt.made,
+            last: false,
+        };
+        let queued = self
+            .sender()
+            .is_some_and(|queue| queue.try_send(item).is_ok());
         if !queued {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many receipts found no place, no runtime, or no Redis.
+    /// How many receipts found no place, no runtime, or no Redis for too long.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -97,76 +105,76 @@ impl Returns {
     }
 }
 
-/// Ends when the store is dropped.
+/// Ends when the store is dropped, and what is due again has been sent.
 async fn drain(
     mut queue: Receiver<Return>,
     connection: Arc<Connection>,
     lines: Lines,
     lost: Arc<AtomicU64>,
 ) {
-    let mut later: Vec<(std::time::Instant, Return)> = Vec::new();
+    // In the order in which they are due: each is put off for the same time.
+    let mut later: VecDeque<Return> = VecDeque::new();
     let mut batch = Vec::with_capacity(BATCH);
-    loop {
-        let due = later.first().map(|(due, _)| *due);
-        let open = match due {
-            None => queue.recv_many(&mut batch, BATCH).await > 0,
-            Some(due) => {
+    let mut open = true;
+    while open || !later.is_empty() {
+        match later.front().map(|item| item.due) {
+            None => open = queue.recv_many(&mut batch, BATCH).await > 0,
+            Some(due) if open => {
                 let waiting = queue.recv_many(&mut batch, BATCH);
-                match tokio::time::timeout_at(due.into(), waiting).await {
-                    Ok(received) => received > 0,
-                    Err(_) => true,
+                if let Ok(received) = tokio::time::timeout_at(due.into(), waiting).await {
+                    open = received > 0;
                 }
             }
-        };
+            Some(due) => tokio::time::sleep_until(due.into()).await,
+        }
         let now = moment();
-        let still_early = later
-            .iter()
-            .position(|(due, _)| *due > now)
-            .unwrap_or(later.len());
-        batch.extend(later.drain(..still_early).map(|(_, item)| item));
-        if !batch.is_empty() {
-            if send(&batch, &connection).await.is_err() {
-                let given_up = batch.iter().filter(|item| !item.again).count();
-                lost.fetch_add(given_up as u64, Ordering::Relaxed);
+        while batch.len() < BATCH && later.front().is_some_and(|item| item.due <= now) {
+            batch.extend(later.pop_front());
+        }
+        let arrived = send(&batch, &connection).await;
+        let now = moment();
+        for (mut item, arrived) in batch.drain(..).zip(arrived) {
+            if arrived {
+                lines.nudge(&item.name);
             }
-            batch.iter().for_each(|item| lines.nudge(&item.name));
-        }
-        for mut item in batch.drain(..).filter(|item| item.again) {
-            item.again = false;
-            later.push((now + AGAIN_AFTER, item));
-        }
-        later.truncate(PLACES);
-        if !open && later.is_empty() {
-            return;
-        }
-        if !open {
-            // The store is gone; what is due again is awaited, then the task ends.
-            if let Some((due, _)) = later.first() {
-                tokio::time::sleep_until((*due).into()).await;
+            if arrived && (item.last || connection.carried(item.made)) {
+                continue;
+            }
+            // While it did not arrive the call may have gone down an older connection than it will: so it is sent until
+            // it arrives, and once more.
+            item.last = arrived;
+            item.due = now + AGAIN_AFTER;
+            if later.len() < PLACES && (arrived || now.duration_since(item.made) < KEPT_FOR) {
+                later.push_back(item);
+            } else if !arrived {
+                lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-async fn send(batch: &[Return], connection: &Connection) -> redis::RedisResult<()> {
-    let pipeline = |first_whole: bool| {
+/// Sends receipts; which of them Redis has carried out.
+async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
+    let (mut resent, mut whole) = (false, false);
+    while !batch.is_empty() {
         let mut pipeline = redis::Pipeline::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
             // One whole text loads the script for those behind it.
-            pipeline.add_command(GIVE_BACK.command(&item.arguments, first_whole && index == 0));
+            pipeline.add_command(GIVE_BACK.command(&item.arguments, whole && index == 0));
         }
-        pipeline
-    };
-    match connection.send_all(&pipeline(false), batch.len()).await {
-        Err(error) if is_unknown_script(&error) => connection
-            .send_all(&pipeline(true), batch.len())
-            .await
-            .map(drop),
-        // Lost on the way: once more over a new connection.
-        Err(error) if !error.is_timeout() => connection
-            .send_all(&pipeline(false), batch.len())
-            .await
-            .map(drop),
-        replies => replies.map(drop),
+        match connection.send_all(&pipeline, batch.len()).await {
+            Ok(replies) => {
+                let replies: Vec<_> = replies.into_iter().map(Value::extract_error).collect();
+                let unknown = |reply: &RedisResult<_>| reply.as_ref().is_err_and(is_unknown_script);
+                if whole || !replies.iter().any(unknown) {
+                    return replies.iter().map(Result::is_ok).collect();
+                }
+                whole = true;
+            }
+            // Lost on the way: once more over a new connection.
+            Err(error) if !resent && !error.is_timeout() => resent = true,
+            Err(_) => break,
+        }
     }
+    vec![false; batch.len()]
 }

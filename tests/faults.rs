@@ -1,0 +1,36 @@
+//! What callers see while Redis, or the way to it, is broken, and that it heals without them.
+
+#![cfg(feature = "redis")]
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
+)]
+
+#[path = "faults/delivery.rs"]
+mod delivery;
+#[path = "faults/down.rs"]
+mod down;
+#[cfg(feature = "tracing")]
+#[path = "faults/logs.rs"]
+mod logs;
+#[path = "faults/loss.rs"]
+mod loss;
+#[path = "faults/permissions.rs"]
+mod permissions;
+#[path = "faults/proxy.rs"]
+mod proxy;
+#[path = "faults/runtimes.rs"]
+mod runtimes;
+#[path = "faults/silence.rs"]
+mod silence;
+#[path = "faults/sources.rs"]
+mod sources;
+mod support;
+#[path = "faults/traffic.rs"]
+mod traffic;
+#[path = "faults/wait.rs"]
+mod wait;

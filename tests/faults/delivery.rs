@@ -1,0 +1,102 @@
+//! Calls that arrive twice take nothing twice.
+
+use std::time::Duration;
+
+use tower_ratelimit::{Decision, Limit, RateLimiter, RedisStore, Source};
+
+use super::proxy::Proxy;
+use crate::support::{RedisServer, unique};
+
+fn through(proxy: &Proxy) -> RedisStore {
+    RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_secs(10))
+        .response_timeout(Duration::from_secs(10))
+}
+
+/// A limiter of ten permits an hour that Redis knows already.
+async fn limiter(server: &RedisServer, store: &RedisStore) -> RateLimiter {
+    let name = unique("orders");
+    let direct = RateLimiter::new(&RedisStore::open(server.url()).unwrap(), &name).unwrap();
+    assert!(direct.try_set_rate(Limit::per_hour(10)).await.unwrap());
+    let limiter = RateLimiter::new(store, &name).unwrap();
+    assert_eq!(limiter.available_permits().await.unwrap(), 10);
+    limiter
+}
+
+async fn granted(limiter: &RateLimiter, permits: u32) -> Decision {
+    let decision = limiter.try_acquire_many(permits).await.unwrap();
+    assert_eq!(decision.source(), Source::Store);
+    assert!(decision.is_allowed(), "{decision:?}");
+    decision
+}
+
+fn scripts_called(server: &RedisServer) -> usize {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_evalsha:") || line.starts_with("cmdstat_eval:"))
+        .filter_map(|line| {
+            line.split_once("calls=")?
+                .1
+                .split_once(',')?
+                .0
+                .parse::<usize>()
+                .ok()
+        })
+        .sum()
+}
+
+#[tokio::test]
+async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = through(&proxy);
+    let limiter = limiter(&server, &store).await;
+    granted(&limiter, 1).await;
+
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    proxy.cut_replies(1);
+    let decision = granted(&limiter, 4).await;
+    assert_eq!(proxy.replies_cut(), 1);
+    assert_eq!(scripts_called(&server), 2, "executed, and sent again");
+    assert_eq!(decision.limits()[0].remaining(), Some(5));
+    assert_eq!(limiter.available_permits().await.unwrap(), 5);
+}
+
+/// The one that took the last permits finds none left when it is sent again, but its own.
+#[tokio::test]
+async fn a_resent_call_for_the_last_permits_is_still_granted() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = through(&proxy);
+    let limiter = limiter(&server, &store).await;
+    granted(&limiter, 1).await;
+
+    proxy.cut_replies(1);
+    granted(&limiter, 9).await;
+    assert_eq!(proxy.replies_cut(), 1);
+    assert_eq!(limiter.available_permits().await.unwrap(), 0);
+    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    proxy.double();
+    let store = through(&proxy);
+    let limiter = limiter(&server, &store).await;
+    let before = proxy.doubled();
+    for (permits, left) in [(1, 9), (4, 5), (5, 0)] {
+        let decision = granted(&limiter, permits).await;
+        assert_eq!(decision.limits()[0].remaining(), Some(left));
+    }
+    assert!(
+        proxy.doubled() >= before + 3,
+        "{before}, then {}",
+        proxy.doubled()
+    );
+    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+    assert_eq!(limiter.available_permits().await.unwrap(), 0);
+}

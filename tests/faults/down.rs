@@ -1,0 +1,150 @@
+//! A server that is not there yet, or may not be written to.
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use http::StatusCode;
+use tower_ratelimit::{ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source};
+
+use super::{
+    traffic::{ask, service},
+    wait::until,
+};
+use crate::support::{RedisServer, unique};
+
+const LIMIT: Limit = Limit::per_hour(1_000_000);
+
+#[tokio::test]
+async fn a_service_starts_without_redis_and_finds_it_later() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let deadline = Duration::from_secs(5);
+    let store = RedisStore::open(server.url()).unwrap().deadline(deadline);
+    let deny = service(&store, LIMIT, FailurePolicy::Deny);
+    let allow = service(&store, LIMIT, FailurePolicy::Allow);
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+
+    let error = store.ping().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // All of them together in less than one deadline.
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(
+            ask(&deny).await,
+            (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy)
+        );
+        assert_eq!(ask(&allow).await, (StatusCode::OK, Source::FailurePolicy));
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    println!("300 answers without a server in {:?}", began.elapsed());
+    assert!(began.elapsed() < deadline, "{:?}", began.elapsed());
+
+    server.restart();
+    for service in [&deny, &allow] {
+        until("Redis decides", || async {
+            ask(service).await == (StatusCode::OK, Source::Store)
+        })
+        .await;
+    }
+    store.ping().await.unwrap();
+    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
+    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    // What could not be sent has taken nothing, and there is nothing to give back.
+    assert_eq!(store.lost_receipts(), 0);
+}
+
+/// Something answers the address, and hangs up: whatever the traffic, it is left alone most of the time.
+#[tokio::test]
+async fn a_server_that_hangs_up_is_not_stormed() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let attempts = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&attempts);
+    // Ends with the process.
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            counting.fetch_add(1, Ordering::SeqCst);
+            drop(connection);
+        }
+    });
+    let store = RedisStore::open(url)
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let allow = service(&store, LIMIT, FailurePolicy::Allow);
+    let began = Instant::now();
+    let mut answers = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        assert_eq!(ask(&allow).await, (StatusCode::OK, Source::FailurePolicy));
+        answers += 1;
+    }
+    let attempts = attempts.load(Ordering::SeqCst);
+    println!("{attempts} attempts to connect for {answers} answers");
+    assert!(answers > 100, "{answers}");
+    assert!((2..=50).contains(&attempts), "{attempts}");
+}
+
+#[tokio::test]
+async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5))
+        .response_timeout(Duration::from_secs(5));
+    let deny = service(&store, LIMIT, FailurePolicy::Deny);
+    let allow = service(&store, LIMIT, FailurePolicy::Allow);
+    for service in [&deny, &allow] {
+        assert_eq!(ask(service).await, (StatusCode::OK, Source::Store));
+    }
+
+    // Of nothing: the port is not one to connect to.
+    assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    let connections = connections_received(&server);
+    let began = Instant::now();
+    let mut answers = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        assert_eq!(
+            ask(&deny).await,
+            (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy)
+        );
+        assert_eq!(ask(&allow).await, (StatusCode::OK, Source::FailurePolicy));
+        answers += 2;
+    }
+    // The address may lead elsewhere by now, so it connects again; not with every request.
+    let connected = connections_received(&server) - connections;
+    println!(
+        "{connected} connections for {answers} answers in {:?}",
+        began.elapsed()
+    );
+    assert!(connected >= 2, "{connected}");
+    assert!(
+        connected <= 50,
+        "{connected} connections in {:?}",
+        began.elapsed()
+    );
+
+    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    for service in [&deny, &allow] {
+        until("Redis decides again", || async {
+            ask(service).await == (StatusCode::OK, Source::Store)
+        })
+        .await;
+    }
+    assert_eq!(ask(&deny).await, (StatusCode::OK, Source::Store));
+}
+
+fn connections_received(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "stats"]);
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"))
+        .unwrap();
+    line.trim().parse().unwrap()
+}

@@ -1,0 +1,111 @@
+//! One line when a store starts failing, one when it answers again.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::StatusCode;
+use tower_ratelimit::{FailurePolicy, Limit, RateLimiter, RedisStore, Source, key::Constant};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use super::{
+    traffic::{ask, service_with},
+    wait::until,
+};
+use crate::support::{RedisServer, unique};
+
+const LIMIT: Limit = Limit::per_hour(1_000_000);
+
+/// What this thread logs, at any level, by whatever crate.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Runtimes of these tests have one thread: nothing happens elsewhere.
+    fn capture(&self) -> impl Drop + use<> {
+        let log = self.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_ansi(false)
+            .with_writer(move || log.clone())
+            .finish()
+            .set_default()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines()
+            .filter(|line| line.contains("tower_ratelimit"))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_two_lines_without_a_key() {
+    let log = Log::default();
+    let _capturing = log.capture();
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let rule = LIMIT.by(Constant("alice-of-the-secret-key"));
+    let deny = service_with(&store, rule.clone().on_failure(FailurePolicy::Deny));
+    let allow = service_with(&store, rule.on_failure(FailurePolicy::Allow));
+    let limiter = RateLimiter::new(&store, &unique("bob-of-the-secret-key")).unwrap();
+    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
+    let all = async || {
+        let (deny, allow) = (ask(&deny).await, ask(&allow).await);
+        (deny, allow, limiter.try_acquire().await.is_ok())
+    };
+    let healthy = (
+        (StatusCode::OK, Source::Store),
+        (StatusCode::OK, Source::Store),
+        true,
+    );
+    assert_eq!(all().await, healthy);
+    assert_eq!(log.lines(), [""; 0]);
+
+    for outage in 1..=2 {
+        server.kill();
+        for _ in 0..50 {
+            assert_ne!(all().await, healthy);
+        }
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2 * outage - 1, "{lines:#?}");
+        assert!(lines[2 * outage - 2].contains("WARN"), "{lines:#?}");
+
+        server.restart();
+        until("the limit is there again", || async {
+            limiter.try_set_rate(LIMIT).await.is_ok()
+        })
+        .await;
+        for _ in 0..50 {
+            assert_eq!(all().await, healthy);
+        }
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2 * outage, "{lines:#?}");
+        assert!(lines[2 * outage - 1].contains("INFO"), "{lines:#?}");
+    }
+    assert!(!log.text().contains("secret"), "{}", log.text());
+    for line in log.lines() {
+        println!("{line}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Users of Redis that may do what is needed, and less.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::StatusCode;
+use tower_ratelimit::{
+    Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
+};
+
+use super::{
+    traffic::{ask, service},
+    wait::begin,
+};
+use crate::support::{RedisServer, unique};
+
+const LIMIT: Limit = Limit::per_hour(10);
+
+/// What the README promises to be enough.
+const ENOUGH: &str = "on >secret resetkeys ~ratelimit:* ~{ratelimit:* resetchannels -@all +evalsha +eval +time +hmget \
+    +hset +hsetnx +persist +get +set +incrby +exists +zadd +zrem +zscore +zrange +zrangebyscore +zremrangebyscore \
+    +zremrangebyrank +unlink +pttl +pexpire +ping";
+
+fn allow(server: &RedisServer, rules: &str) {
+    let mut command = vec!["ACL", "SETUSER", "limiter"];
+    command.extend(rules.split(' ').filter(|rule| !rule.is_empty()));
+    assert_eq!(server.cli(&command), "OK");
+}
+
+fn store(server: &RedisServer) -> RedisStore {
+    RedisStore::open(format!(
+        "redis://limiter:secret@127.0.0.1:{}/",
+        server.port()
+    ))
+    .unwrap()
+    .deadline(Duration::from_secs(5))
+    .response_timeout(Duration::from_secs(5))
+}
+
+/// Time by hand, so that entries expire when they should.
+#[derive(Clone, Debug)]
+struct Hand(Arc<AtomicU64>);
+
+impl Hand {
+    fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(1_700_000_000_000)))
+    }
+
+    fn advance(&self, millis: u64) {
+        self.0.fetch_add(millis, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Everything that a store does: every script, and every branch of one that spells another command.
+async fn everything(server: &RedisServer) -> Result<(), String> {
+    server.cli(&["FLUSHALL"]);
+    server.cli(&["SCRIPT", "FLUSH"]);
+    let store = store(server);
+    store.ping().await.map_err(say)?;
+    let service = service(&store, LIMIT, FailurePolicy::Deny);
+    expect(ask(&service).await, (StatusCode::OK, Source::Store))?;
+
+    let hand = Hand::new();
+    let store = store.client_clock(hand.clone());
+    let name = unique("ratelimit:orders");
+    let limiter = RateLimiter::new(&store, &name).unwrap();
+    let limit = Limit::per_second(2);
+    expect(limiter.try_set_rate(limit).await.map_err(say)?, true)?;
+    expect(limiter.limit().await.map_err(say)?, Some(limit))?;
+    let take = async || {
+        limiter
+            .try_acquire()
+            .await
+            .map_err(say)
+            .map(|it| it.is_allowed())
+    };
+    expect(take().await?, true)?;
+    hand.advance(500);
+    expect(take().await?, true)?;
+    expect(take().await?, false)?;
+    // One of two has expired, then all.
+    hand.advance(500);
+    expect(take().await?, true)?;
+    hand.advance(5000);
+    expect(limiter.available_permits().await.map_err(say)?, 2)?;
+    expect(take().await?, true)?;
+    // Counted anew from the log.
+    server.cli(&["DEL", &format!("{{{name}}}:value")]);
+    expect(take().await?, true)?;
+    expect(take().await?, false)?;
+    // Nobody knows since when.
+    server.cli(&["DEL", &format!("{{{name}}}:permits")]);
+    expect(take().await?, false)?;
+
+    // Given back, with the limit and without.
+    hand.advance(5000);
+    expect(take().await?, true)?;
+    let log = format!("{{{name}}}:permits");
+    for limited in [true, false] {
+        let mut call = Box::pin(limiter.try_acquire());
+        begin(call.as_mut()).await;
+        if !within(async || server.cli(&["ZCARD", &log]) == "2").await {
+            return Err("not taken".to_owned());
+        }
+        if !limited {
+            server.cli(&["DEL", &name]);
+        }
+        drop(call);
+        if !within(async || server.cli(&["ZCARD", &log]) == "1").await {
+            return Err("not given back".to_owned());
+        }
+        let value = format!("{{{name}}}:value");
+        if !within(async || server.cli(&["GET", &value]) == "1").await {
+            return Err("not credited".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Short: most of the runs below end in it.
+async fn within(mut holds: impl AsyncFnMut() -> bool) -> bool {
+    for _ in 0..100 {
+        if holds().await {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    false
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "of what is made in place")]
+fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), String> {
+    (found == expected)
+        .then_some(())
+        .ok_or_else(|| format!("{found:?} instead of {expected:?}"))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn say(error: Error) -> String {
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    format!("{:?}: {error}: {source:?}", error.kind())
+}
+
+#[tokio::test]
+async fn the_permissions_in_the_readme_are_enough_and_none_too_many() {
+    let server = RedisServer::start();
+    allow(&server, ENOUGH);
+    everything(&server).await.unwrap();
+    for command in ENOUGH.split(' ').filter(|rule| rule.starts_with('+')) {
+        let without: Vec<&str> = ENOUGH.split(' ').filter(|rule| *rule != command).collect();
+        allow(&server, &without.join(" "));
+        let missed = everything(&server).await;
+        println!("without {command}: {missed:?}");
+        assert!(missed.is_err(), "nobody misses {command}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_may_call_no_script_is_rejected() {
+    let server = RedisServer::start();
+    allow(&server, &ENOUGH.replace("+evalsha ", ""));
+    let store = store(&server);
+    store.ping().await.unwrap();
+    let limiter = RateLimiter::new(&store, "ratelimit:orders").unwrap();
+    let error = limiter.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
+    let deny = service(&store, LIMIT, FailurePolicy::Deny);
+    assert_eq!(
+        ask(&deny).await,
+        (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy)
+    );
+    let allow_all = service(&store, LIMIT, FailurePolicy::Allow);
+    assert_eq!(
+        ask(&allow_all).await,
+        (StatusCode::OK, Source::FailurePolicy)
+    );
+
+    // Granted at run time, it works at once.
+    allow(&server, ENOUGH);
+    assert_eq!(ask(&deny).await, (StatusCode::OK, Source::Store));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_rejected() {
+    let server = RedisServer::start();
+    allow(&server, ENOUGH);
+    let wrong = format!("redis://limiter:wrong@127.0.0.1:{}/", server.port());
+    let store = RedisStore::open(wrong)
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let error = store.ping().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
+}

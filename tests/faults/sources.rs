@@ -1,0 +1,46 @@
+//! Connections that the user brings.
+
+use std::time::Duration;
+
+use tower_ratelimit::{RedisStore, deadpool_redis, redis};
+
+use super::traffic::Traffic;
+use crate::support::{RedisServer, Reply};
+
+async fn survives_killed_connections(server: &RedisServer, store: RedisStore) {
+    let store = store.deadline(Duration::from_secs(5));
+    let traffic = Traffic::start(&store);
+    traffic.answered(100).await;
+    traffic.all_by_store("before");
+    for _ in 0..5 {
+        let killed = server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert!(matches!(killed, Reply::Int(1..)), "{killed}");
+        traffic.answered(100).await;
+        traffic.all_by_store("during and after");
+    }
+    traffic.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_survives_killed_connections() {
+    let server = RedisServer::start();
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .create_pool(Some(deadpool_redis::Runtime::Tokio1))
+        .unwrap();
+    // Others use the pool as well: what it has in stock is dead after the kill.
+    drop(pool.get().await.unwrap());
+    survives_killed_connections(&server, RedisStore::with_pool(pool)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_manager_survives_killed_connections() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::aio::ConnectionManagerConfig::new()
+        .set_response_timeout(Some(Duration::from_secs(5)));
+    let manager = client
+        .get_connection_manager_with_config(config)
+        .await
+        .unwrap();
+    survives_killed_connections(&server, RedisStore::with_connection(manager)).await;
+}

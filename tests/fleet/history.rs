@@ -1,0 +1,157 @@
+//! What happened to one limiter, as its server saw it, and what the laws say of that.
+
+use std::collections::VecDeque;
+
+use crate::feed::Seen;
+
+/// Calls in the order in which the server executed them.
+#[derive(Debug)]
+pub struct History {
+    pub calls: Vec<Call>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// The server's clock, in whole milliseconds
+    pub at: i64,
+    pub permits: i64,
+    pub granted: bool,
+}
+
+impl History {
+    /// Reads the calls of the acquire script. A grant is the entry that the script adds to the log, scored with the time
+    /// that it was granted at.
+    pub fn read(seen: &[Seen]) -> Self {
+        let mut calls: Vec<(String, Call)> = Vec::new();
+        for seen in seen {
+            let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
+            match (seen.by_script, &*words) {
+                // EVALSHA, hash, 5, five keys, permits, member, time, ..: see lua/acquire.lua.
+                (
+                    false,
+                    [
+                        "EVALSHA" | "EVAL",
+                        _,
+                        "5",
+                        _,
+                        _,
+                        _,
+                        _,
+                        _,
+                        permits,
+                        member,
+                        "",
+                        ..,
+                    ],
+                ) => {
+                    let call = Call {
+                        at: seen.at as i64,
+                        permits: permits.parse().unwrap(),
+                        granted: false,
+                    };
+                    // The same again with the text of the script, where the hash was unknown.
+                    if calls.last().is_none_or(|(last, _)| last != member) {
+                        calls.push(((*member).to_owned(), call));
+                    }
+                }
+                (true, ["ZADD", _, "NX", score, member]) => {
+                    let (asked, call) = calls.last_mut().expect("a script was called");
+                    assert_eq!(asked, member, "a script grants what was asked of it");
+                    call.at = score.parse().unwrap();
+                    call.granted = true;
+                }
+                (true, ["ZADD", ..]) => panic!("nothing needs to be healed: {words:?}"),
+                _ => {}
+            }
+        }
+        Self {
+            calls: calls.into_iter().map(|(_, call)| call).collect(),
+        }
+    }
+
+    pub fn granted(&self) -> i64 {
+        self.grants().map(|call| call.permits).sum()
+    }
+
+    pub fn asked(&self) -> i64 {
+        self.calls.iter().map(|call| call.permits).sum()
+    }
+
+    pub fn millis(&self) -> i64 {
+        match (self.calls.first(), self.calls.last()) {
+            (Some(first), Some(last)) => last.at - first.at,
+            _ => 0,
+        }
+    }
+
+    /// The most permits that were granted in any window of this length: law L1 compares it with the rate.
+    pub fn fullest_window(&self, interval: i64) -> i64 {
+        let mut grants: Vec<_> = self.grants().collect();
+        grants.sort_by_key(|call| call.at);
+        let (mut fullest, mut sum) = (0, 0);
+        let mut window = VecDeque::new();
+        for grant in grants {
+            window.push_back(grant);
+            sum += grant.permits;
+            while let Some(first) = window
+                .front()
+                .filter(|first| first.at + interval <= grant.at)
+            {
+                sum -= first.permits;
+                window.pop_front();
+            }
+            fullest = fullest.max(sum);
+        }
+        fullest
+    }
+
+    /// What a limiter without fault would have granted to the same calls.
+    pub fn ideal(&self, rate: i64, interval: i64) -> i64 {
+        let (mut free, mut granted) = (rate, 0);
+        let mut log = VecDeque::new();
+        for call in &self.calls {
+            while let Some((_, permits)) = log.front().filter(|(at, _)| at + interval <= call.at) {
+                free += permits;
+                log.pop_front();
+            }
+            if call.permits <= free {
+                free -= call.permits;
+                granted += call.permits;
+                log.push_back((call.at, call.permits));
+            }
+        }
+        granted
+    }
+
+    fn grants(&self) -> impl Iterator<Item = Call> {
+        self.calls.iter().copied().filter(|call| call.granted)
+    }
+}
+
+/// The check itself can fail.
+#[test]
+fn a_window_that_is_too_full_is_found() {
+    let grant = |at, permits| Call {
+        at,
+        permits,
+        granted: true,
+    };
+    let refusal = Call {
+        granted: false,
+        ..grant(99, 50)
+    };
+    let history = History {
+        calls: vec![
+            grant(0, 2),
+            grant(60, 1),
+            refusal,
+            grant(100, 2),
+            grant(159, 1),
+        ],
+    };
+    assert_eq!(history.fullest_window(100), 4, "from 60 to 159");
+    assert_eq!(history.fullest_window(99), 3);
+    assert_eq!(history.fullest_window(1000), 6);
+    assert_eq!(history.ideal(3, 100), 5);
+    assert_eq!(history.granted(), 6);
+}

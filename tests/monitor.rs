@@ -1,0 +1,147 @@
+//! What a decision costs Redis: one command, as the server itself sees it.
+
+#![cfg(feature = "redis")]
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "clippy.toml reaches `#[test]` fns only"
+)]
+
+#[path = "monitor/feed.rs"]
+mod feed;
+mod support;
+
+use std::{convert::Infallible, time::Duration};
+
+use feed::Feed;
+use http::{Request, Response};
+use support::{RedisServer, unique};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Source, key::Header,
+};
+
+const LIMIT: Limit = Limit::per_hour(3);
+
+fn patient(server: &RedisServer) -> RedisStore {
+    RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(10))
+        .response_timeout(Duration::from_secs(10))
+}
+
+/// The commands that clients have sent, without their arguments.
+fn commands(feed: &mut Feed, server: &RedisServer) -> Vec<String> {
+    feed.until_now(server)
+        .into_iter()
+        .filter(|seen| !seen.by_script)
+        .map(|mut seen| seen.words.swap_remove(0))
+        .collect()
+}
+
+/// Whether the user's request was let pass; Redis decided that.
+async fn ask(layer: &RateLimitLayer, user: &str) -> bool {
+    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let request = Request::builder().header("x-user", user).body(()).unwrap();
+    let response = layer.layer(inner).oneshot(request).await.unwrap();
+    let decision = response.extensions().get::<Decision>().unwrap();
+    assert_eq!(decision.source(), Source::Store);
+    decision.is_allowed()
+}
+
+#[tokio::test]
+async fn a_layers_decision_is_one_command() {
+    let server = RedisServer::start();
+    let mut feed = Feed::open(&server);
+    let rule = LIMIT.by(Header::new("x-user"));
+    let layer = RateLimitLayer::new(&patient(&server), rule.clone());
+
+    // Setting the connection up takes what it takes; then the script is not there yet.
+    assert!(ask(&layer, "ann").await);
+    let first = commands(&mut feed, &server);
+    assert!(
+        first.ends_with(&["EVALSHA".to_owned(), "EVAL".to_owned()]),
+        "{first:?}"
+    );
+    let set_up = first.len() - 2;
+    assert!(
+        first[..set_up].iter().all(|command| command == "CLIENT"),
+        "{first:?}"
+    );
+
+    // New keys, grants, refusals, more than was ever granted: one each.
+    for (user, allowed) in [
+        ("ann", true),
+        ("ann", true),
+        ("ann", false),
+        ("bob", true),
+        ("eve", true),
+        ("bob", true),
+        ("ann", false),
+    ] {
+        assert_eq!(ask(&layer, user).await, allowed);
+        assert_eq!(commands(&mut feed, &server), ["EVALSHA"], "{user}");
+    }
+
+    // Another process, whose connection is new and whose script is known.
+    let other = RateLimitLayer::new(&patient(&server), rule);
+    assert!(ask(&other, "bob").await);
+    let first = commands(&mut feed, &server);
+    assert_eq!(first.len(), set_up + 1, "{first:?}");
+    assert_eq!(first[set_up], "EVALSHA");
+
+    server.cli(&["SCRIPT", "FLUSH"]);
+    commands(&mut feed, &server);
+    assert!(!ask(&layer, "bob").await);
+    assert_eq!(commands(&mut feed, &server), ["EVALSHA", "EVAL"]);
+    assert!(!ask(&layer, "bob").await);
+    assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
+}
+
+#[tokio::test]
+async fn a_limiters_decision_is_one_command() {
+    let server = RedisServer::start();
+    let store = patient(&server);
+    let name = unique("orders");
+    let limiter = RateLimiter::new(&store, &name).unwrap();
+    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
+    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+
+    let mut feed = Feed::open(&server);
+    for (permits, allowed) in [(1, true), (4, false), (2, false), (1, true), (1, false)] {
+        let decision = limiter.try_acquire_many(permits).await.unwrap();
+        assert_eq!(decision.is_allowed(), allowed, "{permits}");
+        assert_eq!(commands(&mut feed, &server), ["EVALSHA"], "{permits}");
+    }
+    // A limiter nobody has set, too.
+    let unset = RateLimiter::new(&store, &unique("orders")).unwrap();
+    assert!(unset.try_acquire().await.unwrap_err().is_not_initialized());
+    assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
+    limiter.limit().await.unwrap();
+    assert_eq!(commands(&mut feed, &server), ["HMGET"]);
+}
+
+/// Every key that a script touches is declared, so that a Cluster can route it: the same five each time.
+#[tokio::test]
+async fn scripts_touch_no_undeclared_key() {
+    let server = RedisServer::start();
+    let mut feed = Feed::open(&server);
+    let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(Header::new("x-user")));
+    for _ in 0..4 {
+        ask(&layer, "ann").await;
+    }
+    let mut keys = Vec::new();
+    let mut inner = 0;
+    for seen in feed.until_now(&server) {
+        if seen.words[0].starts_with("EVAL") {
+            assert_eq!(seen.words[2], "5");
+            keys = seen.words[3..8].to_vec();
+        } else if seen.by_script && seen.words[0] != "TIME" {
+            assert!(keys.contains(&seen.words[1]), "{seen:?}");
+            inner += 1;
+        }
+    }
+    assert!(inner > 8, "{inner}");
+}
