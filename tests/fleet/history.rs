@@ -26,7 +26,8 @@ impl History {
         for seen in seen {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
-                // EVALSHA, hash, 5, five keys, permits, member, time, ..: see lua/acquire.lua.
+                // EVALSHA, hash, 5, five keys, time, whose, exactly, four of the limit, permits, member, waits: see
+                // lua/acquire.lua. One caller in each call.
                 (
                     false,
                     [
@@ -38,10 +39,16 @@ impl History {
                         _,
                         _,
                         _,
+                        "",
+                        _,
+                        _,
+                        _,
+                        _,
+                        _,
+                        _,
                         permits,
                         member,
-                        "",
-                        ..,
+                        _,
                     ],
                 ) => {
                     let call = Call {
