@@ -300,8 +300,10 @@ impl Queue {
     fn leave(&self, ticket: u64) -> Option<Receipt> {
         let mut state = self.state();
         let waiter = state.remove(ticket)?;
-        // Those behind it may be served earlier than they were told.
-        state.nudged = waiter.outcome.is_none();
+        if waiter.outcome.is_none() && state.anybody_waits_behind(ticket) {
+            // They may be served earlier than they were told.
+            state.nudged = true;
+        }
         state.wake_driver();
         let taken = matches!(waiter.outcome, Some(Ok(Decision::Allow(_))));
         (taken || waiter.asking).then_some(waiter.receipt)
@@ -476,6 +478,12 @@ impl State {
         self.waiters
             .iter()
             .position(|waiter| waiter.receipt.id == id && waiter.outcome.is_none())
+    }
+
+    fn anybody_waits_behind(&self, ticket: u64) -> bool {
+        self.waiters
+            .iter()
+            .any(|waiter| waiter.ticket > ticket && waiter.outcome.is_none())
     }
 
     fn anybody_waits(&self) -> bool {
