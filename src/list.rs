@@ -27,6 +27,14 @@ impl<T> List<T> {
     }
 }
 
+impl<T> FromIterator<T> for List<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut list = Self::EMPTY;
+        items.into_iter().for_each(|item| list.push(item));
+        list
+    }
+}
+
 impl<T> Deref for List<T> {
     type Target = [T];
 

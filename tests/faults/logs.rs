@@ -11,6 +11,7 @@ use tower_ratelimit::{FailurePolicy, Limit, RateLimiter, RedisStore, Source, key
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::{
+    proxy::Proxy,
     traffic::{ask, service_with},
     wait::until,
 };
@@ -97,6 +98,12 @@ async fn an_outage_is_two_lines_without_a_key() {
             limiter.try_set_rate(LIMIT).await.is_ok()
         })
         .await;
+        // Said when it has been well for a moment.
+        until("recovery is noted", || async {
+            assert_eq!(all().await, healthy);
+            log.lines().len() > 2 * outage - 1
+        })
+        .await;
         for _ in 0..50 {
             assert_eq!(all().await, healthy);
         }
@@ -108,4 +115,33 @@ async fn an_outage_is_two_lines_without_a_key() {
     for line in log.lines() {
         println!("{line}");
     }
+}
+
+/// Where every second call fails, the store is neither well nor newly ill each time.
+#[tokio::test]
+async fn a_store_that_fails_now_and_then_does_not_log_each_time() {
+    let log = Log::default();
+    let _capturing = log.capture();
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_millis(100));
+    let service = service_with(&store, LIMIT.by(Constant("all")));
+    until("Redis decides", || async {
+        ask(&service).await.1 == Source::Store
+    })
+    .await;
+    let before = log.lines().len();
+
+    proxy.delay_every_second_reply(Duration::from_millis(200));
+    let mut turns = 0;
+    let mut last = Source::Store;
+    while turns < 20 {
+        let (_, source) = ask(&service).await;
+        turns += usize::from(source != last);
+        last = source;
+    }
+    let lines = log.lines().split_off(before);
+    assert!(lines.len() <= 4, "{turns} turns: {lines:#?}");
 }

@@ -22,14 +22,17 @@ pub struct Proxy {
 struct Shared {
     upstream: SocketAddr,
     closed: AtomicBool,
+    /// New connections are closed at once
+    refusing: AtomicBool,
     /// Of the next calls of a script: executed, but the reply is withheld and the connection cut
     replies_to_cut: AtomicUsize,
     replies_cut: AtomicU64,
     /// Every byte of a request is also sent over a connection of the proxy's own
     doubling: AtomicBool,
     doubled: AtomicU64,
-    /// How long replies are held back
-    delay: Mutex<Duration>,
+    /// How long replies are held back: those with an even number, and those with an odd one
+    delays: Mutex<[Duration; 2]>,
+    replies: AtomicUsize,
     connections: Mutex<Vec<Arc<Pair>>>,
 }
 
@@ -49,11 +52,13 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream,
             closed: AtomicBool::new(false),
+            refusing: AtomicBool::new(false),
             replies_to_cut: AtomicUsize::new(0),
             replies_cut: AtomicU64::new(0),
             doubling: AtomicBool::new(false),
             doubled: AtomicU64::new(0),
-            delay: Mutex::default(),
+            delays: Mutex::default(),
+            replies: AtomicUsize::new(0),
             connections: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -80,6 +85,11 @@ impl Proxy {
         }
     }
 
+    /// Closes new connections at once, or no longer.
+    pub fn refuse(&self, refuse: bool) {
+        self.shared.refusing.store(refuse, Ordering::SeqCst);
+    }
+
     /// Cuts the connection after the server has answered the next `calls` calls of a script, before the client hears it.
     pub fn cut_replies(&self, calls: usize) {
         self.shared.replies_to_cut.store(calls, Ordering::SeqCst);
@@ -102,7 +112,12 @@ impl Proxy {
 
     /// Holds every reply back; zero holds none.
     pub fn delay_every_reply(&self, by: Duration) {
-        *self.shared.delay.lock().unwrap() = by;
+        *self.shared.delays.lock().unwrap() = [by; 2];
+    }
+
+    /// Holds every second reply back.
+    pub fn delay_every_second_reply(&self, by: Duration) {
+        *self.shared.delays.lock().unwrap() = [Duration::ZERO, by];
     }
 
     /// How many connections there have been.
@@ -124,6 +139,9 @@ impl Drop for Proxy {
 
 impl Shared {
     fn serve(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+        if self.refusing.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let server = TcpStream::connect(self.upstream)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
@@ -203,8 +221,8 @@ impl Shared {
                 self.replies_cut.fetch_add(1, Ordering::SeqCst);
                 return Ok(());
             }
-            let delay = *self.delay.lock().unwrap();
-            thread::sleep(delay);
+            let delays = *self.delays.lock().unwrap();
+            thread::sleep(delays[self.replies.fetch_add(1, Ordering::SeqCst) % 2]);
             (&pair.client).write_all(&buffer[..read])?;
         }
     }

@@ -88,6 +88,49 @@ async fn a_long_stall_keeps_no_permits() {
 }
 
 #[tokio::test]
+async fn a_response_timeout_before_the_deadline_keeps_no_permits() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(20))
+        .response_timeout(Duration::from_millis(300));
+    let limiter = limiter(&store).await;
+    take(&limiter).await;
+
+    server.stop_process();
+    times_out(&limiter).await;
+    server.resume();
+    until("what the call took is free again", || async {
+        available(&limiter).await == Some(19)
+    })
+    .await;
+}
+
+/// Carried out, the reply lost, and no way to ask again.
+#[tokio::test]
+async fn a_connection_lost_for_good_keeps_no_permits() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_secs(20))
+        .response_timeout(Duration::from_secs(20));
+    let limiter = limiter(&store).await;
+    take(&limiter).await;
+
+    proxy.refuse(true);
+    proxy.cut_replies(1);
+    let error = limiter.try_acquire_many(2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(proxy.replies_cut(), 1);
+    proxy.refuse(false);
+    until("what the call took is free again", || async {
+        available(&limiter).await == Some(19)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_stalled_server_meets_the_policy_at_the_deadline() {
     let mut server = RedisServer::start();
     let store = RedisStore::open(server.url())

@@ -1,11 +1,15 @@
 //! What to answer when the store cannot: the user's choice, and the few cases that are not.
 
-#[cfg(feature = "redis")]
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
+#[cfg(feature = "redis")]
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
 
 #[cfg(feature = "redis")]
 use crate::{
+    clock::moment,
     decision::Receipt,
     macros::notice,
     name::Name,
@@ -69,7 +73,12 @@ pub(crate) fn settle(
 pub(crate) struct Fallback<S> {
     inner: S,
     failing: AtomicBool,
+    failed_last: Mutex<Option<Instant>>,
 }
+
+/// How long a store must not have failed to count as well: one that fails now and then is told of once.
+#[cfg(feature = "redis")]
+const CALM: Duration = Duration::from_secs(1);
 
 #[cfg(feature = "redis")]
 impl<S> Fallback<S> {
@@ -77,11 +86,18 @@ impl<S> Fallback<S> {
         Self {
             inner,
             failing: AtomicBool::new(false),
+            failed_last: Mutex::default(),
         }
     }
 
     pub(crate) fn inner(&self) -> &S {
         &self.inner
+    }
+
+    fn failed_last(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.failed_last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg_attr(
@@ -100,10 +116,20 @@ impl<S> Fallback<S> {
                 _ => true,
             },
         };
-        // The plain load keeps the cache line shared while nothing changes.
-        if self.failing.load(Ordering::Relaxed) == failing
-            || self.failing.swap(failing, Ordering::Relaxed) == failing
-        {
+        if failing {
+            *self.failed_last() = Some(moment());
+        } else {
+            // The plain load keeps the cache line shared while nothing changes.
+            let well = !self.failing.load(Ordering::Relaxed);
+            if well
+                || self
+                    .failed_last()
+                    .is_some_and(|last| moment().duration_since(last) < CALM)
+            {
+                return;
+            }
+        }
+        if self.failing.swap(failing, Ordering::Relaxed) == failing {
             return;
         }
         match decision {

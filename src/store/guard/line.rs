@@ -106,9 +106,7 @@ impl<S: Decide> Line<S> {
                     return;
                 }
                 let decisions = inner.acquire_run(&run).await;
-                for receipt in queue.serve(&run, decisions, clock.now()) {
-                    inner.give_back(receipt);
-                }
+                queue.serve(&run, decisions, clock.now());
                 while let Some(until) = queue.sleeps_until(clock.now()) {
                     let mut timer = clock.sleep_until(until);
                     poll_fn(|cx| queue.poll_sleep(&mut timer, cx)).await;
@@ -341,13 +339,8 @@ impl Queue {
         run.collect()
     }
 
-    /// Tells the callers of a run what became of it, and returns the receipts of what nobody knows.
-    fn serve(
-        &self,
-        run: &[Acquire],
-        decisions: Result<Vec<Decision>, Error>,
-        now: Duration,
-    ) -> Vec<Receipt> {
+    /// Tells the callers of a run what became of it.
+    fn serve(&self, run: &[Acquire], decisions: Result<Vec<Decision>, Error>, now: Duration) {
         let mut state = self.state();
         state.due = None;
         match decisions {
@@ -355,12 +348,8 @@ impl Queue {
                 for (acquire, decision) in run.iter().zip(decisions) {
                     state.hear(acquire, decision, now);
                 }
-                Vec::new()
             }
-            Err(error) => run
-                .iter()
-                .filter_map(|acquire| state.fail(acquire, &error))
-                .collect(),
+            Err(error) => run.iter().for_each(|acquire| state.fail(acquire, &error)),
         }
     }
 
@@ -448,13 +437,13 @@ impl State {
         }
     }
 
-    /// Tells a caller that its call failed, and returns its receipt: nobody knows whether it was granted.
-    fn fail(&mut self, acquire: &Acquire, error: &Error) -> Option<Receipt> {
-        let place = self.place(acquire)?;
-        let waiter = &mut self.waiters[place];
-        waiter.asking = false;
-        waiter.tell(Err(error.clone()));
-        Some(waiter.receipt.clone())
+    /// Tells a caller that its call failed. What it may have taken was given back by whoever knows that it was sent.
+    fn fail(&mut self, acquire: &Acquire, error: &Error) {
+        if let Some(place) = self.place(acquire) {
+            let waiter = &mut self.waiters[place];
+            waiter.asking = false;
+            waiter.tell(Err(error.clone()));
+        }
     }
 
     /// Refuses those whose patience is at its end, unless their turn comes before.

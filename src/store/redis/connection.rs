@@ -68,6 +68,36 @@ impl Source {
     }
 }
 
+/// Why a command has no reply, and whether it may have been carried out all the same.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: RedisError,
+    pub(crate) unheard: bool,
+}
+
+impl Failed {
+    fn after_sending(error: RedisError) -> Self {
+        let unheard = error.is_timeout() || error.is_connection_dropped();
+        Self { error, unheard }
+    }
+}
+
+impl From<RedisError> for Failed {
+    /// It was not sent.
+    fn from(error: RedisError) -> Self {
+        Self {
+            error,
+            unheard: false,
+        }
+    }
+}
+
+impl From<Failed> for RedisError {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
 /// Where commands go at present.
 struct Slot {
     state: State,
@@ -163,15 +193,15 @@ impl Connection {
     /// # Cancel safety
     ///
     /// Dropping it may leave the command executed or not.
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let (wire, since) = self.connected().await?;
-        let first = self.send_over(&wire, since, command).await;
-        let Err(error) = &first else { return first };
-        if !is_lost(error) {
-            return first;
-        }
-        let (wire, since) = self.connected().await?;
-        self.send_over(&wire, since, command).await
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
+        let first = match self.send_once(command).await {
+            Err(first) if is_lost(&first.error) => first,
+            reply => return reply,
+        };
+        self.send_once(command).await.map_err(|second| Failed {
+            unheard: first.unheard || second.unheard,
+            ..second
+        })
     }
 
     /// Sends one command once: for those that must not be repeated.
@@ -179,9 +209,10 @@ impl Connection {
     /// # Cancel safety
     ///
     /// Dropping it may leave the command executed or not.
-    pub(crate) async fn send_once(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn send_once(&self, command: &Cmd) -> Result<Value, Failed> {
         let (wire, since) = self.connected().await?;
-        self.send_over(&wire, since, command).await
+        let reply = self.send_over(&wire, since, command).await;
+        reply.map_err(Failed::after_sending)
     }
 
     /// Sends several commands at once. What the server refuses comes as a value.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::connection::Connection;
+use super::connection::{Connection, Failed};
 
 /// Joins the shared pieces and one operation at compile time.
 macro_rules! script {
@@ -19,10 +19,12 @@ macro_rules! script {
 pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| script!("acquire.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
+pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));
 pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("expire.lua"));
 pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!("give_back.lua"));
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.lua"));
 pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
+pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script!("repair.lua"));
 pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rate.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
 
@@ -53,12 +55,12 @@ impl Script {
         &self,
         connection: &Connection,
         arguments: &Arguments,
-    ) -> Result<Value, RedisError> {
+    ) -> Result<Value, Failed> {
         match connection
             .send(&arguments.command("EVALSHA", &self.sha1))
             .await
         {
-            Err(error) if is_unknown_script(&error) => {
+            Err(failed) if is_unknown_script(&failed.error) => {
                 connection.send(&arguments.command("EVAL", self.text)).await
             }
             reply => reply,
@@ -70,13 +72,13 @@ impl Script {
         &self,
         connection: &Connection,
         arguments: &Arguments,
-    ) -> Result<Value, RedisError> {
+    ) -> Result<Value, Failed> {
         match connection
             .send_once(&arguments.command("EVALSHA", &self.sha1))
             .await
         {
             // It certainly did not run.
-            Err(error) if is_unknown_script(&error) => {
+            Err(failed) if is_unknown_script(&failed.error) => {
                 connection
                     .send_once(&arguments.command("EVAL", self.text))
                     .await
