@@ -21,10 +21,15 @@ use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// What the README promises to be enough.
-const ENOUGH: &str = "on >secret resetkeys ~ratelimit:* ~{ratelimit:* resetchannels -@all +evalsha +eval +time +hmget \
-    +hset +hsetnx +persist +get +set +incrby +exists +zadd +zrem +zscore +zrange +zrangebyscore +zremrangebyscore \
-    +zremrangebyrank +unlink +pttl +pexpire +ping";
+/// What the README says is enough.
+fn enough() -> String {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme
+        .split_once("ACL SETUSER limiter ")
+        .expect("the README has the permissions");
+    let (rules, _) = rest.split_once("```").expect("a whole block");
+    rules.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 fn allow(server: &RedisServer, rules: &str) {
     let mut command = vec!["ACL", "SETUSER", "limiter"];
@@ -155,10 +160,11 @@ fn say(error: Error) -> String {
 #[tokio::test]
 async fn the_permissions_in_the_readme_are_enough_and_none_too_many() {
     let server = RedisServer::start();
-    allow(&server, ENOUGH);
+    allow(&server, &enough());
     everything(&server).await.unwrap();
-    for command in ENOUGH.split(' ').filter(|rule| rule.starts_with('+')) {
-        let without: Vec<&str> = ENOUGH.split(' ').filter(|rule| *rule != command).collect();
+    let enough = enough();
+    for command in enough.split(' ').filter(|rule| rule.starts_with('+')) {
+        let without: Vec<&str> = enough.split(' ').filter(|rule| *rule != command).collect();
         allow(&server, &without.join(" "));
         let missed = everything(&server).await;
         println!("without {command}: {missed:?}");
@@ -169,7 +175,7 @@ async fn the_permissions_in_the_readme_are_enough_and_none_too_many() {
 #[tokio::test]
 async fn a_user_who_may_call_no_script_is_rejected() {
     let server = RedisServer::start();
-    allow(&server, &ENOUGH.replace("+evalsha ", ""));
+    allow(&server, &enough().replace("+evalsha ", ""));
     let store = store(&server);
     store.ping().await.unwrap();
     let limiter = RateLimiter::new(&store, "ratelimit:orders").unwrap();
@@ -187,14 +193,14 @@ async fn a_user_who_may_call_no_script_is_rejected() {
     );
 
     // Granted at run time, it works at once.
-    allow(&server, ENOUGH);
+    allow(&server, &enough());
     assert_eq!(ask(&deny).await, (StatusCode::OK, Source::Store));
 }
 
 #[tokio::test]
 async fn a_wrong_password_is_rejected() {
     let server = RedisServer::start();
-    allow(&server, ENOUGH);
+    allow(&server, &enough());
     let wrong = format!("redis://limiter:wrong@127.0.0.1:{}/", server.port());
     let store = RedisStore::open(wrong)
         .unwrap()
