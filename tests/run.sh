@@ -10,18 +10,27 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--help] [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--long] [--help] [-- ARGS...]
 
 Runs all tests, doctests included. ARGS are passed on to `cargo test`:
     tests/run.sh -- --test layer
     tests/run.sh -- -- --nocapture
 
 Options:
-    -h, --help    print this text
+    --redisson         then the tests against the real Redisson, too: they need a JDK and Maven, which are installed
+                       with apt-get if missing, and bring in Redisson's jars from the Maven repository
+    --redisson-only    those tests alone
+    --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds
+    -h, --help         print this text
 
 Environment:
     REDIS_SERVER_BIN    the server to test against (default: redis-server on PATH, installed with apt-get if missing);
                         another Redis version or valkey-server will do
+    TOWER_RATELIMIT_SEED, _STEPS, _FLEET_SECONDS
+                        the random steps against Redisson begin with this seed (a failing run prints its own), are so
+                        many; so long the fleet saturates its limits
+    TOWER_RATELIMIT_REDISSON_VERSIONS
+                        which versions of Redisson (default: 4.7.0 3.27.2)
     CI                  if set and not empty, Cargo.lock must be up to date (--locked)
 USAGE
 }
@@ -55,8 +64,21 @@ install_server() {
     command -v redis-server >/dev/null || no_server
 }
 
+everything=1 redisson='' long=''
 while (($# > 0)); do
     case $1 in
+        --redisson)
+            redisson=1
+            shift
+            ;;
+        --redisson-only)
+            redisson=1 everything=''
+            shift
+            ;;
+        --long)
+            long=1
+            shift
+            ;;
         -h | --help)
             usage
             exit 0
@@ -88,5 +110,28 @@ if [[ -n ${CI:-} ]]; then
     cargo_args+=(--locked)
 fi
 
-# The last command, and in no pipe: its output and its exit status are those of this script.
-exec cargo test "${cargo_args[@]}" "$@"
+if [[ -z $redisson ]]; then
+    # The last command, and in no pipe: its output and its exit status are those of this script.
+    exec cargo test "${cargo_args[@]}" "$@"
+fi
+
+# Before the first test, so that a missing JDK fails at once.
+export TOWER_RATELIMIT_REDISSON_VERSIONS=${TOWER_RATELIMIT_REDISSON_VERSIONS:-4.7.0 3.27.2}
+TOWER_RATELIMIT_REDISSON_HOME=${CARGO_TARGET_DIR:-$PWD/target}/redisson
+export TOWER_RATELIMIT_REDISSON_HOME
+read -ra versions <<<"$TOWER_RATELIMIT_REDISSON_VERSIONS"
+tests/redisson/prepare.sh "$TOWER_RATELIMIT_REDISSON_HOME" "${versions[@]}"
+if [[ -n $long ]]; then
+    export TOWER_RATELIMIT_STEPS=${TOWER_RATELIMIT_STEPS:-100000}
+    export TOWER_RATELIMIT_FLEET_SECONDS=${TOWER_RATELIMIT_FLEET_SECONDS:-60}
+fi
+
+if [[ -n $everything ]]; then
+    cargo test "${cargo_args[@]}" "$@"
+    set --
+fi
+# One after the other, as each is to have the machine for itself; and with the figures that they print.
+if (($# == 0)); then
+    set -- -- --test-threads=1 --nocapture
+fi
+exec cargo test "${cargo_args[@]}" --test redisson "$@"

@@ -1,0 +1,427 @@
+//! Random sequences of steps on one limiter.
+
+use std::fmt;
+
+use super::model::{Condition, Generation, Limit};
+
+/// SplitMix64: small, and the same sequence for a seed on every machine and in every version.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub fn percent(&mut self, chance: usize) -> bool {
+        self.below(100) < chance
+    }
+
+    pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
+    }
+
+    pub fn within(&mut self, from: i64, to: i64) -> i64 {
+        from + self.below((to - from + 1) as usize) as i64
+    }
+}
+
+/// Who does a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// One of two Redisson instances, perhaps of two versions
+    Java(usize),
+    /// 0 has a client id of its own, 1 that of the first Redisson instance
+    Rust(usize),
+    /// A server that evicts a key
+    Redis,
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Acquire(i64),
+    /// So many acquires of one permit, a millisecond apart
+    Burst(i64),
+    /// The actor's last acquire comes again, byte for byte
+    Resend,
+    /// By the receipt of the actor's last grant
+    GiveBack,
+    Available,
+    TrySetRate(Limit),
+    /// Redisson's older form, which says nothing of the state
+    SetRate(Limit),
+    /// setRate(args), with or without keepState
+    Set(Limit, bool),
+    /// updateRate(args), with or without keepState
+    Update(Limit, bool),
+    Release(i64),
+    Config,
+    Expire(i64, Condition),
+    ClearExpire,
+    Life,
+    Delete,
+    Exists,
+    /// To the other name
+    Rename,
+    LoseValue(bool),
+    LoseLog(bool),
+}
+
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub actor: Actor,
+    /// Which of the two names
+    pub on: usize,
+    /// Milliseconds since the case began
+    pub at: i64,
+    pub op: Op,
+}
+
+#[derive(Clone)]
+pub struct Case {
+    pub seed: u64,
+    /// What stands before and behind the unique part of the names
+    pub names: (&'static str, &'static str),
+    /// Which of the versions the two Redisson instances have
+    pub versions: [usize; 2],
+    /// How far each clock is off: two of Java, two of Rust
+    pub skews: [i64; 4],
+    pub steps: Vec<Step>,
+    /// Whether nothing that happens may disturb Java
+    pub is_peer: bool,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            names,
+            versions,
+            skews,
+            steps,
+            ..
+        } = self;
+        writeln!(f, "names {names:?}, versions {versions:?}, skews {skews:?}")?;
+        for (number, Step { actor, on, at, op }) in steps.iter().enumerate() {
+            writeln!(f, "{number:>3}  {at:>6} ms  name {on}  {actor:?}  {op:?}")?;
+        }
+        Ok(())
+    }
+}
+
+const HOUR: i64 = 3_600_000;
+
+impl Case {
+    /// `generations` are those of the versions in this run.
+    pub fn random(seed: u64, generations: &[Generation]) -> Self {
+        let mut random = Random::new(seed);
+        let random = &mut random;
+        let versions = [
+            random.below(generations.len()),
+            random.below(generations.len()),
+        ];
+        let names = random.of(&[
+            ("", ""),
+            ("svc{", "}:api"),
+            ("", ":ключ/é"),
+            ("a b\"\\", "{t}"),
+        ]);
+        let skews = if random.percent(70) {
+            [0; 4]
+        } else {
+            [0; 4].map(|_: i64| random.of(&[0, 5, -5, 50, -300, 1000, -7000]))
+        };
+        let temper = Temper {
+            per_client: random.percent(40),
+            keep_alive: random.percent(40),
+            // Java's release and what is no number of permits spoil the books; most cases do without.
+            releases: random.percent(35),
+            odd_permits: random.percent(10),
+            losses: random.percent(35),
+            many: random.percent(8),
+            interval: random.of(&[5, 200, 1000, 1000, 3000]),
+        };
+        let mut at = 0;
+        let mut steps = Vec::new();
+        for number in 0..random.within(5, 60) {
+            at += if temper.many && random.percent(30) {
+                // Many entries have expired, and the newest have not.
+                temper.interval - random.within(1, 100)
+            } else {
+                random.of(&[
+                    0, 0, 0, 0, 0, 1, 3, 7, 50, 50, 200, 200, 500, 999, 1000, 1001, 3000,
+                ])
+            };
+            let step = temper.step(random, number, at);
+            if supports(&step, generations, versions) {
+                if let Op::Burst(count) = step.op {
+                    at += count;
+                }
+                steps.push(step);
+            }
+        }
+        Self {
+            seed,
+            names,
+            versions,
+            skews,
+            steps,
+            is_peer: false,
+        }
+    }
+}
+
+impl Case {
+    /// What random cases show too seldom.
+    pub fn fixed(generations: &[Generation]) -> Vec<Self> {
+        let (java, rust) = (Actor::Java(0), Actor::Rust(0));
+        let limit = |rate| Limit {
+            rate,
+            interval: 1000,
+            keep_alive: Some(0),
+            ..Limit::default()
+        };
+        let case = |steps: &[(i64, Actor, Op)]| Self {
+            seed: 0,
+            names: ("", ""),
+            versions: [0; 2],
+            skews: [0; 4],
+            is_peer: false,
+            steps: steps
+                .iter()
+                .map(|(at, actor, op)| Step {
+                    actor: *actor,
+                    on: 0,
+                    at: *at,
+                    op: op.clone(),
+                })
+                .collect(),
+        };
+        let mut cases = vec![
+            // An entry of no permits has expired, and nothing else has.
+            case(&[
+                (0, java, Op::TrySetRate(limit(5))),
+                (0, java, Op::Acquire(0)),
+                (900, java, Op::Acquire(1)),
+                (1100, rust, Op::Acquire(1)),
+                (1100, java, Op::Acquire(4)),
+            ]),
+            // More is in use than the limit allows.
+            case(&[
+                (0, rust, Op::TrySetRate(limit(5))),
+                (0, java, Op::Acquire(5)),
+                (10, rust, Op::Update(limit(2), true)),
+                (10, rust, Op::Available),
+                (10, java, Op::Available),
+                (10, java, Op::Acquire(1)),
+                (1000, java, Op::Acquire(2)),
+            ]),
+            // Redisson's release credits what it leaves in the log: value is above the rate when that expires.
+            case(&[
+                (0, java, Op::TrySetRate(limit(5))),
+                (0, java, Op::Acquire(3)),
+                (900, java, Op::Acquire(1)),
+                (900, java, Op::Release(4)),
+                (910, rust, Op::Update(limit(6), true)),
+                (1001, java, Op::Available),
+                (1001, rust, Op::Acquire(1)),
+                (1001, java, Op::Acquire(6)),
+            ]),
+            // Value is evicted, then the log.
+            case(&[
+                (0, rust, Op::TrySetRate(limit(5))),
+                (0, java, Op::Acquire(2)),
+                (1, Actor::Redis, Op::LoseValue(false)),
+                (1, rust, Op::Acquire(4)),
+                (2, java, Op::Acquire(2)),
+                (3, Actor::Redis, Op::LoseLog(false)),
+                (3, rust, Op::Acquire(2)),
+                (4, java, Op::Acquire(2)),
+            ]),
+            // Many have expired, and the newest has not.
+            case(&[
+                (0, java, Op::TrySetRate(limit(600))),
+                (0, java, Op::Burst(250)),
+                (1200, rust, Op::Acquire(1)),
+                (1200, java, Op::Available),
+                (1200, rust, Op::Available),
+            ]),
+        ];
+        // Redisson leaves value and log behind, and the limiter that gets their name must not inherit them.
+        let mut renamed = case(&[
+            (0, java, Op::TrySetRate(limit(5))),
+            (0, java, Op::Acquire(2)),
+            (0, java, Op::Rename),
+            (0, rust, Op::Rename),
+            (0, rust, Op::Acquire(5)),
+        ]);
+        renamed.steps[3].on = 1;
+        cases.push(renamed);
+        for case in &mut cases {
+            case.steps
+                .retain(|step| supports(step, generations, [0; 2]));
+        }
+        cases
+    }
+
+    /// Java acquires beside Rust, which lowers rates, gives back, and whose scores run ahead as those of leases do.
+    pub fn peer(seed: u64, generations: &[Generation]) -> Self {
+        let mut case = Self::random(seed, generations);
+        let mut random = Random::new(!seed);
+        let interval = random.of(&[200, 1000, 3000]);
+        case.is_peer = true;
+        case.skews = [
+            0,
+            0,
+            random.of(&[0, interval / 10]),
+            random.of(&[0, interval / 10]),
+        ];
+        for step in &mut case.steps {
+            step.on = 0;
+            if let Op::TrySetRate(limit) | Op::Set(limit, _) | Op::Update(limit, _) = &mut step.op {
+                limit.per_client = false;
+                limit.interval = interval;
+            }
+        }
+        case.steps.retain(|step| match step.actor {
+            Actor::Java(_) => match step.op {
+                Op::Acquire(permits) => permits > 0,
+                _ => matches!(step.op, Op::Available | Op::Config | Op::Life),
+            },
+            Actor::Rust(_) => !matches!(step.op, Op::Delete | Op::Rename),
+            Actor::Redis => false,
+        });
+        case
+    }
+}
+
+/// What one case is inclined to.
+#[derive(Clone, Copy, Debug)]
+struct Temper {
+    per_client: bool,
+    keep_alive: bool,
+    releases: bool,
+    odd_permits: bool,
+    losses: bool,
+    /// Hundreds of entries
+    many: bool,
+    interval: i64,
+}
+
+impl Temper {
+    fn step(self, random: &mut Random, number: i64, at: i64) -> Step {
+        let actor = if random.percent(50) {
+            Actor::Java(random.below(2))
+        } else {
+            Actor::Rust(usize::from(random.percent(30)))
+        };
+        let on = usize::from(random.percent(12));
+        let step = |op| Step { actor, on, at, op };
+        if number == 0 && random.percent(90) {
+            return Step {
+                on: 0,
+                ..step(Op::TrySetRate(self.limit(random)))
+            };
+        }
+        let permits = |random: &mut Random| {
+            let java = matches!(actor, Actor::Java(_));
+            match random.below(10) {
+                0 if self.odd_permits && java => random.of(&[0, 0, -1, -3]),
+                0 if self.odd_permits => 0,
+                0..5 => 1,
+                _ => random.within(1, 9),
+            }
+        };
+        match random.below(104) {
+            52..56 => step(Op::Resend),
+            56..59 if matches!(actor, Actor::Rust(_)) => step(Op::GiveBack),
+            56..66 => step(Op::Available),
+            66..71 => step(Op::TrySetRate(self.limit(random))),
+            71..76 if self.releases => step(Op::Release(random.within(0, 6))),
+            76 => step(Op::SetRate(self.limit(random))),
+            77 => step(Op::Set(self.limit(random), random.percent(50))),
+            78..82 => step(Op::Update(self.limit(random), random.percent(70))),
+            82 | 83 => step(Op::Config),
+            84..87 => {
+                let condition = random.of(&[
+                    Condition::Always,
+                    Condition::IfSet,
+                    Condition::IfNotSet,
+                    Condition::IfGreater,
+                    Condition::IfLess,
+                ]);
+                // Two of a case are never so near that the time between them decides which is the longer.
+                step(Op::Expire(
+                    HOUR + number * 120_000 + random.of(&[0, 4 * HOUR]),
+                    condition,
+                ))
+            }
+            87 => step(Op::ClearExpire),
+            88 => step(Op::Life),
+            89 => step(Op::Exists),
+            90 => step(Op::Delete),
+            91 => step(Op::Rename),
+            92..96 if self.losses => {
+                let lost = if random.percent(50) {
+                    Op::LoseValue
+                } else {
+                    Op::LoseLog
+                };
+                Step {
+                    actor: Actor::Redis,
+                    ..step(lost(self.per_client))
+                }
+            }
+            96..99 if self.many => step(Op::Burst(random.within(150, 250))),
+            // Half of all steps, and those that a case does without.
+            _ => step(Op::Acquire(permits(random))),
+        }
+    }
+
+    fn limit(self, random: &mut Random) -> Limit {
+        Limit {
+            rate: if self.many {
+                random.within(500, 600)
+            } else {
+                random.within(1, 10)
+            },
+            // A changed interval is a case of its own.
+            interval: if random.percent(85) {
+                self.interval
+            } else {
+                random.of(&[5, 200, 1000, 3000])
+            },
+            per_client: self.per_client != random.percent(4),
+            keep_alive: Some(if self.keep_alive && random.percent(80) {
+                3 * HOUR + 60_000
+            } else {
+                0
+            }),
+            ttl: None,
+        }
+    }
+}
+
+fn supports(step: &Step, generations: &[Generation], versions: [usize; 2]) -> bool {
+    let java = match step.actor {
+        Actor::Java(instance) => generations[versions[instance]],
+        Actor::Rust(_) => {
+            // Ours is the newer form, and keeps the state only of a limit that is there.
+            return !matches!(step.op, Op::SetRate(_) | Op::Set(_, true));
+        }
+        Actor::Redis => return true,
+    };
+    java == Generation::KeepsAlive
+        || !matches!(step.op, Op::Set(..) | Op::Update(..) | Op::Release(_))
+}

@@ -1,0 +1,98 @@
+//! One limit for Java and Rust, tested with the real Redisson: `tests/run.sh --redisson`, see `README.md` beside this.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unreachable,
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test helper fails the test by panicking, and the figures of a run are worth printing"
+)]
+
+mod case;
+mod deviations;
+mod fleet;
+mod java_side;
+mod model;
+mod oracle;
+mod ours;
+mod raw;
+mod rust_side;
+mod sequence;
+#[path = "../support/mod.rs"]
+mod support;
+mod worker;
+
+use std::{
+    env,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use self::{case::Case, model::Generation, sequence::Stage};
+
+/// A number from the environment.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    match env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Another one for each run.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_millis() as u64 * 1_000_000
+}
+
+/// Fewer steps need not show every deviation.
+const ENOUGH: u64 = 10_000;
+
+#[test]
+fn java_and_rust_share_a_limit() {
+    let versions = oracle::versions();
+    let steps = setting("TOWER_RATELIMIT_STEPS", ENOUGH);
+    let seed = setting("TOWER_RATELIMIT_SEED", fresh_seed());
+    println!("Redisson {versions:?}, {steps} steps, TOWER_RATELIMIT_SEED={seed}");
+    let mut stage = Stage::new(&versions);
+    let began = Instant::now();
+    let mut cases = 0;
+    for case in Case::fixed(stage.generations()) {
+        stage.must_pass(&case);
+    }
+    while stage.steps < steps {
+        let case = Case::random(seed.wrapping_add(cases), stage.generations());
+        stage.must_pass(&case);
+        cases += 1;
+    }
+    println!(
+        "{} steps in {cases} cases without a difference, {:?}; wanted deviations:",
+        stage.steps,
+        began.elapsed()
+    );
+    stage.tally.print();
+    // The newest version alone has all that the list speaks of.
+    if stage.steps >= ENOUGH && stage.generations().contains(&Generation::KeepsAlive) {
+        let missing = stage.tally.missing();
+        assert!(missing.is_empty(), "no step has shown these: {missing:?}");
+    }
+}
+
+/// Lowered rates, permits given back, scores ahead of the time: Java beside them neither throws nor loses permits.
+#[test]
+fn a_java_peer_is_not_disturbed() {
+    let seed = setting("TOWER_RATELIMIT_SEED", fresh_seed());
+    let steps = setting("TOWER_RATELIMIT_STEPS", ENOUGH).div_ceil(5);
+    println!("{steps} steps, TOWER_RATELIMIT_SEED={seed}");
+    let mut stage = Stage::new(&oracle::versions());
+    let mut cases = 0;
+    while stage.steps < steps {
+        let case = Case::peer(seed.wrapping_add(cases), stage.generations());
+        stage.must_pass(&case);
+        cases += 1;
+    }
+    println!("{} steps in {cases} cases", stage.steps);
+}

@@ -1,0 +1,460 @@
+//! What this crate does to the keys of a limiter: the Rust half of the model, written from the headers in `lua/`.
+//!
+//! Every place where it does other than Redisson names the deviation.
+
+use std::collections::BTreeSet;
+
+use super::{
+    deviations::Deviation,
+    model::{Caller, Limit, Outcome, Pair, Reply, State},
+};
+
+/// Entries that a call may remove beyond those it needs.
+const PAGE: i64 = 100;
+
+/// The deviations that were at work in a step.
+pub type Marks = BTreeSet<Deviation>;
+
+impl Pair {
+    fn newest(&self) -> Option<i64> {
+        self.log.last().map(|entry| entry.score)
+    }
+
+    /// SET with KEEPTTL.
+    fn keep(&mut self, value: i64, marks: &mut Marks) {
+        if self.value_ttl.is_some() {
+            marks.insert(Deviation::TtlKept);
+        }
+        self.value = Some(value);
+    }
+
+    fn live(&mut self, now: i64, interval: i64) -> i64 {
+        self.log.retain(|entry| entry.score > now - interval);
+        self.sum()
+    }
+
+    /// Brings value and log into agreement; the permits left.
+    fn agree(&mut self, limit: &Limit, now: i64, marks: &mut Marks) -> i64 {
+        let (rate, interval) = (limit.rate, limit.interval);
+        match (self.newest(), self.value) {
+            (Some(newest), _) if newest + interval <= now => {
+                marks.insert(Deviation::WholeLog);
+                self.log.clear();
+                rate
+            }
+            (Some(_), Some(value)) if value <= rate => value,
+            (Some(_), lost) => {
+                marks.insert(if lost.is_none() {
+                    Deviation::LostValue
+                } else {
+                    Deviation::Clamp
+                });
+                rate - self.live(now, interval)
+            }
+            (None, Some(value)) if value < rate => {
+                marks.insert(Deviation::NilHeal);
+                let mut left = rate - value;
+                while left > 0 {
+                    let part = left.min(u32::MAX.into());
+                    self.add(now, part, None);
+                    left -= part;
+                }
+                value
+            }
+            (None, Some(value)) if value > rate => {
+                marks.insert(Deviation::Clamp);
+                rate
+            }
+            (None, _) => rate,
+        }
+    }
+
+    /// Credits what has expired, the oldest first, until `enough` is left or the budget is spent.
+    fn credit(
+        &mut self,
+        limit: &Limit,
+        now: i64,
+        value: i64,
+        until: (i64, i64),
+        marks: &mut Marks,
+    ) -> i64 {
+        let (enough, mut budget) = until;
+        let mut value = value;
+        while value < enough && budget > 0 {
+            // A page at a time, as the budget is looked at between pages only.
+            let size = budget.min(PAGE) as usize;
+            let expired = self
+                .log
+                .iter()
+                .take_while(|entry| entry.score <= now - limit.interval);
+            let page = expired.take(size).count();
+            for entry in self.log.drain(..page) {
+                value += entry.permits;
+                if entry.permits == 0 {
+                    marks.insert(Deviation::ZeroEntries);
+                } else {
+                    budget -= 1;
+                }
+            }
+            if page < size {
+                break;
+            }
+        }
+        if self
+            .log
+            .first()
+            .is_some_and(|entry| entry.score <= now - limit.interval)
+        {
+            marks.insert(Deviation::BoundedSweep);
+        }
+        if value > limit.rate {
+            marks.insert(Deviation::Clamp);
+            value = limit.rate - self.live(now, limit.interval);
+        }
+        value
+    }
+
+    /// Grants each caller in turn that fits; the permits left are wanted exactly. Also returns those.
+    fn take(
+        &mut self,
+        limit: &Limit,
+        now: i64,
+        asks: &[Ask],
+        marks: &mut Marks,
+    ) -> (Vec<bool>, i64) {
+        let asked =
+            |(permits, member): &&Ask| *permits <= limit.rate || self.holds(member.as_ref());
+        let wanted: i64 = asks.iter().filter(asked).map(|ask| ask.0).sum();
+        if wanted == 0 {
+            return (vec![false; asks.len()], 0);
+        }
+        let mut value = self.agree(limit, now, marks);
+        if !self.log.is_empty() {
+            let budget = (wanted + (-value).max(0) + 1).max(wanted + PAGE);
+            value = self.credit(limit, now, value, (i64::MAX, budget), marks);
+        }
+        let granted = asks.iter().map(|(permits, member)| {
+            if self.holds(member.as_ref()) {
+                marks.insert(Deviation::Resend);
+                return true;
+            }
+            let fits = *permits <= limit.rate && value >= *permits;
+            if fits {
+                self.add(now, *permits, member.clone());
+                value -= permits;
+            }
+            fits
+        });
+        let granted = granted.collect();
+        self.keep(value, marks);
+        (granted, value)
+    }
+}
+
+/// Permits that are asked for, and the member where it is known.
+pub type Ask = (i64, Option<Vec<u8>>);
+
+impl State {
+    /// One call for several callers, none of whom waits in line: who is granted.
+    pub fn our_call(&mut self, client: &str, now: i64, asks: &[Ask]) -> Vec<bool> {
+        let limit = self.limit.clone().expect("a limit is set");
+        let mut marks = Marks::new();
+        let granted = self.pair(client).take(&limit, now, asks, &mut marks).0;
+        self.our_keep_alive(client, &mut marks);
+        granted
+    }
+
+    /// One caller's acquire, with the permits left wanted exactly: what `RateLimiter` sends.
+    pub fn our_acquire(&mut self, caller: &Caller, permits: i64, marks: &mut Marks) -> Outcome {
+        if permits == 0 {
+            marks.insert(Deviation::NoPermits);
+            return Reply::NoPermits.into();
+        }
+        let Some(limit) = self.limit.clone() else {
+            return Reply::NotInitialized.into();
+        };
+        // More than the rate only if it was granted before the limit was lowered.
+        if permits > limit.rate && !self.pair(&caller.client).holds(caller.member.as_ref()) {
+            marks.insert(Deviation::AboveRate);
+            return Reply::NeverGranted.into();
+        }
+        let now = caller.now;
+        let pair = self.pair(&caller.client);
+        let (granted, value) = pair.take(&limit, now, &[(permits, caller.member.clone())], marks);
+        let (reply, wait) = if granted[0] {
+            (Reply::Granted, None)
+        } else if permits > limit.rate {
+            marks.insert(Deviation::AboveRate);
+            (Reply::NeverGranted, None)
+        } else {
+            marks.insert(Deviation::ExactWait);
+            let mut need = permits - value;
+            let mut due = now - limit.interval;
+            for entry in &pair.log {
+                if need <= 0 {
+                    break;
+                }
+                due = entry.score;
+                need -= entry.permits;
+            }
+            (Reply::Denied, Some(due + limit.interval - now))
+        };
+        let reset = pair
+            .newest()
+            .map_or(0, |newest| newest + limit.interval - now);
+        self.our_keep_alive(&caller.client, marks);
+        Outcome {
+            reply,
+            // Waits and times in the past are told as none.
+            wait: wait.map(|wait| wait.max(0)),
+            remaining: Some(value.max(0)),
+            reset: Some(reset.max(0)),
+        }
+    }
+
+    pub fn our_available(&mut self, caller: &Caller, marks: &mut Marks) -> Reply {
+        let Some(limit) = self.limit.clone() else {
+            return Reply::NotInitialized;
+        };
+        let pair = self.pair(&caller.client);
+        let mut value = pair.agree(&limit, caller.now, marks);
+        // Also where all that was there has just been unlinked.
+        let unused = pair.value.is_none() && pair.log.is_empty();
+        if !pair.log.is_empty() {
+            value = pair.credit(&limit, caller.now, value, (i64::MAX, i64::MAX), marks);
+        }
+        if unused {
+            marks.insert(Deviation::ReadWritesNothing);
+        } else {
+            pair.keep(value, marks);
+        }
+        marks.insert(Deviation::ReadKeepsAlive);
+        self.our_keep_alive(&caller.client, marks);
+        if value < 0 {
+            marks.insert(Deviation::ReadAtLeastZero);
+        }
+        Reply::Number(value.max(0))
+    }
+
+    pub fn our_try_set_rate(&mut self, client: &str, limit: &Limit, marks: &mut Marks) -> Reply {
+        if self.limit.is_some() {
+            marks.insert(Deviation::SetRateOnce);
+            return Reply::Flag(false);
+        }
+        self.limit = Some(limit.clone());
+        self.our_written(client, marks);
+        Reply::Flag(true)
+    }
+
+    pub fn our_set_rate(
+        &mut self,
+        caller: &Caller,
+        limit: &Limit,
+        how: (bool, bool),
+        marks: &mut Marks,
+    ) -> Reply {
+        let (keep, must_exist) = how;
+        let old = self.limit.clone();
+        if must_exist && old.is_none() {
+            return Reply::Flag(false);
+        }
+        self.limit = Some(Limit {
+            ttl: old.as_ref().and_then(|old| old.ttl),
+            ..limit.clone()
+        });
+        let same_type = old
+            .as_ref()
+            .is_some_and(|old| old.per_client == limit.per_client);
+        let pair = self.pair(&caller.client);
+        if keep && same_type {
+            let old = old.as_ref();
+            let shifted = pair
+                .value
+                .zip(old.filter(|old| old.interval == limit.interval));
+            if let Some((value, old)) = shifted {
+                if pair
+                    .log
+                    .first()
+                    .is_some_and(|oldest| oldest.score <= caller.now - limit.interval)
+                {
+                    marks.insert(Deviation::SetRateSweepsLater);
+                }
+                if value + pair.sum() != old.rate {
+                    marks.insert(Deviation::DriftStays);
+                }
+                let value = value + limit.rate - old.rate;
+                if value < 0 {
+                    marks.insert(Deviation::LoweredRate);
+                }
+                pair.keep(value, marks);
+            } else {
+                let live = pair.live(caller.now, limit.interval);
+                if live > limit.rate {
+                    marks.insert(Deviation::LoweredRate);
+                }
+                if live > 0 {
+                    pair.keep(limit.rate - live, marks);
+                } else {
+                    marks.insert(Deviation::WholeLog);
+                    pair.clear();
+                }
+            }
+        } else {
+            pair.clear();
+        }
+        if old.is_some_and(|old| old.per_client != limit.per_client) {
+            for (id, pair) in &mut self.pairs {
+                if id.is_empty() || *id == caller.client {
+                    pair.clear();
+                }
+            }
+        }
+        self.tidy();
+        self.our_written(&caller.client, marks);
+        if must_exist {
+            Reply::Flag(true)
+        } else {
+            Reply::Done
+        }
+    }
+
+    /// The permits that were given back.
+    pub fn our_release(&mut self, caller: &Caller, permits: i64, marks: &mut Marks) -> Reply {
+        if permits == 0 {
+            marks.insert(Deviation::NoPermits);
+            return Reply::NoPermits;
+        }
+        let Some(limit) = self.limit.clone() else {
+            return Reply::NotInitialized;
+        };
+        marks.insert(Deviation::ReleaseShrinks);
+        let pair = self.pair(&caller.client);
+        let mut value = pair.agree(&limit, caller.now, marks);
+        if !pair.log.is_empty() {
+            value = pair.credit(&limit, caller.now, value, (i64::MAX, i64::MAX), marks);
+        }
+        let (mut given, mut whole) = (0, 0);
+        while given < permits && !pair.log.is_empty() {
+            let left = permits - given;
+            // Those that go whole are removed a page at a time, after the one that shrinks.
+            let alone = pair.log.len() == 1 && whole % PAGE == 0;
+            let oldest = &mut pair.log[0];
+            if oldest.permits <= left {
+                given += oldest.permits;
+                whole += 1;
+                pair.log.remove(0);
+            } else {
+                if alone {
+                    // Taken out and put back: for a moment the set was gone, and its TTL with it.
+                    pair.log_ttl = None;
+                }
+                oldest.permits -= left;
+                if let Some(member) = &mut oldest.member {
+                    let count = member.len() - 4;
+                    member[count..].copy_from_slice(&(oldest.permits as u32).to_le_bytes());
+                }
+                given = permits;
+                pair.sort();
+            }
+        }
+        value = if pair.log.is_empty() {
+            limit.rate
+        } else {
+            value + given
+        };
+        pair.keep(value, marks);
+        self.our_keep_alive(&caller.client, marks);
+        Reply::Number(given)
+    }
+
+    /// By the member that the acquire was sent with.
+    pub fn our_give_back(&mut self, caller: &Caller, marks: &mut Marks) -> Reply {
+        let limit = self.limit.clone();
+        let pair = self.pair(&caller.client);
+        let Some(place) = pair
+            .log
+            .iter()
+            .position(|entry| entry.member == caller.member)
+        else {
+            return Reply::Done;
+        };
+        marks.insert(Deviation::GiveBack);
+        let permits = pair.log.remove(place).permits;
+        let Some(limit) = limit else {
+            // Nobody knows the rate: whoever sets it finds value and log in agreement, or counts the log.
+            pair.value = pair.value.map(|value| value + permits);
+            self.tidy();
+            return Reply::Done;
+        };
+        let value = if pair.log.is_empty() {
+            limit.rate
+        } else {
+            pair.value = pair.value.map(|value| value + permits);
+            pair.agree(&limit, caller.now, marks)
+        };
+        pair.keep(value, marks);
+        self.our_keep_alive(&caller.client, marks);
+        Reply::Done
+    }
+
+    /// The times to live after a limit was written.
+    fn our_written(&mut self, client: &str, marks: &mut Marks) {
+        let Some(limit) = &mut self.limit else { return };
+        if limit.keep_alive.unwrap_or(0) > 0 {
+            marks.insert(Deviation::SetRateKeepsAlive);
+            self.our_keep_alive(client, marks);
+        } else {
+            marks.insert(Deviation::SetRatePersists);
+            limit.ttl = None;
+            let pair = self.pair(client);
+            (pair.value_ttl, pair.log_ttl) = (None, None);
+        }
+    }
+
+    fn our_keep_alive(&mut self, client: &str, marks: &mut Marks) {
+        self.tidy();
+        let Some(limit) = self.limit.clone() else {
+            return;
+        };
+        let field = limit.keep_alive.unwrap_or(0);
+        let pair = self.pair(client);
+        let ttl = if field > 0 {
+            let life = limit.interval + limit.interval / 10;
+            let enough = (field / 2).max(life);
+            let short =
+                |exists: bool, ttl: Option<i64>| !exists || ttl.is_none_or(|ttl| ttl < enough);
+            if short(true, limit.ttl)
+                || short(pair.value.is_some(), pair.value_ttl)
+                || short(!pair.log.is_empty(), pair.log_ttl)
+            {
+                Some(field.max(life))
+            } else {
+                marks.insert(Deviation::KeepAliveRenewed);
+                None
+            }
+        } else {
+            limit.ttl
+        };
+        if ttl.is_some() {
+            (pair.value_ttl, pair.log_ttl) = (ttl, ttl);
+            if let Some(limit) = &mut self.limit {
+                limit.ttl = ttl;
+            }
+        }
+        self.tidy();
+    }
+}
+
+/// The five keys of the caller; of limits per client, those of others stay behind.
+pub fn our_rename(world: &mut [State; 2], from: usize, client: &str, marks: &mut Marks) -> Reply {
+    let Some(limit) = world[from].limit.take() else {
+        return Reply::NoSuchKey;
+    };
+    marks.insert(Deviation::RenameWhole);
+    for id in ["", client] {
+        let pair = world[from].pairs.remove(id).unwrap_or_default();
+        world[1 - from].pairs.insert(id.to_owned(), pair);
+    }
+    world[1 - from].limit = Some(limit);
+    Reply::Done
+}

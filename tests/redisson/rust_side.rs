@@ -1,0 +1,213 @@
+//! A step as the Rust side does it, through the public API.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::{RedisError, Value};
+use tokio::runtime::{Builder, Runtime};
+use tower_ratelimit::{
+    Decision, Error, ErrorKind, ExpireWhen, Limit, LimitState, ManualClock, RateLimiter, RateType,
+    Receipt, RedisStore, RefusalKind, TimeToLive,
+};
+
+use super::{
+    case::Op,
+    model::{self, Condition, Outcome, Reply},
+};
+
+/// One Rust process, as far as Redis can tell.
+pub struct RustSide {
+    runtime: Runtime,
+    clock: ManualClock,
+    store: RedisStore,
+    limiters: HashMap<String, RateLimiter>,
+    /// Of the last grant
+    receipt: Option<Receipt>,
+}
+
+impl RustSide {
+    pub fn new(url: &str, client: &str) -> Self {
+        let clock = ManualClock::new();
+        let store = RedisStore::open(url)
+            .unwrap()
+            .client_id(client)
+            .unwrap()
+            .client_clock(clock.clone())
+            // A step that took long on a busy machine is no failure.
+            .deadline(Duration::from_secs(20))
+            .response_timeout(Duration::from_secs(20));
+        Self {
+            runtime: Builder::new_current_thread().enable_all().build().unwrap(),
+            clock,
+            store,
+            limiters: HashMap::new(),
+            receipt: None,
+        }
+    }
+
+    pub fn perform(&mut self, names: &[String; 2], on: usize, now: i64, op: &Op) -> Outcome {
+        self.clock.set(Duration::from_millis(now as u64));
+        let limiter = self
+            .limiters
+            .entry(names[on].clone())
+            .or_insert_with(|| RateLimiter::new(&self.store, &names[on]).unwrap())
+            .clone();
+        let outcome =
+            self.runtime
+                .block_on(perform(&limiter, &names[1 - on], op, &mut self.receipt));
+        // Names are used by one case.
+        self.limiters.retain(|name, _| names.contains(name));
+        outcome.unwrap_or_else(|error| failed(&error))
+    }
+}
+
+impl RustSide {
+    /// Lets what goes on in the background go on.
+    pub fn go_on(&self) {
+        self.runtime.block_on(async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        });
+    }
+}
+
+async fn perform(
+    limiter: &RateLimiter,
+    to: &str,
+    op: &Op,
+    receipt: &mut Option<Receipt>,
+) -> Result<Outcome, Error> {
+    let reply = match op {
+        Op::Acquire(permits) => {
+            let permits = u32::try_from(*permits).expect("a case asks Rust for no negative number");
+            let decision = limiter.try_acquire_many(permits).await?;
+            if let Decision::Allow(grant) = &decision {
+                *receipt = grant.receipts().first().cloned();
+            }
+            return Ok(decided(&decision));
+        }
+        Op::GiveBack => {
+            if let Some(receipt) = receipt {
+                limiter.give_back(receipt);
+            }
+            Reply::Done
+        }
+        Op::Available => Reply::Number(limiter.available_permits().await? as i64),
+        Op::TrySetRate(limit) => Reply::Flag(limiter.try_set_rate(wanted(limit)).await?),
+        Op::Config => Reply::Config(limiter.limit().await?.map(|limit| {
+            let per_client = limit.rate_type() == RateType::PerClient;
+            (
+                per_client,
+                limit.permits() as i64,
+                limit.interval().as_millis() as i64,
+            )
+        })),
+        Op::SetRate(limit) | Op::Set(limit, false) => {
+            limiter.set_rate(wanted(limit)).await?;
+            Reply::Done
+        }
+        Op::Update(limit, true) => Reply::Flag(limiter.update_rate(wanted(limit)).await?),
+        Op::Update(limit, false) => Reply::Flag(limiter.reset_rate(wanted(limit)).await?),
+        Op::Release(permits) => Reply::Number(limiter.release(*permits as u32).await? as i64),
+        Op::Expire(ttl, condition) => {
+            let when = match condition {
+                Condition::Always => ExpireWhen::Always,
+                Condition::IfSet => ExpireWhen::Set,
+                Condition::IfNotSet => ExpireWhen::NotSet,
+                Condition::IfGreater => ExpireWhen::Greater,
+                Condition::IfLess => ExpireWhen::Less,
+            };
+            Reply::Flag(
+                limiter
+                    .expire_when(Duration::from_millis(*ttl as u64), when)
+                    .await?,
+            )
+        }
+        Op::ClearExpire => Reply::Flag(limiter.clear_expire().await?),
+        Op::Life => Reply::Life(match limiter.time_to_live().await? {
+            TimeToLive::Missing => -2,
+            TimeToLive::Lasting => -1,
+            TimeToLive::Left(_) => 0,
+        }),
+        Op::Delete => Reply::Flag(limiter.delete().await?),
+        Op::Exists => Reply::Flag(limiter.exists().await?),
+        Op::Rename => match limiter.rename(to).await {
+            Ok(renamed) => {
+                assert_eq!(renamed.name(), to);
+                Reply::Done
+            }
+            Err(error) if error.kind() == ErrorKind::NotInitialized => Reply::NoSuchKey,
+            Err(error) => return Err(error),
+        },
+        _ => unreachable!("no step for Rust: {op:?}"),
+    };
+    Ok(reply.into())
+}
+
+fn wanted(limit: &model::Limit) -> Limit {
+    let interval = Duration::from_millis(limit.interval as u64);
+    let mut wanted = Limit::new(limit.rate as u64, interval);
+    if limit.per_client {
+        wanted = wanted.per_client();
+    }
+    match limit.keep_alive {
+        None | Some(0) => wanted,
+        Some(time) => wanted
+            .keep_alive(Duration::from_millis(time as u64))
+            .unwrap(),
+    }
+}
+
+fn decided(decision: &Decision) -> Outcome {
+    let millis = |time: Duration| Some(time.as_millis() as i64);
+    let state = decision.limits().first();
+    let outcome = Outcome {
+        reply: Reply::Granted,
+        wait: None,
+        remaining: state
+            .and_then(LimitState::remaining)
+            .map(|left| left as i64),
+        reset: state.and_then(|state| millis(state.reset_after())),
+    };
+    match decision {
+        Decision::Allow(_) => outcome,
+        Decision::Deny(refusal) if refusal.kind() == RefusalKind::AboveRate => {
+            Reply::NeverGranted.into()
+        }
+        Decision::Deny(refusal) => Outcome {
+            reply: Reply::Denied,
+            wait: refusal.retry_after().and_then(millis),
+            ..outcome
+        },
+    }
+}
+
+fn failed(error: &Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::NotInitialized => Reply::NotInitialized,
+        ErrorKind::Permits => Reply::NoPermits,
+        _ => Reply::Other(format!("{error:?}")),
+    }
+    .into()
+}
+
+/// The reply of our acquire script to one caller.
+pub fn raw_outcome(reply: Result<Value, RedisError>) -> Outcome {
+    let numbers: Vec<i64> = match reply.map(redis::from_redis_value) {
+        Ok(Ok(numbers)) => numbers,
+        other => return Reply::Other(format!("{other:?}")).into(),
+    };
+    let outcome = |reply, wait, left: i64, reset: i64| Outcome {
+        reply,
+        wait,
+        remaining: Some(left.max(0)),
+        reset: Some(reset.max(0)),
+    };
+    match *numbers {
+        [-1] => Reply::NotInitialized.into(),
+        [1, left, reset, _, _, _, _, _, 1, _] => outcome(Reply::Granted, None, left, reset),
+        [1, left, reset, _, _, _, _, _, 0, wait] => {
+            outcome(Reply::Denied, Some(wait.max(0)), left, reset)
+        }
+        [1, .., 2, _] => Reply::NeverGranted.into(),
+        _ => Reply::Other(format!("{numbers:?}")).into(),
+    }
+}

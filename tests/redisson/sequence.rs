@@ -1,0 +1,497 @@
+//! Drives Java and Rust through a case in turn and holds answers and keys against the model after each step.
+
+use std::{
+    collections::HashMap,
+    mem,
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, Value};
+
+use super::{
+    case::{Actor, Case, Op, Step},
+    deviations::{self, Tally},
+    java_side,
+    model::{self, Caller, Generation, Outcome, Reply, State},
+    oracle::{JavaClock, Oracle},
+    ours::{self, Marks},
+    raw::{self, Monitor},
+    rust_side::RustSide,
+    support::{RedisServer, unique},
+};
+
+/// The second of January 2024, UTC.
+const BEGINNING: i64 = 1_704_153_600_000;
+
+/// All that the cases of a run share.
+pub struct Stage {
+    server: RedisServer,
+    connection: Connection,
+    monitor: Monitor,
+    oracles: Vec<Oracle>,
+    generations: Vec<Generation>,
+    /// Client ids of the two instances of each version
+    java_ids: Vec<[String; 2]>,
+    /// Rust actors by client id
+    rust: HashMap<String, RustSide>,
+    marks: u64,
+    pub tally: Tally,
+    /// Steps so far
+    pub steps: u64,
+}
+
+/// What an actor last sent to take permits.
+#[derive(Clone)]
+struct Sent {
+    arguments: Vec<Vec<u8>>,
+    on: usize,
+    now: i64,
+    permits: i64,
+    member: Vec<u8>,
+}
+
+/// Where a case went wrong, and how.
+#[derive(Debug)]
+pub struct Failure {
+    pub step: usize,
+    pub what: String,
+}
+
+impl Stage {
+    pub fn new(versions: &[String]) -> Self {
+        let server = RedisServer::start();
+        let mut oracles: Vec<_> = versions
+            .iter()
+            .map(|version| Oracle::start(version, server.port(), JavaClock::Fake))
+            .collect();
+        let java_ids = oracles
+            .iter_mut()
+            .map(|oracle| [0, 1].map(|c| java_side::client_id(oracle, c)))
+            .collect();
+        Self {
+            connection: raw::connect(&server.url()),
+            monitor: Monitor::start(server.port()),
+            generations: versions
+                .iter()
+                .map(|version| Generation::of(version))
+                .collect(),
+            oracles,
+            java_ids,
+            rust: HashMap::new(),
+            marks: 0,
+            tally: Tally::default(),
+            steps: 0,
+            server,
+        }
+    }
+
+    pub fn generations(&self) -> &[Generation] {
+        &self.generations
+    }
+
+    /// Runs a case; the state of its keys is gone afterwards.
+    pub fn run(&mut self, case: &Case) -> Result<(), Failure> {
+        redis::cmd("FLUSHDB").exec(&mut self.connection).unwrap();
+        self.monitor_until_now();
+        let (before, behind) = case.names;
+        let names = [0, 1].map(|_| format!("{before}{}{behind}", unique("x")));
+        let java = [0, 1].map(|instance| self.java_ids[case.versions[instance]][instance].clone());
+        let rust = ["rust-0".to_owned(), java[0].clone()];
+        let mut play = Play {
+            stage: self,
+            case,
+            names,
+            clients: [
+                java[0].clone(),
+                java[1].clone(),
+                rust[0].clone(),
+                rust[1].clone(),
+            ],
+            world: Default::default(),
+            sent: Default::default(),
+            granted: Default::default(),
+            last_reply: None,
+        };
+        for (number, step) in case.steps.iter().enumerate() {
+            play.step(step)
+                .map_err(|what| Failure { step: number, what })?;
+            play.stage.steps += 1;
+            if case.is_peer {
+                play.peer_is_well(step)
+                    .map_err(|what| Failure { step: number, what })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a case and fails with what went wrong: the shortest sequence that does, and how to see it again.
+    pub fn must_pass(&mut self, case: &Case) {
+        if let Err(failure) = self.run(case) {
+            let (case, failure) = shrink(self, case.clone(), failure);
+            panic!(
+                "after {} steps: {}\nin step {} of\n{case:?}\nagain: TOWER_RATELIMIT_SEED={} TOWER_RATELIMIT_STEPS=1",
+                self.steps, failure.what, failure.step, case.seed
+            );
+        }
+    }
+
+    fn monitor_until_now(&mut self) -> Vec<raw::Seen> {
+        self.marks += 1;
+        let mark = format!("mark {}", self.marks);
+        redis::cmd("ECHO")
+            .arg(&mark)
+            .exec(&mut self.connection)
+            .unwrap();
+        self.monitor.until(&mark)
+    }
+
+    fn rust(&mut self, client: &str) -> &mut RustSide {
+        let url = self.server.url();
+        self.rust
+            .entry(client.to_owned())
+            .or_insert_with(|| RustSide::new(&url, client))
+    }
+}
+
+/// One case under way.
+struct Play<'a> {
+    stage: &'a mut Stage,
+    case: &'a Case,
+    names: [String; 2],
+    /// Of Java 0 and 1 and Rust 0 and 1
+    clients: [String; 4],
+    world: [State; 2],
+    sent: [Option<Sent>; 4],
+    /// The last of those that was granted
+    granted: [Option<Sent>; 4],
+    last_reply: Option<Reply>,
+}
+
+impl Play<'_> {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        let Op::Burst(count) = step.op else {
+            self.single(step)?;
+            return self.compare();
+        };
+        for n in 0..count {
+            let at = step.at + n;
+            let op = Op::Acquire(1);
+            self.single(&Step { at, op, ..*step })?;
+        }
+        self.compare()
+    }
+
+    fn single(&mut self, step: &Step) -> Result<(), String> {
+        let number = match step.actor {
+            Actor::Java(instance) => instance,
+            Actor::Rust(instance) => 2 + instance,
+            Actor::Redis => return self.lose(step),
+        };
+        let resent = match &step.op {
+            Op::Resend => match self.sent[number].clone() {
+                None => return Ok(()),
+                resent => resent,
+            },
+            _ => None,
+        };
+        let given_back = match &step.op {
+            Op::GiveBack => match self.granted[number].clone() {
+                None => return Ok(()),
+                granted => granted,
+            },
+            _ => None,
+        };
+        let earlier = resent.as_ref().or(given_back.as_ref());
+        let (on, permits) = match (earlier, &step.op) {
+            (Some(sent), _) => (sent.on, sent.permits),
+            (None, Op::Acquire(permits)) => (step.on, *permits),
+            _ => (step.on, 0),
+        };
+        let caller = Caller {
+            client: self.clients[number].clone(),
+            now: resent
+                .as_ref()
+                .map_or(BEGINNING + step.at + self.case.skews[number], |sent| {
+                    sent.now
+                }),
+            member: earlier.map(|sent| sent.member.clone()),
+        };
+
+        // What is foreseen, before it happens.
+        let foreseen = match step.actor {
+            Actor::Java(instance) => {
+                let generation = self.stage.generations[self.case.versions[instance]];
+                foresee_java(&mut self.world, on, generation, &caller, &step.op, permits)
+            }
+            _ => {
+                let mut java = self.world.clone();
+                let as_java = foresee_java(
+                    &mut java,
+                    on,
+                    Generation::KeepsAlive,
+                    &caller,
+                    &step.op,
+                    permits,
+                );
+                let mut marks = Marks::new();
+                let ours =
+                    foresee_ours(&mut self.world, on, &caller, &step.op, permits, &mut marks);
+                let differences = deviations::differences((&ours, &self.world), (&as_java, &java));
+                let unexplained = deviations::unexplained(&differences, &marks);
+                if !unexplained.is_empty() {
+                    return Err(format!(
+                        "the model of ours differs from Redisson's in {unexplained:?}, which no deviation explains \
+                         (at work: {marks:?})\n  ours: {ours:?} {:?}\n  Redisson's: {as_java:?} {java:?}",
+                        self.world
+                    ));
+                }
+                self.stage.tally.count(&differences, &marks);
+                ours
+            }
+        };
+
+        if given_back.is_some() {
+            // A resent acquire carries the same member.
+            self.stage.monitor_until_now();
+        }
+        let real = match (&resent, step.actor) {
+            (Some(sent), actor) => self.resend(sent, matches!(actor, Actor::Java(_))),
+            (None, Actor::Java(instance)) => {
+                let oracle = &mut self.stage.oracles[self.case.versions[instance]];
+                java_side::perform(oracle, instance, &self.names, on, caller.now, &step.op)
+            }
+            (None, _) => {
+                let names = self.names.clone();
+                self.stage
+                    .rust(&caller.client)
+                    .perform(&names, on, caller.now, &step.op)
+            }
+        };
+        self.last_reply = Some(real.reply.clone());
+        if let Some(granted) = &given_back {
+            self.wait_until_given_back(&caller.client, &granted.member)?;
+        }
+        if !real.agrees_with(&foreseen) {
+            return Err(format!("answer: foreseen {foreseen:?}, heard {real:?}"));
+        }
+        if matches!(step.op, Op::Acquire(_)) && foreseen.reply != Reply::NoPermits {
+            self.sent[number] = self
+                .last_sent(on, caller.now, permits)
+                .or(self.sent[number].take());
+            if foreseen.reply == Reply::Granted {
+                self.granted[number] = self.sent[number].clone();
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<(), String> {
+        let mut clients = vec![String::new()];
+        clients.extend(self.clients.iter().take(3).cloned());
+        let mut keys = 0;
+        for (name, model) in self.names.iter().zip(&mut self.world) {
+            let real = raw::state(&mut self.stage.connection, name, &clients)?;
+            raw::compare(model, &real)?;
+            keys += model.keys();
+        }
+        let found: usize = redis::cmd("DBSIZE")
+            .query(&mut self.stage.connection)
+            .unwrap();
+        if found != keys {
+            let all: Vec<String> = redis::cmd("KEYS")
+                .arg("*")
+                .query(&mut self.stage.connection)
+                .unwrap();
+            return Err(format!("foreseen {keys} keys, found {all:?}"));
+        }
+        Ok(())
+    }
+
+    /// The promise to a Java peer that does nothing but take permits, whatever Rust does beside it.
+    fn peer_is_well(&self, step: &Step) -> Result<(), String> {
+        if self.last_reply == Some(Reply::NilArithmetic) {
+            return Err(format!("Redisson throws: {step:?}"));
+        }
+        let state = &self.world[0];
+        let books = state.limit.as_ref().zip(state.pairs.get(""));
+        match books.and_then(|(limit, pair)| Some((limit.rate, pair.value? + pair.sum()))) {
+            Some((rate, books)) if rate != books => {
+                Err(format!("permits left and in use are {books}, not {rate}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The key that a step makes the server lose.
+    fn lose(&mut self, step: &Step) -> Result<(), String> {
+        let (suffix, own) = match step.op {
+            Op::LoseValue(own) => ("value", own),
+            Op::LoseLog(own) => ("permits", own),
+            _ => unreachable!("no other step is the server's"),
+        };
+        let client = if own {
+            self.clients[0].clone()
+        } else {
+            String::new()
+        };
+        let key = raw::companion(&self.names[step.on], suffix, &client);
+        redis::cmd("DEL")
+            .arg(key)
+            .exec(&mut self.stage.connection)
+            .unwrap();
+        if let Some(pair) = self.world[step.on].pairs.get_mut(&client) {
+            if suffix == "value" {
+                pair.value = None;
+            } else {
+                pair.log.clear();
+            }
+            pair.tidy();
+        }
+        Ok(())
+    }
+
+    /// The acquire that has just been executed, from MONITOR.
+    fn last_sent(&mut self, on: usize, now: i64, permits: i64) -> Option<Sent> {
+        let seen = self.stage.monitor_until_now();
+        let arguments = seen.into_iter().rfind(raw::Seen::is_script)?.arguments;
+        if arguments.get(3).map(Vec::as_slice) != Some(self.names[on].as_bytes()) {
+            return None;
+        }
+        let member = match arguments
+            .iter()
+            .find(|argument| argument.len() == 21 && argument[0] == 16)
+        {
+            Some(member) => member.clone(),
+            // Java sends the random bytes alone.
+            None => [&[16], &arguments[10][..], &(permits as u32).to_le_bytes()].concat(),
+        };
+        Some(Sent {
+            arguments,
+            on,
+            now,
+            permits,
+            member,
+        })
+    }
+
+    /// Receipts are carried out in the background.
+    fn wait_until_given_back(&mut self, client: &str, member: &Vec<u8>) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            let seen = self.stage.monitor_until_now();
+            let call = seen
+                .iter()
+                .position(|one| one.is_script() && one.arguments.contains(member));
+            // A server that does not know the script yet does nothing for the first call.
+            if call.is_some_and(|call| seen[call..].iter().any(|one| one.from == "lua")) {
+                return Ok(());
+            }
+            self.stage.rust(client).go_on();
+        }
+        Err("a receipt was not given back".to_owned())
+    }
+
+    fn resend(&mut self, sent: &Sent, java: bool) -> Outcome {
+        let mut command = redis::Cmd::new();
+        for argument in &sent.arguments {
+            command.arg(argument.as_slice());
+        }
+        let reply = command.query::<Value>(&mut self.stage.connection);
+        if java {
+            java_side::raw_outcome(reply)
+        } else {
+            super::rust_side::raw_outcome(reply)
+        }
+    }
+}
+
+fn foresee_java(
+    world: &mut [State; 2],
+    on: usize,
+    generation: Generation,
+    caller: &Caller,
+    op: &Op,
+    permits: i64,
+) -> Outcome {
+    let state = &mut world[on];
+    match op {
+        Op::Acquire(_) | Op::Burst(_) | Op::Resend => {
+            return state.java_acquire(generation, caller, permits);
+        }
+        Op::GiveBack => Reply::Done,
+        Op::Available => state.java_available(caller),
+        Op::TrySetRate(limit) => state.java_try_set_rate(generation, limit),
+        Op::SetRate(limit) => state.java_set_rate(generation, caller, limit),
+        Op::Set(limit, keep) => state.java_update_rate(caller, limit, *keep, false),
+        Op::Update(limit, keep) => state.java_update_rate(caller, limit, *keep, true),
+        Op::Release(permits) => state.java_release(caller, *permits),
+        Op::Rename => model::java_rename(world, on),
+        _ => foresee_both(state, caller, op),
+    }
+    .into()
+}
+
+fn foresee_ours(
+    world: &mut [State; 2],
+    on: usize,
+    caller: &Caller,
+    op: &Op,
+    permits: i64,
+    marks: &mut Marks,
+) -> Outcome {
+    let state = &mut world[on];
+    match op {
+        Op::Acquire(_) | Op::Burst(_) | Op::Resend => {
+            return state.our_acquire(caller, permits, marks);
+        }
+        Op::GiveBack => state.our_give_back(caller, marks),
+        Op::Available => state.our_available(caller, marks),
+        Op::TrySetRate(limit) => state.our_try_set_rate(&caller.client, limit, marks),
+        Op::SetRate(limit) => state.our_set_rate(caller, limit, (false, false), marks),
+        Op::Set(limit, keep) => state.our_set_rate(caller, limit, (*keep, false), marks),
+        Op::Update(limit, keep) => state.our_set_rate(caller, limit, (*keep, true), marks),
+        Op::Release(permits) => state.our_release(caller, *permits, marks),
+        Op::Rename => ours::our_rename(world, on, &caller.client, marks),
+        _ => foresee_both(state, caller, op),
+    }
+    .into()
+}
+
+/// What both do alike.
+fn foresee_both(state: &mut State, caller: &Caller, op: &Op) -> Reply {
+    match op {
+        Op::Config => state.config(),
+        Op::Expire(ttl, condition) => state.expire(&caller.client, *ttl, *condition),
+        Op::ClearExpire => state.clear_expire(&caller.client),
+        Op::Life => state.life(),
+        Op::Delete => state.delete(&caller.client),
+        Op::Exists => Reply::Flag(state.limit.is_some()),
+        _ => unreachable!("a step of its own: {op:?}"),
+    }
+}
+
+/// Leaves out steps as long as what is left still fails.
+fn shrink(stage: &mut Stage, mut case: Case, mut failure: Failure) -> (Case, Failure) {
+    case.steps.truncate(failure.step + 1);
+    let tally = mem::take(&mut stage.tally);
+    let mut size = case.steps.len() / 2;
+    while size > 0 {
+        let mut from = 0;
+        while from < case.steps.len() {
+            let mut smaller = case.clone();
+            smaller
+                .steps
+                .drain(from..(from + size).min(case.steps.len()));
+            match stage.run(&smaller) {
+                Err(still) => {
+                    smaller.steps.truncate(still.step + 1);
+                    (case, failure) = (smaller, still);
+                }
+                Ok(()) => from += size,
+            }
+        }
+        size /= 2;
+    }
+    stage.tally = tally;
+    (case, failure)
+}
