@@ -58,8 +58,9 @@ while readable and newest and given < wanted do
     else
       -- The same entry with fewer permits: its bytes but for the count.
       local rest = struct.pack('<I4', held - (wanted - given))
-      redis.call('ZREM', log, page[i])
+      -- In this order, or the log could be gone for a moment, and its TTL with it.
       redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)
+      redis.call('ZREM', log, page[i])
       given = wanted
       break
     end

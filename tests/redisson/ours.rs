@@ -333,21 +333,14 @@ impl State {
         if !pair.log.is_empty() {
             value = pair.credit(&limit, caller.now, value, (i64::MAX, i64::MAX), marks);
         }
-        let (mut given, mut whole) = (0, 0);
+        let mut given = 0;
         while given < permits && !pair.log.is_empty() {
             let left = permits - given;
-            // Those that go whole are removed a page at a time, after the one that shrinks.
-            let alone = pair.log.len() == 1 && whole % PAGE == 0;
             let oldest = &mut pair.log[0];
             if oldest.permits <= left {
                 given += oldest.permits;
-                whole += 1;
                 pair.log.remove(0);
             } else {
-                if alone {
-                    // Taken out and put back: for a moment the set was gone, and its TTL with it.
-                    pair.log_ttl = None;
-                }
                 oldest.permits -= left;
                 if let Some(member) = &mut oldest.member {
                     let count = member.len() - 4;
