@@ -43,7 +43,7 @@ if not (limit[1] and limit[2] and limit[3]) then
   limit = { limit[1] or ARGV[4], limit[2] or ARGV[5], limit[3] or ARGV[6], limit[4] or ARGV[7] }
   changed = 1
 end
-local rate, interval = tonumber(limit[1]), tonumber(limit[2])
+local rate, interval = number_of(limit[1]), number_of(limit[2])
 if not rate or not interval then
   return { UNREADABLE }
 end
@@ -114,6 +114,8 @@ end
 -- The decisions.
 
 local closed = false
+-- For the one error that is found only later: what to undo.
+local untouched, added = value, {}
 -- Callers refused, and the permits that must be free for each of them.
 local refused = {}
 local in_line = 0
@@ -125,6 +127,7 @@ for i = 8, #ARGV, 3 do
     if redis.call('ZADD', log, 'NX', now, member) == 1 then
       value = value - permits
       newest = math.max(newest or now, now)
+      added[#added + 1] = member
     end
   elseif redis.call('ZSCORE', log, member) then
     -- So does one whose own permits were the last.
@@ -171,7 +174,10 @@ if #refused > 0 then
       end
       local held = permits_of(page[at])
       if not held then
-        redis.call('SET', value_key, value, 'KEEPTTL')
+        if #added > 0 then
+          redis.call('ZREM', log, unpack(added))
+        end
+        redis.call('SET', value_key, untouched, 'KEEPTTL')
         return { FOREIGN_MEMBER }
       end
       due = tonumber(page[at + 1])

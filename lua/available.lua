@@ -15,7 +15,7 @@ local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliv
 if not (limit[1] and limit[2] and limit[3]) then
   return { UNINITIALIZED }
 end
-local rate, interval = tonumber(limit[1]), tonumber(limit[2])
+local rate, interval = number_of(limit[1]), number_of(limit[2])
 if not rate or not interval then
   return { UNREADABLE }
 end

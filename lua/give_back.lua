@@ -19,7 +19,7 @@ if redis.call('ZREM', log, ARGV[1]) == 0 then
 end
 
 local permits = permits_of(ARGV[1])
-local rate, interval = tonumber(limit[1] or nil), tonumber(limit[2] or nil)
+local rate, interval = number_of(limit[1]), number_of(limit[2])
 local stored = tonumber(redis.call('GET', value_key) or nil)
 local value
 if not rate or not interval then

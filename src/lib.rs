@@ -24,7 +24,7 @@ mod store;
 pub use clock::ManualClock;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use store::redis::RedisStore;
+pub use store::redis::{Diagnosis, Finding, OtherClient, RedisStore, RedissonReleases};
 #[cfg(feature = "redis")]
 pub use {deadpool_redis, redis};
 

@@ -406,6 +406,33 @@ impl RateLimiter {
         }
     }
 
+    /// Counts the permits left from the log of grants, whatever was counted before. How many permits had been lost; below
+    /// zero, how many were counted twice.
+    ///
+    /// Books that are off in the ways this crate can know of are healed by every call. This is for the others: Redisson's
+    /// `release` and its resent calls, or a hand that changed a key. What is in use stays in use, so that afterwards fewer
+    /// than no permits may be left; nobody is admitted then until that has expired. Grants that have expired and were not
+    /// credited yet are no difference. Where no permits were counted at all, there is none either: zero.
+    ///
+    /// It reads the whole log in one step, some 40 milliseconds for 100 000 grants, in which a server in Redis does nothing
+    /// else. It is never sent twice: after a lost connection nobody knows whether it was carried out.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
+    /// [`ForeignState`](ErrorKind::ForeignState) if a grant in the log cannot be read (nothing is changed then), and those of
+    /// a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn repair(&self) -> Result<i64, Error> {
+        match self.manage(Op::Repair).await? {
+            Outcome::Permits(lost) => Ok(lost),
+            _ => Err(mismatch()),
+        }
+    }
+
     /// The name, as given.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -1,5 +1,11 @@
 //! `RateLimiter` without HTTP: every verb, and waiting in line, on both stores.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "scenarios fail by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
 mod support;
 
 use std::{

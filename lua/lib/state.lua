@@ -15,6 +15,15 @@ local PAGE = 100
 -- The most members that a repair adds: 4 * 10^11 permits.
 local RESTORED = 100
 
+-- The most that a script can count exactly. Java stores greater rates, and with them loses permits.
+local MOST = 9007199254740991
+
+-- A stored rate or interval as a number; nil for what is none, or too great to count with.
+local function number_of(text)
+  local number = tonumber(text or nil)
+  return number and number <= MOST and number or nil
+end
+
 -- The permits that one member holds; nil for a member that no Redisson wrote.
 local function permits_of(member)
   if not MEMBER_SIZES[#member] then

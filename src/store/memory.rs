@@ -330,7 +330,9 @@ impl Shared {
         };
         let Some(kept) = found else {
             return Ok(match op {
-                Op::Available | Op::Release(_) => return Err(ErrorKind::NotInitialized.into()),
+                Op::Available | Op::Release(_) | Op::Repair => {
+                    return Err(ErrorKind::NotInitialized.into());
+                }
                 Op::Inspect => Outcome::Limit(None),
                 Op::TimeToLive => Outcome::TimeToLive(TimeToLive::Missing),
                 _ => Outcome::Changed(false),
@@ -386,6 +388,11 @@ impl Shared {
                 let permits = kept.limiter.available(now, id)?;
                 kept.keep_alive(now);
                 Outcome::Permits(permits)
+            }
+            Op::Repair => {
+                let lost = kept.limiter.repair(now)?;
+                kept.keep_alive(now);
+                Outcome::Permits(lost)
             }
             Op::Rename(ref new_name) => {
                 let moved = shard.limiters.remove(name);

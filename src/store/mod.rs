@@ -147,10 +147,7 @@ impl Acquire {
 
     #[cfg(feature = "redis")]
     pub(crate) fn receipts(&self) -> List<Receipt> {
-        match &*self.rest {
-            [] => List::one(self.first.receipt()),
-            _ => List::Many(self.charges().map(Charge::receipt).collect()),
-        }
+        self.charges().map(Charge::receipt).collect()
     }
 }
 
@@ -227,6 +224,8 @@ pub(crate) enum Op {
     Available,
     /// Gives the limiter another name
     Rename(Name),
+    /// Counts the permits left from the log, whatever was counted before
+    Repair,
 }
 
 /// On which limiters [`RateLimiter::expire_when`](crate::RateLimiter::expire_when) acts.

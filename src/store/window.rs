@@ -253,6 +253,20 @@ impl Limiter {
         Ok(given)
     }
 
+    /// Counts the permits left from the log, whatever `value` says, and tells how many had been lost; below zero: how many
+    /// were counted twice.
+    pub(crate) fn repair(&mut self, now: i64) -> Result<i64, ErrorKind> {
+        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        if self.value.is_none() && self.log.is_empty() {
+            return Ok(0);
+        }
+        let logged = self.log.permits();
+        let live = self.log.live_permits(now - interval);
+        let stored = self.value.replace(rate - live);
+        // What has expired and was not credited yet was not lost.
+        Ok(stored.map_or(0, |stored| rate - logged - stored))
+    }
+
     /// When all permits are free again, if none is taken meanwhile; `None` if they are.
     pub(crate) fn full_at(&self) -> Option<i64> {
         let interval = self.limit.map_or(0, |limit| limit.interval);
@@ -443,6 +457,11 @@ impl Log {
     /// Removes what has expired and returns the sum of what is left.
     fn live_permits(&mut self, up_to: i64) -> i64 {
         while self.pop_expired(up_to).is_some() {}
+        self.permits()
+    }
+
+    /// The sum of all that is in it.
+    fn permits(&self) -> i64 {
         self.0.iter().map(|entry| i64::from(entry.permits)).sum()
     }
 

@@ -1,6 +1,7 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
 mod connection;
+mod diagnose;
 #[cfg(test)]
 mod model;
 mod returns;
@@ -18,6 +19,7 @@ use std::{
 use deadpool_redis::Pool;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
 
+pub use self::diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases};
 use self::{
     connection::{Connection, Source},
     returns::Returns,
@@ -226,7 +228,7 @@ impl RedisStore {
         let server = self.shared.server();
         match crate::clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
-            Some(Err(error)) => Err(wire::failure(error)),
+            Some(Err(failed)) => Err(wire::failure(failed)),
             None => Err(ErrorKind::Timeout.into()),
         }
     }

@@ -8,4 +8,4 @@ mod keep_alive;
 mod members;
 mod pair;
 #[path = "../../../tests/support/mod.rs"]
-mod support;
+pub(super) mod support;

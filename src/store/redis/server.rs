@@ -10,8 +10,8 @@ use super::{
     returns::Returns,
     rewritten::Rewritten,
     script::{
-        ACQUIRE, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, SET_RATE, Script,
-        TRY_SET_RATE,
+        ACQUIRE, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR, SET_RATE,
+        Script, TRY_SET_RATE,
     },
     wire,
 };
@@ -20,6 +20,7 @@ use crate::{
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
     limit::LimitSource,
+    list::List,
     macros::warning,
     name::Name,
     store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome},
@@ -65,7 +66,20 @@ impl Decide for Server {
             rewrite,
             exact,
         );
-        let answers = wire::answers(&self.call(&ACQUIRE, &arguments).await?, run.len())?;
+        // Made before the call: see `Receipt`.
+        let receipts: List<_> = run.iter().map(|acquire| acquire.first.receipt()).collect();
+        let reply = match ACQUIRE.call(&self.connection, &arguments).await {
+            Ok(reply) => reply,
+            Err(failed) => {
+                if failed.unheard {
+                    receipts
+                        .iter()
+                        .for_each(|receipt| self.give_back(receipt.clone()));
+                }
+                return Err(wire::failure(failed));
+            }
+        };
+        let answers = wire::answers(&reply, run.len())?;
         if let Some(answer) = answers.first() {
             self.note(first, answer);
         }
@@ -136,6 +150,12 @@ impl Decide for Server {
                 let reply = self.call(&AVAILABLE, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
+            Op::Repair => {
+                let argv = vec![wire::time(self.now())];
+                // Sent again it would find nothing to repair, and say so.
+                let reply = self.call_once(&REPAIR, &arguments(argv)?).await?;
+                wire::second(&reply).map(Outcome::Permits)
+            }
             Op::Rename(new_name) => {
                 let client_id = self.client_id()?;
                 let mut keys = Vec::from(wire::keys(name, client_id));
@@ -193,7 +213,7 @@ impl Server {
         self.clock.as_deref().map(millis)
     }
 
-    fn client_id(&self) -> Result<&str, Error> {
+    pub(super) fn client_id(&self) -> Result<&str, Error> {
         if self.client_id.get().is_none() {
             let id = uuid(random_id()?);
             // Whoever is first decides; ids are not used before.

@@ -48,6 +48,18 @@ pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
     member
 }
 
+/// Whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
+/// 3.20.x) and 21 (since 3.21.0).
+pub(crate) fn is_member_size(size: usize) -> bool {
+    matches!(size, 8 | 13 | 20 | 21)
+}
+
+/// The permits that a member holds; `None` for one that no Redisson wrote.
+pub(crate) fn permits(member: &[u8]) -> Option<u32> {
+    let (_, permits) = member.split_last_chunk()?;
+    is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
+}
+
 /// The time as the scripts take it: empty for the server's.
 pub(crate) fn time(now: Option<Millis>) -> Vec<u8> {
     now.map_or_else(Vec::new, |now| now.to_string().into_bytes())
@@ -250,7 +262,7 @@ fn script_error(code: i64) -> Option<Error> {
         -1 => ErrorKind::NotInitialized.into(),
         -2 => ErrorKind::RateTypeDiffers.into(),
         -3 => Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"),
-        -4 => Error::new(ErrorKind::ForeignState).detail("a limit that is not a number"),
+        -4 => Error::new(ErrorKind::ForeignState).detail("a limit that cannot be counted with"),
         _ => return None,
     })
 }
@@ -260,7 +272,8 @@ fn unreadable() -> Error {
 }
 
 /// What a failed command means for the caller.
-pub(crate) fn failure(error: RedisError) -> Error {
+pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
+    let error = error.into();
     let kind = match error.kind() {
         _ if error.is_timeout() => ErrorKind::Timeout,
         RedisKind::Server(ServerErrorKind::CrossSlot) => ErrorKind::OtherSlot,

@@ -35,6 +35,7 @@ enum Step {
     GiveBackUnsent,
     Available,
     TrySetRate(Choice),
+    Repair,
     Lose(Key),
     /// As `release` or an operator leaves it
     Drift(i64),
@@ -103,6 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::GiveBackUnsent),
         2 => Just(Step::Available),
         1 => choice().prop_map(Step::TrySetRate),
+        2 => Just(Step::Repair),
         2 => lost.prop_map(Step::Lose),
         1 => (-12i64..15).prop_map(Step::Drift),
         2 => (generation, -1500i64..4000, 0u32..4, any::<bool>()).prop_map(
@@ -233,6 +235,11 @@ fn take(pair: &mut Pair, step: Step) {
         Step::TrySetRate(choice) => {
             let limit = choice.limit(pair);
             pair.try_set_rate(limit);
+        }
+        Step::Repair => {
+            if pair.repair().is_ok() {
+                assert_eq!(pair.repair(), Ok(0), "repaired twice");
+            }
         }
         Step::Lose(Key::Limit) => pair.lose_limit(),
         Step::Lose(Key::Value) => pair.lose_value(),

@@ -5,8 +5,8 @@ use redis::{Connection, RedisError, Value};
 use super::{
     super::{
         script::{
-            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, RELEASE, SET_RATE, Script, TRY_SET_RATE,
-            is_unknown_script,
+            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, RELEASE, REPAIR, SET_RATE, Script,
+            TRY_SET_RATE, is_unknown_script,
         },
         wire,
     },
@@ -218,6 +218,23 @@ impl Pair {
         let replied = wire::second(&reply).map_err(|error| error.kind());
         assert_eq!(replied, self.model.release(permits.into(), now, id));
         self.compare();
+    }
+
+    pub(super) fn repair(&mut self) -> Result<i64, ErrorKind> {
+        let now = self.now();
+        let argv = vec![wire::time(Some(now.cast_unsigned()))];
+        let reply = self
+            .call(&REPAIR, &Arguments::new(self.keys.clone(), argv))
+            .unwrap();
+        let replied = wire::second(&reply).map_err(|error| error.kind());
+        assert_eq!(replied, self.model.repair(now));
+        if let (Ok(lost), Some(limit)) = (replied, self.model.limit) {
+            let left = self.model.value.unwrap_or(limit.rate);
+            let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
+            assert_eq!(numbers, [1, lost, left]);
+        }
+        self.compare();
+        replied
     }
 
     pub(super) fn give_back(&mut self, sent: Sent) -> bool {

@@ -1,0 +1,24 @@
+-- Looks at a limiter, one page of its log at a time, and changes nothing: no healing, no TTL, no sweep.
+--
+-- KEYS  1-5, see lib/state.lua
+-- ARGV  1  the rank of the first entry to read     2  how many entries to read
+-- Reply 1  the server's clock, ms since the epoch
+--       2  rate, interval, type and keepAliveTime as stored, nil for each that is missing
+--       3  PTTL of each of the five keys
+--       4  value as stored, nil if it is missing     5  how many entries the log has
+--       6  the page: member, score and so on
+--
+-- Redisson has no such operation. One call is one instant, so that value and log fit together where the log is one page;
+-- where it is more, the same value and the same number of entries on each page tell that nothing has moved.
+
+local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local value_key, log = KEYS[2], KEYS[4]
+if limit[3] == '1' then
+  value_key, log = KEYS[3], KEYS[5]
+end
+local lives = {}
+for place, key in ipairs(KEYS) do
+  lives[place] = redis.call('PTTL', key)
+end
+local page = redis.call('ZRANGE', log, ARGV[1], ARGV[1] + ARGV[2] - 1, 'WITHSCORES')
+return { clock(''), limit, lives, redis.call('GET', value_key), redis.call('ZCARD', log), page }

@@ -1,0 +1,56 @@
+-- Counts the permits left from the log, whatever value says.
+--
+-- KEYS  1-5, see lib/state.lua
+-- ARGV  1  now in ms since the epoch, or empty for the server's clock
+-- Reply 1  1; negative: an error, alone in the reply
+--       2  permits that had been lost; below zero: permits that were counted twice
+--       3  permits left; below zero if more is in use than the rate allows
+--
+-- Redisson has no such operation. Its release(n) and a resent acquire leave value and log at odds; its calls count anew
+-- only where value has come to exceed the rate, so that lost permits stay lost.
+
+local now = clock(ARGV[1])
+local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+if not (limit[1] and limit[2] and limit[3]) then
+  return { UNINITIALIZED }
+end
+local rate, interval = number_of(limit[1]), number_of(limit[2])
+if not rate or not interval then
+  return { UNREADABLE }
+end
+local value_key, log = KEYS[2], KEYS[4]
+if limit[3] == '1' then
+  value_key, log = KEYS[3], KEYS[5]
+end
+local stored = tonumber(redis.call('GET', value_key) or nil)
+
+-- All reading comes before the first write: a foreign entry that is live changes nothing.
+-- One that has expired goes with the others; nobody knows what it held.
+local live, expired, entries = 0, 0, 0
+while true do
+  local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
+  for i = 1, #page, 2 do
+    local permits = permits_of(page[i])
+    if tonumber(page[i + 1]) <= now - interval then
+      expired = expired + (permits or 0)
+    elseif permits then
+      live = live + permits
+    else
+      return { FOREIGN_MEMBER }
+    end
+  end
+  entries = entries + #page / 2
+  if #page < 2 * PAGE then
+    break
+  end
+end
+if entries == 0 and not stored then
+  return { 1, 0, rate }
+end
+
+redis.call('ZREMRANGEBYSCORE', log, '-inf', now - interval)
+local value = rate - live
+redis.call('SET', value_key, value, 'KEEPTTL')
+keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+-- What has expired and was not credited yet was not lost: the next call would have found it.
+return { 1, stored and value - stored - expired or 0, value }
