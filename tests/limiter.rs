@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used,
     reason = "scenarios fail by panicking; clippy.toml reaches `#[test]` fns only"
 )]
