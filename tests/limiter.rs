@@ -471,6 +471,26 @@ async fn nobody_asks_before_the_announced_instant(store: impl Store, clock: Manu
     waiting.await.unwrap();
 }
 
+#[tokio::test]
+async fn closing_waits_for_what_is_given_back() {
+    let store = redis_store();
+    let limiter = limiter(&store);
+    limiter.set_rate(Limit::per_hour(9)).await.unwrap();
+    for round in 0..3 {
+        for _ in 0..3 {
+            let grant = take(&limiter, 1).await;
+            limiter.give_back(&grant.receipts()[0]);
+        }
+        store.close().await;
+        assert_eq!(
+            limiter.available_permits().await.unwrap(),
+            9,
+            "round {round}"
+        );
+    }
+    store.close().await;
+}
+
 /// 100 waiters at 10 a second: Redisson makes about 550 calls and lets 48 of 99 neighbours overtake (redisson-live 4.1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_waiters_finish_in_order_with_few_calls() {

@@ -233,6 +233,18 @@ impl RedisStore {
         }
     }
 
+    /// Waits until everything that was given back has reached Redis: for a graceful shutdown, after the last request.
+    ///
+    /// What cannot be sent is kept for a minute at most, so it ends even where Redis is gone; put a shorter timeout around
+    /// it where that is too long. The store can be used afterwards.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
+    pub async fn close(&self) {
+        self.shared.server().returns.flush().await;
+    }
+
     /// How many receipts could not be given back. Each costs its permits for one interval.
     #[must_use]
     pub fn lost_receipts(&self) -> u64 {

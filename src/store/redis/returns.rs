@@ -3,14 +3,17 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use redis::{RedisResult, Value};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::{
+    sync::mpsc::{Receiver, Sender, channel},
+    task::JoinHandle,
+};
 
 use super::{
     connection::Connection,
@@ -33,8 +36,15 @@ pub(crate) struct Returns {
     connection: Arc<Connection>,
     /// Where somebody may wait for what was given back.
     lines: Lines,
-    queue: Mutex<Option<Sender<Return>>>,
+    queue: Mutex<Option<Queue>>,
     lost: Arc<AtomicU64>,
+}
+
+/// The queue's entrance, and the task that drains it.
+#[derive(Debug)]
+struct Queue {
+    entrance: Sender<Return>,
+    task: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -85,11 +95,26 @@ impl Returns {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Waits until all that is queued now has been given back, or was kept for as long as receipts are kept.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect: the queue is drained all the same.
+    pub(crate) async fn flush(&self) {
+        // Without an entrance the queue ends when it is empty; what is given back later opens another.
+        let queue = self.queue().take();
+        if let Some(Queue { entrance, task }) = queue {
+            drop(entrance);
+            // An error says that the runtime was shut down, and the task with it.
+            let _ = task.await;
+        }
+    }
+
     /// The queue's entrance; a new queue where there is none, or where its runtime was shut down.
     fn sender(&self) -> Option<Sender<Return>> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = queue.as_ref().filter(|open| !open.is_closed()) {
-            return Some(open.clone());
+        let mut queue = self.queue();
+        if let Some(open) = queue.as_ref().filter(|open| !open.entrance.is_closed()) {
+            return Some(open.entrance.clone());
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let (sender, receiver) = channel(PLACES);
@@ -99,9 +124,16 @@ impl Returns {
             self.lines.clone(),
             Arc::clone(&self.lost),
         );
-        drop(runtime.spawn(task));
-        *queue = Some(sender.clone());
+        let task = runtime.spawn(task);
+        *queue = Some(Queue {
+            entrance: sender.clone(),
+            task,
+        });
         Some(sender)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Option<Queue>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
