@@ -13,9 +13,13 @@
     reason = "a test helper fails the test by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+pub mod cluster;
 pub mod redis_server;
+pub mod sentinel;
 
+pub use cluster::Cluster;
 pub use redis_server::{RedisServer, Reply};
+pub use sentinel::Sentinel;
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};

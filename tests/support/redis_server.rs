@@ -159,7 +159,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    fn read(from: &mut impl BufRead) -> io::Result<Self> {
+    pub fn read(from: &mut impl BufRead) -> io::Result<Self> {
         let mut line = String::new();
         from.read_line(&mut line)?;
         // A closed connection ends the line early, or leaves none at all.
@@ -400,7 +400,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Below the range from which the kernel takes the ports of outgoing connections (from 32768 on
 /// Linux, 49152 on macOS): none of them can take the port of a killed server before it restarts,
 /// and a connect to that port cannot end up connected to itself.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -428,7 +428,8 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-fn command<A: AsRef<[u8]>>(port: u16, args: &[A], timeout: Duration) -> io::Result<Reply> {
+/// Sends one command to whatever listens on a port
+pub fn command<A: AsRef<[u8]>>(port: u16, args: &[A], timeout: Duration) -> io::Result<Reply> {
     let mut request = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args.iter().map(AsRef::as_ref) {
         request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());

@@ -7,6 +7,8 @@ use std::{
 };
 
 use deadpool_redis::Pool;
+#[cfg(feature = "cluster")]
+use redis::cluster_async::ClusterConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisFuture, RedisResult, RetryMethod,
     Value,
@@ -14,6 +16,10 @@ use redis::{
 };
 use tokio::{runtime::Handle, sync::watch};
 
+#[cfg(feature = "sentinel")]
+use super::topology::Sentinels;
+#[cfg(feature = "cluster")]
+use super::topology::{self, Cluster};
 use crate::clock::moment;
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
@@ -30,6 +36,8 @@ pub(crate) struct Connection {
     connect_timeout: Duration,
     response_timeout: Duration,
     slot: Arc<Mutex<Slot>>,
+    /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
+    once: Option<Box<Self>>,
 }
 
 /// Where connections come from.
@@ -39,6 +47,12 @@ pub(super) enum Source {
     Client(redis::Client, Box<AsyncConnectionConfig>),
     /// They are made by a pool, and taken out of it
     Pool(Pool),
+    /// A connection to each node, made and repaired by redis-rs
+    #[cfg(feature = "cluster")]
+    Cluster(Box<Cluster>),
+    /// They are made here, to the master that sentinels name at the time
+    #[cfg(feature = "sentinel")]
+    Sentinel(Box<Sentinels>, Box<AsyncConnectionConfig>),
     /// The user's connection, which looks after itself
     Own(Arc<dyn OwnConnection>),
 }
@@ -58,6 +72,10 @@ impl Source {
                 Err(deadpool_redis::PoolError::Backend(error)) => return Err(error),
                 Err(error) => return Err(io_error(&error.to_string())),
             },
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => return cluster.connect().await.map(Wire::Cluster),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels, config) => sentinels.connect(config).await?,
             Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
         };
         Ok(Wire::Multiplexed(connection))
@@ -65,6 +83,14 @@ impl Source {
 
     fn renews(&self) -> bool {
         !matches!(self, Self::Own(_))
+    }
+
+    /// Whether it repairs the connections to its nodes, and repeats what was lost with one, by itself.
+    fn has_nodes(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Cluster(_));
+        #[cfg(not(feature = "cluster"))]
+        false
     }
 }
 
@@ -131,6 +157,8 @@ type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
 #[derive(Clone)]
 enum Wire {
     Multiplexed(MultiplexedConnection),
+    #[cfg(feature = "cluster")]
+    Cluster(ClusterConnection),
     Own(Arc<dyn OwnConnection>),
 }
 
@@ -167,8 +195,15 @@ impl Connection {
         response_timeout: Duration,
     ) -> Self {
         let state = match &source {
-            Source::Client(..) | Source::Pool(_) => State::Idle { not_before: None },
             Source::Own(own) => State::Connected(Wire::Own(Arc::clone(own))),
+            _ => State::Idle { not_before: None },
+        };
+        let once: Option<Source> = match &source {
+            #[cfg(feature = "cluster")]
+            Source::Cluster(cluster) => cluster
+                .repeats()
+                .then(|| Source::Cluster(Box::new(cluster.once()))),
+            _ => None,
         };
         let slot = Slot {
             state,
@@ -182,6 +217,7 @@ impl Connection {
             connect_timeout,
             response_timeout,
             slot: Arc::new(Mutex::new(slot)),
+            once: once.map(|source| Box::new(Self::new(source, connect_timeout, response_timeout))),
         }
     }
 
@@ -194,11 +230,11 @@ impl Connection {
     ///
     /// Dropping it may leave the command executed or not.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
-        let first = match self.send_once(command).await {
+        let first = match self.attempt(command).await {
             Err(first) if is_lost(&first.error) => first,
             reply => return reply,
         };
-        self.send_once(command).await.map_err(|second| Failed {
+        self.attempt(command).await.map_err(|second| Failed {
             unheard: first.unheard || second.unheard,
             ..second
         })
@@ -210,19 +246,50 @@ impl Connection {
     ///
     /// Dropping it may leave the command executed or not.
     pub(crate) async fn send_once(&self, command: &Cmd) -> Result<Value, Failed> {
-        let (wire, since) = self.connected().await?;
-        let reply = self.send_over(&wire, since, command).await;
-        reply.map_err(Failed::after_sending)
+        let this = self.once.as_deref().unwrap_or(self);
+        match this.attempt(command).await {
+            // Another node is to run it, so it did not run. The connection reads where to before it sends anything else.
+            Err(failed)
+                if this.source.has_nodes()
+                    && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
+            {
+                this.attempt(command).await
+            }
+            reply => reply,
+        }
     }
 
-    /// Sends several commands at once. What the server refuses comes as a value.
+    async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
+        let (wire, since) = self.connected().await?;
+        let reply = self.send_over(&wire, since, command).await;
+        reply.map_err(|error| {
+            // What redis-rs says after it has repeated a command tells nothing of the first time.
+            let repeated =
+                self.once.is_some() && !matches!(error.retry_method(), RetryMethod::NoRetry);
+            let failed = Failed::after_sending(error);
+            Failed {
+                unheard: failed.unheard || repeated,
+                ..failed
+            }
+        })
+    }
+
+    /// Sends several commands at once. The replies are those of each; an error is that of all.
     pub(crate) async fn send_all(
         &self,
         commands: &redis::Pipeline,
         count: usize,
-    ) -> RedisResult<Vec<Value>> {
+    ) -> RedisResult<Vec<RedisResult<Value>>> {
         let (wire, since) = self.connected().await?;
         let replies = match &wire {
+            #[cfg(feature = "cluster")]
+            Wire::Cluster(connection) => {
+                let replies = topology::send_all(connection, commands).await;
+                for reply in &replies {
+                    self.note(since, reply.as_ref().err());
+                }
+                return Ok(replies);
+            }
             Wire::Multiplexed(connection) => {
                 connection
                     .clone()
@@ -231,21 +298,29 @@ impl Connection {
             }
             Wire::Own(connection) => connection.send_all(commands, count).await,
         };
-        let refused = replies.iter().flatten().find_map(|reply| match reply {
-            Value::ServerError(error) => Some(RedisError::from(error.clone())).filter(is_lost),
-            _ => None,
-        });
-        match refused {
-            Some(error) => self.note(since, Some(&error)),
-            None => self.note(since, replies.as_ref().err()),
-        }
+        let replies: RedisResult<Vec<_>> =
+            replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
+        let lost = replies
+            .iter()
+            .flatten()
+            .find_map(|reply| reply.as_ref().err().filter(|error| is_lost(error)));
+        self.note(since, lost.or(replies.as_ref().err()));
         replies
+    }
+
+    /// Whether each node has to be told a script's text by itself.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.source.has_nodes()
     }
 
     /// Whether a call that was begun at `moment` cannot have gone down another connection than the present one.
     pub(crate) fn carried(&self, moment: Instant) -> bool {
         let slot = self.slot();
-        self.source.renews() && matches!(slot.state, State::Connected(_)) && slot.since <= moment
+        // Those to the nodes of a Cluster are replaced unseen.
+        self.source.renews()
+            && !self.source.has_nodes()
+            && matches!(slot.state, State::Connected(_))
+            && slot.since <= moment
     }
 
     async fn send_over(&self, wire: &Wire, since: Instant, command: &Cmd) -> RedisResult<Value> {
@@ -256,6 +331,8 @@ impl Connection {
         };
         let reply = match wire {
             Wire::Multiplexed(connection) => connection.clone().send_packed_command(command).await,
+            #[cfg(feature = "cluster")]
+            Wire::Cluster(connection) => connection.clone().req_packed_command(command).await,
             Wire::Own(connection) => connection.send(command).await,
         };
         // What the server refuses comes as a value here.
@@ -268,6 +345,8 @@ impl Connection {
     /// What a reply, or its lack, tells of the connection that was made at `since`.
     fn note(&self, since: Instant, error: Option<&RedisError>) {
         match error {
+            // One node is lost, and redis-rs is repairing it. If nothing at all is answered, begin anew.
+            Some(error) if is_lost(error) && self.source.has_nodes() => self.note_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.note_silence(since),
             // Any other error is an answer too.
@@ -435,7 +514,7 @@ fn is_lost(error: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-fn io_error(reason: &str) -> RedisError {
+pub(super) fn io_error(reason: &str) -> RedisError {
     RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
 }
 

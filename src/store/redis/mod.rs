@@ -8,6 +8,8 @@ mod returns;
 mod rewritten;
 mod script;
 mod server;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+mod topology;
 pub(crate) mod wire;
 
 use std::{
@@ -17,6 +19,8 @@ use std::{
 };
 
 use deadpool_redis::Pool;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use redis::ConnectionInfo;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
 
 pub use self::diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases};
@@ -104,6 +108,10 @@ struct Settings {
 #[derive(Clone)]
 enum Endpoint {
     Address(redis::Client),
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<ConnectionInfo>),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Box<topology::Sentinels>),
     /// The caller's own, with the settings it has
     Ready(Source),
 }
@@ -124,6 +132,56 @@ impl RedisStore {
         // Fails here, and not at the first request, where the build lacks TLS.
         let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
         Ok(Self::with_endpoint(Endpoint::Address(client)))
+    }
+
+    /// A store on a Redis Cluster. One or more addresses of its nodes; the others are found there.
+    ///
+    /// A limiter's keys are in one slot, so a decision is still one command, to the master of that slot. A master that is
+    /// down or silent costs its own slots and no others, if the Cluster has `cluster-require-full-coverage no`. One whose
+    /// *host* is gone, so that connecting to it hangs, holds up the others too until a replica takes over: redis-rs sends
+    /// nothing while it tries, for a quarter of [`connect_timeout`](Self::connect_timeout) at a time. While a slot moves to
+    /// another master, its limiters meet the failure policy: Redis answers TRYAGAIN to commands of several keys.
+    ///
+    /// Commands that may run twice are repeated when a connection is lost, five times at most and 1 to 10 milliseconds
+    /// apart. [`release`](crate::RateLimiter::release) and [`rename`](crate::RateLimiter::rename) are sent once, over
+    /// connections of their own that the first of them makes. [`ping`](Self::ping) asks all masters. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if there is no address, one cannot be read, or they differ in credentials or TLS.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn open_cluster(
+        addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
+    ) -> Result<Self, ConfigError> {
+        let nodes = read_addresses(addresses)?;
+        topology::Cluster::new(nodes.clone(), CONNECT_TIMEOUT, RESPONSE_TIMEOUT)
+            .check()
+            .map_err(|error| bad_url(&error))?;
+        Ok(Self::with_endpoint(Endpoint::Cluster(nodes)))
+    }
+
+    /// A store on the master that sentinels watch over. One or more addresses of sentinels; one that answers suffices.
+    ///
+    /// `master` is the name under which they know it, `mymaster`, or an address with the name for a host where the master
+    /// wants credentials, a database or TLS: `redis://user:password@mymaster/1`. Those in a sentinel's address are for the
+    /// sentinel.
+    ///
+    /// All sentinels are asked, at once, whenever a connection is made: by the first command, and when a connection is lost
+    /// or leads to a replica. So a failover needs no restart. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if there is no address, or one cannot be read.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn open_sentinel(
+        sentinels: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        master: &str,
+    ) -> Result<Self, ConfigError> {
+        let sentinels = topology::Sentinels::new(read_addresses(sentinels)?, master)
+            .map_err(|error| bad_url(&error))?;
+        Ok(Self::with_endpoint(Endpoint::Sentinel(Box::new(sentinels))))
     }
 
     /// A store whose connections come from a pool: one is checked out for all calls, and again when it is lost.
@@ -310,12 +368,22 @@ impl Sealed for RedisStore {
 
 impl Settings {
     fn connection(&self) -> Connection {
+        let config = || {
+            AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(self.connect_timeout))
+                .set_response_timeout(Some(self.response_timeout))
+        };
         let source = match &self.endpoint {
-            Endpoint::Address(client) => {
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(self.connect_timeout))
-                    .set_response_timeout(Some(self.response_timeout));
-                Source::Client(client.clone(), Box::new(config))
+            Endpoint::Address(client) => Source::Client(client.clone(), Box::new(config())),
+            #[cfg(feature = "cluster")]
+            Endpoint::Cluster(nodes) => Source::Cluster(Box::new(topology::Cluster::new(
+                nodes.clone(),
+                self.connect_timeout,
+                self.response_timeout,
+            ))),
+            #[cfg(feature = "sentinel")]
+            Endpoint::Sentinel(sentinels) => {
+                Source::Sentinel(sentinels.clone(), Box::new(config()))
             }
             Endpoint::Ready(source) => source.clone(),
         };
@@ -371,6 +439,20 @@ fn tcp_settings() -> TcpSettings {
     #[cfg(target_os = "linux")]
     let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
     settings
+}
+
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+fn read_addresses(
+    addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
+) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    addresses
+        .into_iter()
+        .map(|address| {
+            let info = address.into_connection_info();
+            info.map(|info| info.set_tcp_settings(tcp_settings()))
+                .map_err(|error| bad_url(&error))
+        })
+        .collect()
 }
 
 fn bad_url(error: &redis::RedisError) -> ConfigError {

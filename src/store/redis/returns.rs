@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{RedisResult, Value};
+use redis::RedisResult;
 use tokio::{
     sync::mpsc::{Receiver, Sender, channel},
     task::JoinHandle,
@@ -191,12 +191,12 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
     while !batch.is_empty() {
         let mut pipeline = redis::Pipeline::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
-            // One whole text loads the script for those behind it.
-            pipeline.add_command(GIVE_BACK.command(&item.arguments, whole && index == 0));
+            // One whole text loads the script for those behind it, if they go to the same node.
+            let whole = whole && (index == 0 || connection.has_nodes());
+            pipeline.add_command(GIVE_BACK.command(&item.arguments, whole));
         }
         match connection.send_all(&pipeline, batch.len()).await {
             Ok(replies) => {
-                let replies: Vec<_> = replies.into_iter().map(Value::extract_error).collect();
                 let unknown = |reply: &RedisResult<_>| reply.as_ref().is_err_and(is_unknown_script);
                 if whole || !replies.iter().any(unknown) {
                     return replies.iter().map(Result::is_ok).collect();

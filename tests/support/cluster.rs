@@ -1,0 +1,120 @@
+//! A real Redis Cluster of three masters, owned by a test.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{RedisServer, Reply, unique};
+
+const SLOTS: usize = 16_384;
+pub const MASTERS: usize = 3;
+
+/// Three masters without replicas, each with a third of the slots
+///
+/// A master that is down takes only its own slots along.
+#[derive(Debug)]
+pub struct Cluster {
+    pub nodes: Vec<RedisServer>,
+}
+
+impl Cluster {
+    /// Starts a Cluster and waits until each node finds it complete
+    ///
+    /// # Panics
+    ///
+    /// If there is no server binary, or the Cluster does not come up.
+    pub fn start() -> Self {
+        let nodes: Vec<_> = (0..MASTERS)
+            .map(|_| {
+                RedisServer::start_with(&[
+                    "--cluster-enabled",
+                    "yes",
+                    "--cluster-node-timeout",
+                    "2000",
+                    "--cluster-require-full-coverage",
+                    "no",
+                ])
+            })
+            .collect();
+        for (index, node) in nodes.iter().enumerate() {
+            let slots = (0..SLOTS).filter(|slot| master_of(*slot) == index);
+            let mut command = vec![String::from("CLUSTER"), String::from("ADDSLOTS")];
+            command.extend(slots.map(|slot| slot.to_string()));
+            assert_eq!(node.command(&command).to_string(), "OK");
+            // Epochs that differ from the start need not be settled by votes.
+            let epoch = (index + 1).to_string();
+            assert_eq!(node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
+        }
+        for node in &nodes[1..] {
+            let port = nodes[0].port().to_string();
+            assert_eq!(node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
+        }
+        let cluster = Self { nodes };
+        cluster.wait_complete();
+        cluster
+    }
+
+    /// Waits until each node finds the Cluster complete
+    pub fn wait_complete(&self) {
+        wait_until("the Cluster is complete", || {
+            self.nodes.iter().all(|node| {
+                let info = node.cli(&["CLUSTER", "INFO"]);
+                [
+                    "cluster_state:ok",
+                    "cluster_slots_ok:16384",
+                    "cluster_size:3",
+                ]
+                .iter()
+                .all(|line| info.contains(line))
+            })
+        });
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// The slot of a key, as Redis counts it; any node that runs will do
+    pub fn slot(&self, key: &str) -> usize {
+        match self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]) {
+            Reply::Int(slot) => usize::try_from(slot).unwrap(),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Which of the nodes was given the slot of a key
+    pub fn master_of(&self, key: &str) -> usize {
+        master_of(self.slot(key))
+    }
+
+    /// A name that nobody else has, of a limiter on that node
+    pub fn name_on(&self, node: usize) -> String {
+        loop {
+            let name = unique("orders");
+            if self.master_of(&name) == node {
+                return name;
+            }
+        }
+    }
+
+    /// The id of a node
+    pub fn id(&self, node: usize) -> String {
+        self.nodes[node].cli(&["CLUSTER", "MYID"])
+    }
+}
+
+fn master_of(slot: usize) -> usize {
+    slot * MASTERS / SLOTS
+}
+
+/// Polls for a state of servers, which nothing announces
+///
+/// # Panics
+///
+/// If it is not reached in half a minute.
+pub fn wait_until(what: &str, reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !reached() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
