@@ -76,6 +76,11 @@ impl Clock for SteadyClock {
     }
 }
 
+/// Whether there is a runtime whose timer can be waited for; without one tokio's would panic.
+pub(crate) fn can_wait() -> bool {
+    tokio::runtime::Handle::try_current().is_ok()
+}
+
 /// The clock's time in the unit of the log.
 pub(crate) fn millis(clock: &dyn Clock) -> Millis {
     u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX)
@@ -96,7 +101,9 @@ pub(crate) fn moment() -> Instant {
 /// Dropping it drops `future`.
 #[cfg(feature = "redis")]
 pub(crate) async fn within<F: Future>(patience: Duration, future: F) -> Option<F::Output> {
-    tokio::runtime::Handle::try_current().ok()?;
+    if !can_wait() {
+        return None;
+    }
     tokio::time::timeout(patience, future).await.ok()
 }
 

@@ -103,7 +103,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_many`](Self::try_acquire_many).
+    /// As [`try_acquire_many`](Self::try_acquire_many), and of kind [`Unavailable`](ErrorKind::Unavailable) outside of a
+    /// tokio runtime, which has the timer.
     ///
     /// # Cancel safety
     ///
@@ -142,7 +143,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_many`](Self::try_acquire_many), also while it waits, and of kind
+    /// As [`try_acquire_for`](Self::try_acquire_for), also while it waits, and of kind
     /// [`AboveRate`](ErrorKind::AboveRate) if `permits` is more than the limit: nobody could wait for that.
     ///
     /// # Cancel safety

@@ -119,17 +119,65 @@ async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
     assert!(server.child.wait().unwrap().success());
 }
 
+/// The Java half is documented to print the same.
+#[test]
+fn redisson() {
+    let redis = RedisServer::start();
+    let commands = document("redisson");
+    let printed = lines(command("redisson").env("REDIS_URL", redis.url()));
+    for (line, documented) in commands {
+        if line.contains("prepare.sh") {
+            continue;
+        }
+        assert_eq!(documented.len(), printed.len(), "{line}\n{printed:#?}");
+        let ((last, orders), (documented_last, documented_orders)) = (
+            printed.split_last().unwrap(),
+            documented.split_last().unwrap(),
+        );
+        assert_eq!(orders, documented_orders, "{line}");
+        // How many are left depends on how fast the last orders came, of how many does not.
+        let (left, of) = last.split_once(' ').unwrap();
+        assert!(left.parse::<u64>().unwrap() <= 5, "{last}");
+        assert_eq!(documented_last.split_once(' '), Some(("0", of)), "{line}");
+    }
+    // What a Java peer goes by.
+    for (field, value) in [("rate", "5"), ("interval", "1000"), ("type", "0")] {
+        assert_eq!(redis.cli(&["HGET", "orders", field]), *value, "{field}");
+    }
+}
+
+/// What Redisson's `trySetRate` writes is the limit, and the argument is the number of orders.
+#[test]
+fn redisson_takes_the_limit_that_java_has_set() {
+    let redis = RedisServer::start();
+    redis.cli(&[
+        "HSET",
+        "orders",
+        "rate",
+        "3",
+        "interval",
+        "60000",
+        "keepAliveTime",
+        "0",
+        "type",
+        "0",
+    ]);
+    let printed = lines(command("redisson").arg("2").env("REDIS_URL", redis.url()));
+    assert_eq!(printed, ["order 1", "order 2", "1 of 3 permits left"]);
+}
+
 #[test]
 fn a_redis_that_is_not_there_is_told_at_once() {
-    let mut command = command("server");
-    let output = command
-        .env("REDIS_URL", "redis://127.0.0.1:1/")
-        .output()
-        .unwrap();
-    assert!(!output.status.success());
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("Unavailable"), "{told}");
-    assert!(output.stdout.is_empty());
+    for name in ["server", "redisson"] {
+        let output = command(name)
+            .env("REDIS_URL", "redis://127.0.0.1:1/")
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{name}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("Unavailable"), "{name}: {told}");
+        assert!(output.stdout.is_empty(), "{name}");
+    }
 }
 
 #[test]
@@ -271,6 +319,14 @@ fn document(name: &str) -> Vec<(String, Vec<String>)> {
     commands
 }
 
+/// What an example prints that ends by itself.
+fn lines(command: &mut Command) -> Vec<String> {
+    let mut running = Running::launch(command);
+    let lines = std::iter::from_fn(|| running.line()).collect();
+    assert!(running.child.wait().unwrap().success(), "{lines:#?}");
+    lines
+}
+
 /// An example that runs until this is dropped.
 struct Running {
     child: Child,
@@ -288,7 +344,17 @@ impl Running {
         Self::spawn(&mut command)
     }
 
+    /// A server: waits until it says where it listens.
     fn spawn(command: &mut Command) -> Self {
+        let mut running = Self::launch(command);
+        let first = running.line().expect("the address it listens on");
+        let (_, address) = first.split_once("http://127.0.0.1:").expect("an address");
+        running.port = address.split(',').next().unwrap().parse().expect("a port");
+        running.first = Some(first);
+        running
+    }
+
+    fn launch(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -303,17 +369,12 @@ impl Running {
                 .map_while(Result::ok)
                 .try_for_each(|line| sender.send(line))
         });
-        let mut running = Self {
+        Self {
             child,
             lines,
             first: None,
             port: 0,
-        };
-        let first = running.line().expect("the address it listens on");
-        let (_, address) = first.split_once("http://127.0.0.1:").expect("an address");
-        running.port = address.split(',').next().unwrap().parse().expect("a port");
-        running.first = Some(first);
-        running
+        }
     }
 
     /// The next line that it prints; `None` when it has ended.

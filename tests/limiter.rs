@@ -491,6 +491,17 @@ async fn closing_waits_for_what_is_given_back() {
     store.close().await;
 }
 
+/// The timer is tokio's: without it nobody could be woken, and tokio would panic.
+#[test]
+fn waiting_without_a_runtime_is_an_error() {
+    let limiter = limiter(&MemoryStore::new());
+    let mut waiting = Box::pin(limiter.acquire());
+    match poll(&mut waiting) {
+        Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// 100 waiters at 10 a second: Redisson makes about 550 calls and lets 48 of 99 neighbours overtake (redisson-live 4.1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_waiters_finish_in_order_with_few_calls() {

@@ -14,9 +14,9 @@ use std::{
 };
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, can_wait},
     decision::{Decision, Receipt, Refusal, RefusalKind},
-    error::Error,
+    error::{Error, ErrorKind},
     limit::LimitSource,
     name::Name,
     store::{Acquire, Decide, Op, Outcome, Patience},
@@ -74,6 +74,10 @@ impl<S: Decide> Line<S> {
     ///
     /// Dropping it gives up the place and gives back what was taken for it.
     async fn wait(&self, acquire: &Acquire, patience: Patience) -> Result<Decision, Error> {
+        if !can_wait() {
+            let error = Error::new(ErrorKind::Unavailable);
+            return Err(error.detail("waiting needs a tokio runtime"));
+        }
         let now = self.clock.now();
         let deadline = match patience {
             Patience::For(time) => now.checked_add(time),
