@@ -183,6 +183,14 @@ pub struct Missing {
     pub(crate) fault: Fault,
 }
 
+impl Missing {
+    /// What it is, as the caller is told.
+    #[must_use]
+    pub fn what(&self) -> &'static str {
+        self.what
+    }
+}
+
 /// Whose fault it is that something is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {

@@ -172,6 +172,8 @@ pub enum ConfigError {
     MissingKey(String),
     /// A rule, named here, whose key is not used: its shared name has no `<key>` in it
     UnusedKey(String),
+    /// A rule, named here, that is not shared and so has no use for `or_init`: its limit is its own
+    NotShared(String),
     /// A rule, named here, whose fixed cost is zero or more than its limit: it would never, or always, refuse
     Cost {
         /// The rule's name
@@ -240,6 +242,12 @@ impl fmt::Display for ConfigError {
                 write!(
                     f,
                     "rule {rule:?} costs {cost} permits: the cost lies between 1 and the limit"
+                )
+            }
+            Self::NotShared(rule) => {
+                write!(
+                    f,
+                    "rule {rule:?} is not shared: `or_init` is for `Rule::shared`"
                 )
             }
             Self::Tiers(rule) => {

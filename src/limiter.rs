@@ -56,7 +56,7 @@ impl RateLimiter {
         Ok(Self {
             store: store.handle().0,
             name: Name::exact(name)?,
-            tag: RuleTag::new(name),
+            tag: RuleTag::unnamed(name),
         })
     }
 
@@ -96,7 +96,7 @@ impl RateLimiter {
 
     /// Takes `permits`, waiting for them no longer than `timeout`.
     ///
-    /// Waiters of one process are served in the order in which they came; [`try_acquire`](Self::try_acquire) may overtake
+    /// Waiters of one store handle are served in the order in which they came; [`try_acquire`](Self::try_acquire) may overtake
     /// them, and other processes have no order with them. A large request can starve behind small ones of other processes.
     /// It is refused at once where it is known that the permits will not be free in time, those of the waiters before it
     /// included. A `timeout` of zero is one try.
@@ -108,7 +108,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken.
+    /// Dropping it gives up the place in the line and gives back what it may have taken. Once polled, go on polling it or
+    /// drop it: one waiter drives the line for all.
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -138,7 +139,7 @@ impl RateLimiter {
 
     /// Takes `permits`, waiting for them as long as it takes.
     ///
-    /// In the order of [`try_acquire_for`](Self::try_acquire_for). All waiters of a process have one call in flight and one
+    /// In the order of [`try_acquire_for`](Self::try_acquire_for). All waiters of a store handle have one call in flight and one
     /// timer, and never ask before there can be room.
     ///
     /// # Errors
@@ -148,7 +149,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken.
+    /// Dropping it gives up the place in the line and gives back what it may have taken. Once polled, go on polling it or
+    /// drop it: one waiter drives the line for all.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
         match Arc::clone(&self.store).acquire(acquire).await? {
@@ -400,7 +402,7 @@ impl RateLimiter {
             Ok(Self {
                 store: Arc::clone(&self.store),
                 name: new,
-                tag: RuleTag::new(name),
+                tag: RuleTag::unnamed(name),
             })
         } else {
             Err(ErrorKind::NotInitialized.into())

@@ -68,6 +68,8 @@ on_both!(
     waiters_are_served_in_order,
     a_dropped_waiter_gives_up_its_place,
     the_driver_survives_its_leader,
+    those_who_leave_before_they_take_over_stop_nobody,
+    room_just_made_is_found_by_a_newcomer,
     giving_back_wakes_waiters,
     a_raised_limit_wakes_waiters,
     nobody_asks_before_the_announced_instant,
@@ -432,6 +434,39 @@ async fn the_driver_survives_its_leader(store: impl Store, clock: ManualClock) {
     follower.await.unwrap().unwrap();
 }
 
+async fn those_who_leave_before_they_take_over_stop_nobody(store: impl Store, clock: ManualClock) {
+    let limiter = limiter(&store);
+    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    take(&limiter, 1).await;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let limiter = limiter.clone();
+        waiting.push(tokio::spawn(async move { limiter.acquire().await }));
+        asleep(&clock).await;
+    }
+    let last = waiting.pop().unwrap();
+    clock.advance(Duration::ZERO);
+    // The first wakes the second, which is gone before it runs.
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    asleep(&clock).await;
+    clock.advance(Duration::from_secs(1));
+    last.await.unwrap().unwrap();
+}
+
+async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualClock) {
+    let limiter = limiter(&store);
+    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
+    take(&limiter, 1).await;
+    let mut waiting = pin!(limiter.acquire());
+    pending(&mut waiting, &clock).await;
+    limiter.set_rate(Limit::per_second(100)).await.unwrap();
+    // Before the one in line has been polled again.
+    let mut newcomer = pin!(limiter.try_acquire_for(1, Duration::from_secs(1)));
+    let early = poll(&mut newcomer);
+    assert!(early.is_none_or(|decision| decision.unwrap().is_allowed()));
+    waiting.await.unwrap();
+}
+
 async fn giving_back_wakes_waiters(store: impl Store, clock: ManualClock) {
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_hour(1)).await.unwrap();
@@ -489,6 +524,50 @@ async fn closing_waits_for_what_is_given_back() {
         );
     }
     store.close().await;
+}
+
+#[tokio::test]
+async fn closing_twice_waits_twice() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let limiter = limiter(&store);
+    limiter.set_rate(Limit::per_hour(9)).await.unwrap();
+    let grant = take(&limiter, 3).await;
+    server.stop_process();
+    limiter.give_back(&grant.receipts()[0]);
+    let closing = tokio::time::timeout(Duration::from_millis(50), store.close());
+    assert!(closing.await.is_err(), "nothing was sent yet");
+    server.resume();
+    store.close().await;
+    assert_eq!(limiter.available_permits().await.unwrap(), 9);
+}
+
+/// A name may be somebody's.
+#[tokio::test]
+async fn a_limiter_does_not_tell_its_name_when_printed() {
+    let limiter = RateLimiter::new(&MemoryStore::new(), "user:alice").unwrap();
+    assert!(!format!("{limiter:?}").contains("alice"), "{limiter:?}");
+}
+
+/// What has vanished makes room.
+#[tokio::test]
+async fn a_vanished_limiter_makes_room() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone()).max_limiters(2);
+    let limit = Limit::per_second(1)
+        .keep_alive(Duration::from_secs(60))
+        .unwrap();
+    for _ in 0..2 {
+        assert!(limiter(&store).try_set_rate(limit).await.unwrap());
+    }
+    let full = limiter(&store).try_set_rate(limit).await.unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::Full);
+    clock.advance(Duration::from_secs(60));
+    for _ in 0..2 {
+        assert!(limiter(&store).try_set_rate(limit).await.unwrap());
+    }
 }
 
 /// The timer is tokio's: without it nobody could be woken, and tokio would panic.

@@ -25,7 +25,7 @@ use std::{any::TypeId, fmt, sync::Arc};
 
 use http::request::Parts;
 
-pub(crate) use self::route::template;
+pub(crate) use self::route::{is_grpc, is_grpc_name, template};
 pub use self::{
     extension::Extension,
     header::Header,
@@ -202,7 +202,13 @@ impl KeyExtractor for Or {
             if index > 0 {
                 key.0.mark(index);
             }
-            match alternative.extract(parts, key) {
+            let before = key.0.end();
+            let found = match alternative.extract(parts, key) {
+                // Nobody is who adds nothing.
+                Ok(()) if key.0.end() == before => Err(NoKey::missing("identity")),
+                found => found,
+            };
+            match found {
                 Ok(()) => {
                     // The first alternative goes unmarked, unless it could be taken for another.
                     if index == 0 && key.0.is_marked_from(start) {

@@ -1,9 +1,8 @@
 //! The route as the key: a bounded number of names, whatever paths are asked for.
 
-use http::{Extensions, Method, request::Parts};
+use http::{Extensions, HeaderMap, Method, header, request::Parts};
 
 use super::{Key, KeyExtractor, NoKey};
-use crate::response::grpc;
 
 /// What stands for all requests that no route serves.
 const UNMATCHED: &str = "unmatched";
@@ -52,7 +51,7 @@ impl KeyExtractor for Route {
         // The content type is the caller's word. Where the router says which route serves the request, it is gRPC only if
         // the route has a rest, as those of tonic's services have: any other would let the caller choose the key.
         let may_be_grpc = template.is_none_or(|template| template.contains("/{*"));
-        if may_be_grpc && grpc::is_grpc(&parts.headers) {
+        if may_be_grpc && is_grpc(&parts.headers) {
             let path = parts.uri.path();
             let known = grpc_method(path).is_some_and(|(service, _)| self.is_known(service));
             key.push("grpc");
@@ -79,17 +78,35 @@ pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
     }
 }
 
+/// Whether a request is gRPC or gRPC-Web, by its content type.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let Some(subtype) = content_type.as_bytes().strip_prefix(b"application/grpc") else {
+        return false;
+    };
+    match subtype.first() {
+        None | Some(b'+' | b';' | b' ') => true,
+        Some(b'-') => subtype.starts_with(b"-web"),
+        Some(_) => false,
+    }
+}
+
 /// Service and method of a gRPC path.
 fn grpc_method(path: &str) -> Option<(&str, &str)> {
-    let is_name = |text: &str| {
-        !text.is_empty()
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
-    };
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
-    let well_formed = path.len() <= LONGEST_GRPC_PATH && is_name(service) && is_name(method);
+    let well_formed =
+        path.len() <= LONGEST_GRPC_PATH && is_grpc_name(service) && is_grpc_name(method);
     well_formed.then_some((service, method))
+}
+
+/// Whether it can name a gRPC service or method.
+pub(crate) fn is_grpc_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
 }
 
 fn method(method: &Method) -> &'static str {
@@ -109,7 +126,7 @@ fn method(method: &Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::{HeaderValue, Request};
 
     use super::*;
     use crate::name::Naming;
@@ -171,5 +188,26 @@ mod tests {
             name(&orders, "POST", "/x.Y/Z", "application/grpc"),
             "p:{grpc,unmatched}:r"
         );
+    }
+
+    #[test]
+    fn the_content_type_tells() {
+        for (content_type, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;x=y", true),
+            ("application/grpc-web", true),
+            ("application/grpc-web+proto", true),
+            ("application/grpc-web-text", true),
+            ("application/grpcx", false),
+            ("application/grpc-wobble", false),
+            ("application/json", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            assert_eq!(is_grpc(&headers), expected, "{content_type}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
     }
 }

@@ -3,7 +3,7 @@
 //! A bare 429 would reach the caller as UNAVAILABLE, which generic clients retry at once.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, header, request::Parts};
+use http::{HeaderValue, Response, header, request::Parts};
 
 use crate::decision::{Fault, Refusal, RefusalKind};
 
@@ -11,21 +11,6 @@ const INTERNAL: &str = "13";
 const UNAVAILABLE: &str = "14";
 const UNAUTHENTICATED: &str = "16";
 const RESOURCE_EXHAUSTED: &str = "8";
-
-/// Whether a request is gRPC or gRPC-Web, by its content type.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
-        return false;
-    };
-    let Some(subtype) = content_type.as_bytes().strip_prefix(b"application/grpc") else {
-        return false;
-    };
-    match subtype.first() {
-        None | Some(b'+' | b';' | b' ') => true,
-        Some(b'-') => subtype.starts_with(b"-web"),
-        Some(_) => false,
-    }
-}
 
 pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
     // Constant, printable ASCII without `%`: needs no percent-encoding.
@@ -51,30 +36,4 @@ pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
     headers.insert("grpc-status", HeaderValue::from_static(status));
     headers.insert("grpc-message", HeaderValue::from_static(message));
     answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_content_type_tells() {
-        for (content_type, expected) in [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("application/grpc;x=y", true),
-            ("application/grpc-web", true),
-            ("application/grpc-web+proto", true),
-            ("application/grpc-web-text", true),
-            ("application/grpcx", false),
-            ("application/grpc-wobble", false),
-            ("application/json", false),
-            ("", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-            assert_eq!(is_grpc(&headers), expected, "{content_type}");
-        }
-        assert!(!is_grpc(&HeaderMap::new()));
-    }
 }

@@ -1,7 +1,7 @@
 //! What do we say? A refusal as an answer, in the caller's protocol.
 
 mod body;
-pub(crate) mod grpc;
+mod grpc;
 mod http;
 
 use std::fmt;
@@ -10,7 +10,7 @@ use ::http::{Response, request::Parts};
 use bytes::Bytes;
 
 pub use self::body::RateLimitBody;
-use crate::decision::Refusal;
+use crate::{decision::Refusal, key::is_grpc};
 
 /// Edits the answer to a refused request.
 ///
@@ -48,7 +48,7 @@ impl fmt::Debug for dyn OnRefusal {
 
 /// The answer to a refused request: gRPC if the request is, decided for each request, as one port can serve both.
 pub(crate) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
-    if grpc::is_grpc(&request.headers) {
+    if is_grpc(&request.headers) {
         grpc::answer(refusal, request)
     } else {
         http::answer(refusal)

@@ -39,6 +39,8 @@ pub struct Rule {
     key: Option<Arc<dyn AnyKey>>,
     cost: Cost,
     on_failure: FailurePolicy,
+    /// Whether it was given a limit to set that it has no use for.
+    misplaced_init: bool,
 }
 
 /// Where a rule's limit comes from.
@@ -99,10 +101,12 @@ impl Rule {
         )
     }
 
-    /// Sets this limit where none is stored, in the same call. Only for [`shared`](Self::shared) rules; others have theirs.
+    /// Sets this limit where none is stored, in the same call. Only for [`shared`](Self::shared) rules: with others it is a
+    /// [`ConfigError::NotShared`](crate::ConfigError::NotShared), as they have their own.
     pub fn or_init(mut self, limit: Limit) -> Self {
-        if let LimitOf::Shared { init, .. } = &mut self.limit {
-            *init = Some(limit);
+        match &mut self.limit {
+            LimitOf::Shared { init, .. } => *init = Some(limit),
+            _ => self.misplaced_init = true,
         }
         self
     }
@@ -146,6 +150,7 @@ impl Rule {
             key,
             cost: Cost::Fixed(1),
             on_failure: FailurePolicy::default(),
+            misplaced_init: false,
         }
     }
 
@@ -282,7 +287,7 @@ impl IntoRules for Vec<Rule> {
     }
 }
 
-/// Checks a name and its place, for all parts of a rule.
+/// Checks that a fixed cost lies between 1 and the limit, where that is known.
 fn check_cost(rule: &str, cost: &Cost, limit: Option<&Limit>) -> Result<(), ConfigError> {
     match cost {
         Cost::Fixed(cost)

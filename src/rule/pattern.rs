@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use http::{Extensions, Method, request::Parts};
 
-use crate::{error::ConfigError, key::template};
+use crate::{
+    error::ConfigError,
+    key::{is_grpc_name, template},
+};
 
 /// A condition on a request's head.
 #[derive(Clone)]
@@ -52,13 +55,7 @@ impl Pattern {
             Some((service, name)) => (service, Some(name)),
             None => (method, None),
         };
-        let is_name = |text: &str| {
-            !text.is_empty()
-                && text
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
-        };
-        if !is_name(service) || name.is_some_and(|name| !is_name(name)) {
+        if !is_grpc_name(service) || name.is_some_and(|name| !is_grpc_name(name)) {
             return Err(refuse("a gRPC method is written `package.Service/Method`"));
         }
         Ok(match name {

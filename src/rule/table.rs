@@ -23,7 +23,8 @@ use crate::{
 
 /// Which requests meet which rule: a table, of which the first entry that matches counts.
 ///
-/// Requests that no entry matches meet the rule of [`otherwise`](Self::otherwise); without it they pass.
+/// Requests that no entry matches meet the rule of [`otherwise`](Self::otherwise); without it they pass. So do those of an
+/// entry without rules: `.on("/health", Vec::new())` exempts a route.
 ///
 /// # Example
 ///
@@ -202,6 +203,9 @@ impl Ready {
         let (prefix, names) = (store.prefix(), store.rule_names());
         let label = rule.label().to_owned();
         check_rule_name(&label)?;
+        if rule.misplaced_init {
+            return Err(ConfigError::NotShared(label));
+        }
         if let Some(key) = &rule.key {
             key.check()?;
         }

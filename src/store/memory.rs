@@ -340,11 +340,13 @@ impl Shared {
         };
         // No two callers of this store have one id, and repairs happen to lost keys alone, of which there are none.
         let id = PermitId([0; 16]);
-        Ok(match *op {
+        let outcome = match *op {
             Op::TrySetRate(limit) => {
                 kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
-                kept.keep_alive(now);
+                if changed {
+                    kept.keep_alive(now);
+                }
                 Outcome::Changed(changed)
             }
             Op::SetRate { limit, keep, .. } => {
@@ -398,14 +400,20 @@ impl Shared {
                 let moved = shard.limiters.remove(name);
                 drop(shard);
                 let mut shard = self.shard(new_name);
-                if let Some(kept) = moved
-                    && shard.limiters.insert(new_name.clone(), kept).is_some()
-                {
-                    self.count.fetch_sub(1, Ordering::Relaxed);
+                if let Some(kept) = moved {
+                    if shard.limiters.insert(new_name.clone(), kept).is_some() {
+                        self.count.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    shard.note_idle(now, new_name);
                 }
-                Outcome::Changed(true)
+                return Ok(Outcome::Changed(true));
             }
-        })
+        };
+        let end = shard.limiters.get(name).and_then(|kept| kept.expires_at);
+        if let (Some(end), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) = (end, op) {
+            shard.note_idle(end, name);
+        }
+        Ok(outcome)
     }
 
     /// The shard of a newcomer, with the newcomer in it.
@@ -487,9 +495,18 @@ impl Shard {
         if self.idle.len() > 2 * self.limiters.len() + 16 {
             // Many were given back: keep one note of each.
             let limiters = &self.limiters;
-            let idle = limiters.iter().filter(|(_, kept)| !kept.lasting);
+            let idle = limiters
+                .iter()
+                .filter(|(_, kept)| !kept.lasting || kept.expires_at.is_some());
             self.idle = idle
-                .map(|(name, kept)| Reverse((kept.limiter.full_at().unwrap_or(at), name.clone())))
+                .map(|(name, kept)| {
+                    let end = if kept.lasting {
+                        kept.expires_at
+                    } else {
+                        kept.limiter.full_at()
+                    };
+                    Reverse((end.unwrap_or(at), name.clone()))
+                })
                 .collect();
         }
         self.idle.push(Reverse((at, name.clone())));
@@ -507,12 +524,16 @@ impl Shard {
             let Some(kept) = self.limiters.get(&name) else {
                 continue;
             };
-            if kept.lasting {
-                continue;
-            }
-            match kept.limiter.full_at() {
-                Some(full_at) if full_at > now => self.idle.push(Reverse((full_at, name))),
-                _ => {
+            let gone_at = match (kept.expires_at, kept.lasting) {
+                (Some(end), _) if end <= now => Some(end),
+                (end, true) => end,
+                (_, false) => Some(kept.limiter.full_at().unwrap_or(now)),
+            };
+            match gone_at {
+                // Set by a verb, and without an end by now.
+                None => {}
+                Some(later) if later > now => self.idle.push(Reverse((later, name))),
+                Some(_) => {
                     self.limiters.remove(&name);
                     return true;
                 }

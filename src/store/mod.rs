@@ -162,24 +162,64 @@ pub(crate) struct Charge {
 }
 
 /// A rule as its charges know it: its name, and what was already said of it.
-#[derive(Debug)]
 pub(crate) struct RuleTag {
+    /// What answers call it; of a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
+    /// Whether there is a rule: the name of a `RateLimiter` may be somebody's.
+    is_rule: bool,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
     #[cfg(feature = "redis")]
     pub(crate) told_rewritten: AtomicBool,
+    /// That a wrong clock takes part.
+    #[cfg(feature = "redis")]
+    pub(crate) told_repaired: AtomicBool,
 }
 
 impl RuleTag {
     pub(crate) fn new(name: &str) -> Arc<Self> {
+        Self::tag(name, true)
+    }
+
+    /// Of a limiter without a rule.
+    pub(crate) fn unnamed(name: &str) -> Arc<Self> {
+        Self::tag(name, false)
+    }
+
+    fn tag(name: &str, is_rule: bool) -> Arc<Self> {
         Arc::new(Self {
             name: name.into(),
+            is_rule,
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
+            #[cfg(feature = "redis")]
+            told_repaired: AtomicBool::new(false),
         })
+    }
+
+    /// The name as logs may know it.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(dead_code, reason = "only logs name rules")
+    )]
+    pub(crate) fn for_logs(&self) -> &str {
+        if self.is_rule {
+            &self.name
+        } else {
+            "a RateLimiter"
+        }
+    }
+}
+
+impl Debug for RuleTag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "RuleTag({})",
+            if self.is_rule { &self.name } else { ".." }
+        )
     }
 }
 

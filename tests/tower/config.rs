@@ -372,3 +372,10 @@ fn the_error_is_the_inner_services() {
     fn sendable<B, S: Service<Request<B>, Future: Send>>(_: &S) {}
     sendable(&otherwise(by_key(1)).unwrap().layer(inner));
 }
+
+#[test]
+fn a_limit_to_set_is_for_shared_rules() {
+    let error = otherwise(by_key(1).named("mine").or_init(Limit::per_second(1))).unwrap_err();
+    assert_eq!(error, ConfigError::NotShared("mine".to_owned()));
+    assert!(error.to_string().contains("mine"), "{error}");
+}

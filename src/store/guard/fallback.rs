@@ -51,7 +51,7 @@ pub(crate) fn settle(
         for charge in acquire.charges() {
             if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
                 warning!(
-                    rule = &*charge.rule.name,
+                    rule = charge.rule.for_logs(),
                     "requests are refused because nobody has set the limit: call `RateLimiter::try_set_rate`, or give the \
                      rule `or_init`"
                 );

@@ -1,7 +1,8 @@
 //! Where callers wait for permits: first come, first served, with one call in flight and one timer for each limiter.
 //!
-//! Nobody owns the line. Whichever waiter is awake drives it, and when that one leaves, because it was served or dropped,
-//! the next takes over: so the call in flight survives any one caller.
+//! Nobody owns the line. One waiter drives it for all, and when that one leaves, because it was served or dropped, the next
+//! takes over: so the call in flight survives any one caller. A waiter that is neither polled nor dropped holds up those
+//! behind it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -139,6 +140,9 @@ impl<S: Decide> Decide for Line<S> {
         if !matches!(op, Op::Inspect | Op::Available | Op::TimeToLive) {
             self.lines.nudge(name);
         }
+        if let Op::Rename(new_name) = op {
+            self.lines.nudge(new_name);
+        }
         outcome
     }
 
@@ -186,7 +190,9 @@ impl<S: Decide> Drop for Place<'_, S> {
         let driver = {
             let mut lines = lock(&self.line.lines.0);
             let (empty, driver) = self.queue.close_if_empty();
-            if empty {
+            // Another line may stand there by now.
+            let ours = |queue: &Arc<Queue>| Arc::ptr_eq(queue, &self.queue);
+            if empty && lines.get(&self.key).is_some_and(ours) {
                 lines.remove(&self.key);
             }
             driver
@@ -195,7 +201,7 @@ impl<S: Decide> Drop for Place<'_, S> {
     }
 }
 
-/// One line. Its lock is never held while a future is polled or dropped.
+/// One line. Its lock is never held while a future of the store is polled or dropped.
 #[derive(Default)]
 struct Queue(Mutex<State>);
 
@@ -324,6 +330,8 @@ impl Queue {
     fn nudge(&self) {
         let mut state = self.state();
         state.nudged = true;
+        // What was known no longer is: a newcomer must not be refused by it.
+        state.due = None;
         state.wake_driver();
     }
 
@@ -331,6 +339,7 @@ impl Queue {
     fn front(&self, now: Duration) -> Vec<Acquire> {
         let mut state = self.state();
         state.nudged = false;
+        state.due = None;
         state.give_up_late(now);
         let waiting = state
             .waiters
@@ -403,6 +412,10 @@ impl State {
     ) -> Option<Refusal> {
         let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
         let limit = refusal.limits().first()?;
+        if u64::from(acquire.first.permits) > limit.permits() {
+            // Refused for ever, which the store says.
+            return None;
+        }
         let waiting = self
             .waiters
             .iter()
@@ -490,8 +503,11 @@ impl State {
             .iter()
             .position(|waiter| waiter.ticket == ticket)?;
         let waiter = self.waiters.remove(place);
-        if self.leader == Some(ticket) {
+        // Also where nobody leads: then this one may have been woken to take over, and be dropped before it did.
+        if self.leader.is_none_or(|leader| leader == ticket) {
             self.leader = None;
+            // The timer may be one of the leader's runtime: the next one makes its own.
+            self.woken = true;
             let next = self
                 .waiters
                 .iter_mut()

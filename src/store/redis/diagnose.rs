@@ -81,7 +81,10 @@ impl RedisStore {
         let server = self.shared.server();
         let look = Look {
             connection: &server.connection,
-            patience: self.settings.connect_timeout + self.settings.response_timeout,
+            patience: self
+                .settings
+                .connect_timeout
+                .saturating_add(self.settings.response_timeout),
             keys: wire::keys(&name, server.client_id()?),
         };
         let seen = look.limiter().await?;

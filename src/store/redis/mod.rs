@@ -282,7 +282,10 @@ impl RedisStore {
     ///
     /// Dropping it has no effect.
     pub async fn ping(&self) -> Result<(), Error> {
-        let patience = self.settings.connect_timeout + self.settings.response_timeout;
+        let patience = self
+            .settings
+            .connect_timeout
+            .saturating_add(self.settings.response_timeout);
         let server = self.shared.server();
         match crate::clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),

@@ -3,16 +3,16 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use redis::RedisResult;
-use tokio::{
-    sync::mpsc::{Receiver, Sender, channel},
-    task::JoinHandle,
+use tokio::sync::{
+    mpsc::{Receiver, Sender, channel},
+    watch,
 };
 
 use super::{
@@ -36,15 +36,10 @@ pub(crate) struct Returns {
     connection: Arc<Connection>,
     /// Where somebody may wait for what was given back.
     lines: Lines,
-    queue: Mutex<Option<Queue>>,
+    queue: Mutex<Option<Sender<Return>>>,
+    /// How many receipts are in the queue, or were taken out of it and not settled.
+    on_their_way: Arc<watch::Sender<usize>>,
     lost: Arc<AtomicU64>,
-}
-
-/// The queue's entrance, and the task that drains it.
-#[derive(Debug)]
-struct Queue {
-    entrance: Sender<Return>,
-    task: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -57,6 +52,24 @@ struct Return {
     due: Instant,
     /// Whether this is the time after which it need not be sent again.
     last: bool,
+    _counted: Counted,
+}
+
+/// Counts a receipt as on its way until it is dropped, wherever that is.
+#[derive(Debug)]
+struct Counted(Arc<watch::Sender<usize>>);
+
+impl Counted {
+    fn new(count: &Arc<watch::Sender<usize>>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Returns {
@@ -65,6 +78,7 @@ impl Returns {
             connection,
             lines,
             queue: Mutex::new(None),
+            on_their_way: Arc::default(),
             lost: Arc::default(),
         }
     }
@@ -81,6 +95,7 @@ impl Returns {
             made: receipt.made,
             due: receipt.made,
             last: false,
+            _counted: Counted::new(&self.on_their_way),
         };
         let queued = self
             .sender()
@@ -95,26 +110,22 @@ impl Returns {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until all that is queued now has been given back, or was kept for as long as receipts are kept.
+    /// Waits until nothing is on its way any more: given back, or kept for as long as receipts are kept.
     ///
     /// # Cancel safety
     ///
     /// Dropping it has no effect: the queue is drained all the same.
     pub(crate) async fn flush(&self) {
-        // Without an entrance the queue ends when it is empty; what is given back later opens another.
-        let queue = self.queue().take();
-        if let Some(Queue { entrance, task }) = queue {
-            drop(entrance);
-            // An error says that the runtime was shut down, and the task with it.
-            let _ = task.await;
-        }
+        let mut on_their_way = self.on_their_way.subscribe();
+        // An error would say that the count is gone, and it is ours.
+        let _ = on_their_way.wait_for(|count| *count == 0).await;
     }
 
     /// The queue's entrance; a new queue where there is none, or where its runtime was shut down.
     fn sender(&self) -> Option<Sender<Return>> {
-        let mut queue = self.queue();
-        if let Some(open) = queue.as_ref().filter(|open| !open.entrance.is_closed()) {
-            return Some(open.entrance.clone());
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = queue.as_ref().filter(|open| !open.is_closed()) {
+            return Some(open.clone());
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let (sender, receiver) = channel(PLACES);
@@ -124,16 +135,9 @@ impl Returns {
             self.lines.clone(),
             Arc::clone(&self.lost),
         );
-        let task = runtime.spawn(task);
-        *queue = Some(Queue {
-            entrance: sender.clone(),
-            task,
-        });
+        drop(runtime.spawn(task));
+        *queue = Some(sender.clone());
         Some(sender)
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Option<Queue>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

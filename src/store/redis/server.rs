@@ -228,14 +228,14 @@ impl Server {
             self.rewritten.note(&charge.name);
             if !charge.rule.told_rewritten.swap(true, Ordering::Relaxed) {
                 warning!(
-                    rule = &*charge.rule.name,
+                    rule = charge.rule.for_logs(),
                     "the stored limit differed and was rewritten: another process has other code, or an older version"
                 );
             }
         }
-        if answer.repaired > 0 {
+        if answer.repaired > 0 && !charge.rule.told_repaired.swap(true, Ordering::Relaxed) {
             warning!(
-                rule = &*charge.rule.name,
+                rule = charge.rule.for_logs(),
                 entries = answer.repaired,
                 "grants from the future were set back: a process with a wrong clock shares this limit"
             );
