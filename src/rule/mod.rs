@@ -102,7 +102,7 @@ impl Rule {
     }
 
     /// Sets this limit where none is stored, in the same call. Only for [`shared`](Self::shared) rules: with others it is a
-    /// [`ConfigError::NotShared`](crate::ConfigError::NotShared), as they have their own.
+    /// [`ConfigError::NotShared`], as they have their own.
     pub fn or_init(mut self, limit: Limit) -> Self {
         match &mut self.limit {
             LimitOf::Shared { init, .. } => *init = Some(limit),
