@@ -17,6 +17,7 @@ mod fleet;
 mod java_side;
 mod model;
 mod oracle;
+mod orders;
 mod ours;
 mod raw;
 mod rust_side;
