@@ -199,7 +199,7 @@ end
 if value ~= stored then
   redis.call('SET', value_key, value, 'KEEPTTL')
 end
-keep_alive(value_key, log, tonumber(limit[4]) or 0, interval, changed == 1)
+keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval, changed == 1)
 
 reply[2] = value
 reply[3] = newest and newest + interval - now or 0

@@ -32,7 +32,7 @@ else
 end
 if value then
   redis.call('SET', value_key, value, 'KEEPTTL')
-  keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+  keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
   return { permits, value }
 end
 if not stored then

@@ -81,5 +81,5 @@ end
 if not readable then
   return { FOREIGN_MEMBER }
 end
-keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
 return { 1, given, value }

@@ -51,6 +51,6 @@ end
 redis.call('ZREMRANGEBYSCORE', log, '-inf', now - interval)
 local value = rate - live
 redis.call('SET', value_key, value, 'KEEPTTL')
-keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
 -- What has expired and was not credited yet was not lost: the next call would have found it.
 return { 1, stored and value - stored - expired or 0, value }

@@ -53,6 +53,6 @@ if ARGV[4] == '0' then
   redis.call('PERSIST', value_key)
   redis.call('PERSIST', log)
 else
-  keep_alive(value_key, log, tonumber(ARGV[4]), interval)
+  keep_alive(KEYS[1], value_key, log, tonumber(ARGV[4]), interval)
 end
 return 1

@@ -19,5 +19,5 @@ local value_key, log = KEYS[2], KEYS[4]
 if (limit[3] or ARGV[3]) == '1' then
   value_key, log = KEYS[3], KEYS[5]
 end
-keep_alive(value_key, log, tonumber(ARGV[4]), tonumber(ARGV[2]), true)
+keep_alive(KEYS[1], value_key, log, tonumber(ARGV[4]), tonumber(ARGV[2]), true)
 return 1

@@ -1,6 +1,6 @@
 //! Whether there was room, and how much is left.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
 
 use crate::{error::Error, list::List, name::Name};
 
@@ -207,6 +207,9 @@ pub struct LimitState {
     pub(crate) interval: Duration,
     pub(crate) remaining: Option<u64>,
     pub(crate) reset_after: Duration,
+    pub(crate) refused: bool,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) shadow: bool,
 }
 
 impl LimitState {
@@ -240,6 +243,42 @@ impl LimitState {
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after
+    }
+
+    /// Whether this limit had no room. Where a request met several, those of a refusal that had are told apart by it.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// How long until this limit has room, where it had none: exact to the millisecond. `None` where it had, or where more
+    /// was asked for than it ever allows.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Whether this limit is only tried out: it is counted, but refuses nobody.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// Those that refuse come first, the longest wait before others; then those of which the smallest part is left. Limits
+    /// that are only tried out come last.
+    pub(crate) fn by_tightness(&self, other: &Self) -> Ordering {
+        let refusal = |limit: &Self| {
+            let wait = limit.retry_after.unwrap_or(Duration::MAX);
+            limit.refused.then_some(wait)
+        };
+        let part = |limit: &Self, of: &Self| {
+            let remaining = limit.remaining.unwrap_or(limit.permits);
+            u128::from(remaining) * u128::from(of.permits)
+        };
+        self.shadow
+            .cmp(&other.shadow)
+            .then_with(|| refusal(other).cmp(&refusal(self)))
+            .then_with(|| part(self, other).cmp(&part(other, self)))
     }
 }
 

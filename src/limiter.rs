@@ -452,6 +452,7 @@ impl RateLimiter {
             limit: LimitSource::Store,
             permits,
             id: self.store.permit_id()?,
+            shadow: false,
         };
         Ok(Acquire {
             first,

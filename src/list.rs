@@ -1,6 +1,9 @@
 //! A list that is usually of one item, and then needs no allocation.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    hash::{Hash, Hasher},
+    ops::{Deref, DerefMut},
+};
 
 #[derive(Clone, Debug)]
 pub(crate) enum List<T> {
@@ -24,6 +27,21 @@ impl<T> List<T> {
                 *self = Self::Many(many);
             }
         }
+    }
+}
+
+// By what is in them, however they hold it.
+impl<T: PartialEq> PartialEq for List<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Eq> Eq for List<T> {}
+
+impl<T: Hash> Hash for List<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
     }
 }
 

@@ -140,23 +140,23 @@ end
 -- With a keepAliveTime the TTL covers at least every entry's life, and is renewed when less than half of it is left.
 -- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does; but a limit
 -- `written` just now has none, and takes it off what is left of an earlier one: grants must not vanish while they count.
-local function keep_alive(value_key, log, keep_alive_time, interval, written)
+local function keep_alive(hash, value_key, log, keep_alive_time, interval, written)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
     local enough = math.max(keep_alive_time / 2, life)
-    if redis.call('PTTL', KEYS[1]) < enough or redis.call('PTTL', value_key) < enough
+    if redis.call('PTTL', hash) < enough or redis.call('PTTL', value_key) < enough
       or redis.call('PTTL', log) < enough then
       local ttl = math.max(keep_alive_time, life)
-      redis.call('PEXPIRE', KEYS[1], ttl)
+      redis.call('PEXPIRE', hash, ttl)
       redis.call('PEXPIRE', value_key, ttl)
       redis.call('PEXPIRE', log, ttl)
     end
   elseif written then
-    redis.call('PERSIST', KEYS[1])
+    redis.call('PERSIST', hash)
     redis.call('PERSIST', value_key)
     redis.call('PERSIST', log)
   else
-    local ttl = redis.call('PTTL', KEYS[1])
+    local ttl = redis.call('PTTL', hash)
     if ttl > 0 then
       redis.call('PEXPIRE', value_key, ttl)
       redis.call('PEXPIRE', log, ttl)

@@ -324,6 +324,7 @@ impl Ready {
                 limit,
                 permits,
                 id,
+                shadow: false,
             },
             rest: Vec::new(),
             on_failure: Some(self.on_failure),

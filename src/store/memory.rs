@@ -15,12 +15,13 @@ use std::{
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
+    call::{self, Ask, Caller, Take},
     guard::{
         fallback,
         line::{Line, Lines},
     },
     sealed::{Handle, Sealed},
-    window::{Ask, Caller, Limiter, ahead_of},
+    window::{Limiter, ahead_of},
 };
 use crate::{
     clock::{Clock, SteadyClock, millis},
@@ -233,15 +234,14 @@ impl Decide for Shared {
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let answers = self.decide(run)?;
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
-        let callers: Vec<_> = run.iter().map(caller).collect();
-        let answers = self.decide(first, &callers)?;
-        Ok(run
-            .iter()
-            .zip(answers.iter())
-            .map(|(acquire, answer)| answer.decision(acquire))
+        let answers = answers.chunks(first.charges().count());
+        let decisions = run.iter().zip(answers);
+        Ok(decisions
+            .map(|(acquire, answers)| acquire.decision(answers))
             .collect())
     }
 
@@ -267,47 +267,114 @@ impl Decide for Shared {
 }
 
 fn caller(acquire: &Acquire) -> Caller {
-    let Charge { permits, id, .. } = acquire.first;
+    let takes = acquire.charges().map(|charge| Take {
+        permits: charge.permits,
+        id: charge.id,
+        shadow: charge.shadow,
+    });
     Caller {
-        permits,
-        id,
         waits: acquire.patience.is_some(),
+        takes: takes.collect(),
+    }
+}
+
+fn ask(charge: &Charge, exact: bool) -> Ask {
+    Ask {
+        limit: charge.limit,
+        rewrite: true,
+        exact,
+        resendable: false,
+        own_clock: true,
     }
 }
 
 impl Shared {
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let answers = self.decide(acquire, &[caller(acquire)])?;
-        let answer = answers.first().ok_or(ErrorKind::Permits)?;
-        Ok(answer.decision(acquire))
+        let answers = self.decide(std::slice::from_ref(acquire))?;
+        Ok(acquire.decision(&answers))
     }
 
-    /// Decides for callers of one limiter; all of them go by the limit of the first.
-    fn decide(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
-        let charge = &first.first;
-        let ask = Ask {
-            limit: charge.limit,
-            rewrite: true,
-            exact: first.remaining,
-            resendable: false,
-            own_clock: true,
+    /// Decides for callers of the same limiters; all of them go by the limits of the first.
+    fn decide(&self, run: &[Acquire]) -> Result<List<Answer>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(List::EMPTY);
         };
-        let now = self.now();
-        let mut shard = self.shard(&charge.name);
-        if shard.get_mut(&charge.name, now, &self.count).is_none() {
-            if charge.limit == LimitSource::Store {
-                return Err(ErrorKind::NotInitialized.into());
-            }
-            drop(shard);
-            shard = self.shard_with_room(&charge.name, false, now)?;
+        let callers: List<_> = run.iter().map(caller).collect();
+        if !first.rest.is_empty() {
+            return self.decide_list(first, &callers);
         }
+        let charge = &first.first;
+        let now = self.now();
+        let mut shard = self.shard_with(charge, now)?;
         let kept = shard
             .limiters
             .get_mut(&charge.name)
             .ok_or(ErrorKind::Full)?;
-        let answers = kept.limiter.acquire(&ask, callers, now)?;
+        let limiters = std::iter::once((&mut kept.limiter, ask(charge, first.remaining)));
+        let answers = call::acquire(limiters, &callers, now)?;
         kept.keep_alive(now);
         Ok(answers)
+    }
+
+    /// Decides for callers of several limiters, with all of their shards locked.
+    fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
+        let now = self.now();
+        // Before all are locked: finding room takes one lock at a time.
+        for charge in first.charges() {
+            drop(self.shard_with(charge, now)?);
+        }
+        // Always in this order, so that no two lists wait for each other.
+        let mut places: Vec<_> = first
+            .charges()
+            .map(|charge| self.shard_of(&charge.name))
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut shards: Vec<_> = places
+            .iter()
+            .map(|place| lock(&self.shards[*place]))
+            .collect();
+        let locked = |name: &Name| places.binary_search(&self.shard_of(name)).ok();
+        // Taken out while they are counted with, as a shard lends one at a time.
+        let mut taken = Vec::with_capacity(places.len());
+        for charge in first.charges() {
+            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
+            let kept = shard.and_then(|shard| shard.limiters.remove(&charge.name));
+            taken.push((charge, kept));
+        }
+        // One may have made room for another newcomer meanwhile: then there is no room for all of the list.
+        let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
+            let limiters = taken.iter_mut().filter_map(|(charge, kept)| {
+                let limiter = &mut kept.as_mut()?.limiter;
+                Some((limiter, ask(charge, first.remaining)))
+            });
+            call::acquire(limiters, callers, now).map_err(Error::from)
+        } else {
+            Err(ErrorKind::Full.into())
+        };
+        for (charge, kept) in taken {
+            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
+            if let (Some(mut kept), Some(shard)) = (kept, shard) {
+                if answers.is_ok() {
+                    kept.keep_alive(now);
+                }
+                shard.limiters.insert(charge.name.clone(), kept);
+            }
+        }
+        answers
+    }
+
+    /// The shard of a charge's limiter, with the limiter in it.
+    fn shard_with(&self, charge: &Charge, now: i64) -> Result<MutexGuard<'_, Shard>, Error> {
+        let mut shard = self.shard(&charge.name);
+        if shard.get_mut(&charge.name, now, &self.count).is_some() {
+            return Ok(shard);
+        }
+        if charge.limit == LimitSource::Store {
+            return Err(ErrorKind::NotInitialized.into());
+        }
+        drop(shard);
+        self.shard_with_room(&charge.name, false, now)
     }
 
     fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {

@@ -1,5 +1,6 @@
 //! Is there room? Where limiters are kept, and what they are asked.
 
+mod call;
 pub(crate) mod guard;
 mod memory;
 #[cfg(feature = "redis")]
@@ -123,7 +124,7 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
     pub(crate) first: Charge,
-    /// Empty in this version.
+    /// The others, each of another limiter.
     pub(crate) rest: Vec<Charge>,
     /// What to answer when the store cannot; `None` hands the error to the caller.
     pub(crate) on_failure: Option<FailurePolicy>,
@@ -145,9 +146,49 @@ impl Acquire {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn receipts(&self) -> List<Receipt> {
         self.charges().map(Charge::receipt).collect()
+    }
+
+    /// What the answers to its charges, one for each, come to.
+    pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
+        let enforced = || {
+            let answers = self.charges().zip(answers);
+            answers.filter(|(charge, _)| !charge.shadow)
+        };
+        let above_rate = enforced().any(|(_, answer)| answer.verdict == Verdict::AboveRate);
+        let refused = enforced().any(|(_, answer)| answer.verdict == Verdict::Refused);
+        let mut limits: List<_> = self
+            .charges()
+            .zip(answers)
+            .map(|(charge, answer)| {
+                let counted = self.remaining || answer.verdict == Verdict::Refused;
+                answer.state(charge, counted && !above_rate)
+            })
+            .collect();
+        limits.sort_by(LimitState::by_tightness);
+        if !above_rate && !refused {
+            let answers = self.charges().zip(answers);
+            let taken = answers.filter(|(_, answer)| answer.verdict == Verdict::Granted);
+            return Decision::Allow(Grant {
+                limits,
+                receipts: taken.map(|(charge, _)| charge.receipt()).collect(),
+                source: Source::Store,
+            });
+        }
+        let wait = enforced().map(|(_, answer)| answer.wait).max().unwrap_or(0);
+        Decision::Deny(Refusal {
+            kind: if above_rate {
+                RefusalKind::AboveRate
+            } else {
+                RefusalKind::OverLimit
+            },
+            limits,
+            retry_after: (!above_rate).then(|| Duration::from_millis(at_least_zero(wait))),
+            source: Source::Store,
+            missing: None,
+            error: None,
+        })
     }
 }
 
@@ -159,6 +200,8 @@ pub(crate) struct Charge {
     pub(crate) limit: LimitSource,
     pub(crate) permits: u32,
     pub(crate) id: PermitId,
+    /// Whether it is taken if there is room, and no reason to refuse if there is none.
+    pub(crate) shadow: bool,
 }
 
 /// A rule as its charges know it: its name, and what was already said of it.
@@ -304,7 +347,7 @@ pub(crate) enum Outcome {
     TimeToLive(TimeToLive),
 }
 
-/// What a store answers to one charge, whichever store it is.
+/// What a store answers to one charge, whichever store it is, and whatever it answers to the others of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
@@ -340,41 +383,18 @@ pub(crate) enum Changed {
 }
 
 impl Answer {
-    pub(crate) fn decision(&self, acquire: &Acquire) -> Decision {
-        let charge = &acquire.first;
-        let counted = match self.verdict {
-            Verdict::Granted => acquire.remaining,
-            Verdict::Refused => true,
-            Verdict::AboveRate => false,
-        };
-        let limits = List::one(LimitState {
+    /// The limit as this answer leaves it.
+    fn state(&self, charge: &Charge, counted: bool) -> LimitState {
+        LimitState {
             name: Arc::clone(&charge.rule.name),
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),
             reset_after: Duration::from_millis(at_least_zero(self.reset)),
-        });
-        let refused = |kind, retry_after| {
-            Decision::Deny(Refusal {
-                kind,
-                limits: limits.clone(),
-                retry_after,
-                source: Source::Store,
-                missing: None,
-                error: None,
-            })
-        };
-        match self.verdict {
-            Verdict::Granted => Decision::Allow(Grant {
-                limits,
-                receipts: List::one(charge.receipt()),
-                source: Source::Store,
-            }),
-            Verdict::Refused => {
-                let wait = Duration::from_millis(at_least_zero(self.wait));
-                refused(RefusalKind::OverLimit, Some(wait))
-            }
-            Verdict::AboveRate => refused(RefusalKind::AboveRate, None),
+            refused: self.verdict != Verdict::Granted,
+            retry_after: (self.verdict == Verdict::Refused)
+                .then(|| Duration::from_millis(at_least_zero(self.wait))),
+            shadow: charge.shadow,
         }
     }
 }

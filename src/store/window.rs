@@ -1,11 +1,11 @@
-//! The sliding log as pure functions of state and now: what `lua/acquire.lua` does, in Rust.
+//! The sliding log as pure functions of state and now: what the scripts do, in Rust. Who gets what in a call, `call.rs` says.
 //!
 //! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
 //! [`Limiter`] can lack each of its parts, as the keys in Redis can.
 
 use std::collections::VecDeque;
 
-use super::{Answer, Changed, Verdict};
+use super::{Changed, call::Ask};
 use crate::{
     decision::PermitId,
     error::ErrorKind,
@@ -26,146 +26,72 @@ pub(crate) struct Limiter {
     pub(crate) log: Log,
 }
 
-/// What one call asks of one limiter, whoever its callers are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
-    pub(crate) limit: LimitSource,
-    /// Whether a stored limit that differs from the code's is rewritten.
-    pub(crate) rewrite: bool,
-    /// Whether the permits left are wanted exactly.
-    pub(crate) exact: bool,
-    /// Whether the same call may have come before, so that its entries are looked for.
-    pub(crate) resendable: bool,
-    /// Whether all entries are scored by this clock, so that a score far ahead of it is wrong.
-    pub(crate) own_clock: bool,
-}
-
-/// One caller of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
-    pub(crate) permits: u32,
-    pub(crate) id: PermitId,
-    /// Whether it waits in line: it then is not overtaken by those behind it that wait, too.
-    pub(crate) waits: bool,
-}
-
 /// The most by which a score may lead the grant it stands for. A constant of the format.
 pub(crate) fn ahead_of(interval: i64) -> i64 {
     interval.div_euclid(10)
 }
 
 impl Limiter {
-    /// Takes permits for each caller, in the order in which they came, or tells when they will be free.
-    ///
-    /// Each is granted whole or not at all. One that waits and does not fit closes the line to those behind it; one that
-    /// does not wait takes what is left. There is one answer for each caller, as they were left by the whole call.
-    pub(crate) fn acquire(
-        &mut self,
-        ask: &Ask,
-        callers: &[Caller],
-        now: i64,
-    ) -> Result<List<Answer>, ErrorKind> {
-        let (limit, changed) = self.limit_in_force(ask)?;
-        let StoredLimit { rate, interval, .. } = limit;
-        let above_rate = Answer {
-            verdict: Verdict::AboveRate,
-            remaining: 0,
-            wait: 0,
-            reset: 0,
-            now,
-            rate,
-            interval,
-            changed,
-            repaired: 0,
-        };
-        let mut answers = match callers {
-            [_] => List::one(above_rate),
-            _ => List::Many(vec![above_rate; callers.len()]),
-        };
-        let holds =
-            |log: &Log, caller: &Caller| ask.resendable && log.holds(caller.id, caller.permits);
-        // More than the rate only if it was granted before the limit was lowered.
-        let wanted: i64 = callers
-            .iter()
-            .filter(|caller| i64::from(caller.permits) <= rate || holds(&self.log, caller))
-            .map(|caller| i64::from(caller.permits))
-            .sum();
-        if wanted == 0 && changed == Changed::Nothing {
-            return Ok(answers);
-        }
-
-        let first_id = callers
-            .first()
-            .map_or(PermitId([0; 16]), |caller| caller.id);
-        let mut value = self.agree(rate, interval, now, first_id);
-        if !self.log.is_empty() && (ask.exact || value < wanted) {
-            let mut budget = wanted + (-value).max(0) + 1;
-            let mut enough = wanted;
-            if ask.exact {
-                budget = budget.max(wanted + PAGE);
-                enough = i64::MAX;
+    /// The limit that counts in a call, and what the call makes of the stored one.
+    pub(crate) fn limit_for(&self, ask: &Ask) -> Result<(StoredLimit, Changed), ErrorKind> {
+        let (given, stored) = match (ask.limit, self.limit) {
+            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+                return Ok((given.stored(), Changed::Created));
             }
-            value = self.sweep(value, rate, interval, now, enough, budget);
-        }
-
-        let (mut closed, mut in_line, mut repaired) = (false, 0, 0);
-        let mut refused = Vec::new();
-        for (place, caller) in callers.iter().enumerate() {
-            let permits = i64::from(caller.permits);
-            if value >= permits && !(closed && caller.waits) {
-                answers[place].verdict = Verdict::Granted;
-                if !holds(&self.log, caller) {
-                    let entry = Entry {
-                        score: now,
-                        id: caller.id,
-                        permits: caller.permits,
-                    };
-                    self.log.insert(entry);
-                    value -= permits;
-                }
-            } else if holds(&self.log, caller) {
-                answers[place].verdict = Verdict::Granted;
-            } else if permits <= rate {
-                answers[place].verdict = Verdict::Refused;
-                let mut needs = permits;
-                if caller.waits {
-                    needs += in_line;
-                    in_line += permits;
-                    closed = true;
-                }
-                // More than the rate is never free at once: each further rate follows an interval later.
-                let rounds = (needs - 1).div_euclid(rate);
-                refused.push(Refused {
-                    place,
-                    needs: needs - rounds * rate,
-                    later: rounds * interval,
-                });
+            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+                return Ok((stored, Changed::Nothing));
             }
+            (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
+        };
+        if given.rate_type != stored.rate_type {
+            return Err(ErrorKind::RateTypeDiffers);
         }
-        let mut newest = self.log.newest();
-        if !refused.is_empty() {
-            refused.sort_by_key(|caller| caller.needs);
-            let latest = if ask.own_clock {
-                now + ahead_of(interval)
-            } else {
-                i64::MAX
+        let same = given.rate == stored.rate && given.interval == stored.interval;
+        if same || !ask.rewrite {
+            return Ok((stored, Changed::Nothing));
+        }
+        let written = StoredLimit {
+            rate: given.rate,
+            interval: given.interval,
+            ..stored
+        };
+        Ok((written, Changed::Rewritten))
+    }
+
+    /// Stores the limit that [`limit_for`](Self::limit_for) has found.
+    pub(crate) fn put_in_force(&mut self, limit: StoredLimit, changed: Changed) {
+        if changed == Changed::Rewritten
+            && let Some(stored) = self.limit
+        {
+            self.value = match self.value {
+                // O(1), and a lowered rate holds at once: value may fall below zero.
+                Some(value) if limit.interval == stored.interval => {
+                    Some(value + limit.rate - stored.rate)
+                }
+                _ => None,
             };
-            // What is left is free now.
-            let needs = refused.iter().map(|caller| caller.needs - value);
-            let (due, set_back) = self.log.due(needs, latest, now - interval);
-            repaired = set_back;
-            for (caller, due) in refused.iter().zip(due.iter()) {
-                answers[caller.place].wait = due + interval - now + caller.later;
-            }
-            newest = newest.map(|newest| newest.min(latest));
         }
-        self.value = Some(value);
-        for answer in answers.iter_mut() {
-            answer.remaining = value;
-            answer.reset = newest.map_or(0, |newest| newest + interval - now);
-            answer.repaired = repaired;
+        self.limit = Some(limit);
+    }
+
+    /// The permits left: at least so many that it is known whether there are as many as `wanted`. `id` marks entries that a
+    /// repair adds.
+    pub(crate) fn count(&mut self, wanted: i64, exact: bool, now: i64, id: PermitId) -> i64 {
+        let (rate, interval) = self
+            .limit
+            .map_or((0, 0), |limit| (limit.rate, limit.interval));
+        let value = self.agree(rate, interval, now, id);
+        if self.log.is_empty() || !(exact || value < wanted) {
+            return value;
         }
-        Ok(answers)
+        let budget = wanted + (-value).max(0) + 1;
+        if exact {
+            let budget = budget.max(wanted + PAGE);
+            self.sweep(value, rate, interval, now, i64::MAX, budget)
+        } else {
+            self.sweep(value, rate, interval, now, wanted, budget)
+        }
     }
 
     /// Counts the free permits exactly. `id` marks entries that a repair adds.
@@ -273,42 +199,6 @@ impl Limiter {
         self.log.newest().map(|newest| newest + interval)
     }
 
-    fn limit_in_force(&mut self, ask: &Ask) -> Result<(StoredLimit, Changed), ErrorKind> {
-        let (given, stored) = match (ask.limit, self.limit) {
-            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
-            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
-                let given = given.stored();
-                self.limit = Some(given);
-                return Ok((given, Changed::Created));
-            }
-            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-                return Ok((stored, Changed::Nothing));
-            }
-            (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
-        };
-        if given.rate_type != stored.rate_type {
-            return Err(ErrorKind::RateTypeDiffers);
-        }
-        let same = given.rate == stored.rate && given.interval == stored.interval;
-        if same || !ask.rewrite {
-            return Ok((stored, Changed::Nothing));
-        }
-        self.value = match self.value {
-            // O(1), and a lowered rate holds at once: value may fall below zero.
-            Some(value) if given.interval == stored.interval => {
-                Some(value + given.rate - stored.rate)
-            }
-            _ => None,
-        };
-        let written = StoredLimit {
-            rate: given.rate,
-            interval: given.interval,
-            ..stored
-        };
-        self.limit = Some(written);
-        Ok((written, Changed::Rewritten))
-    }
-
     /// Brings permits left and log into agreement, and returns the permits left.
     fn agree(&mut self, rate: i64, interval: i64, now: i64, id: PermitId) -> i64 {
         let Some(newest) = self.log.newest() else {
@@ -363,15 +253,6 @@ impl Limiter {
     }
 }
 
-/// A caller that does not fit.
-struct Refused {
-    place: usize,
-    /// The permits that must be free for it, those of the callers that wait before it included, up to the rate.
-    needs: i64,
-    /// How much later than that its turn is, where they are more than the rate.
-    later: i64,
-}
-
 /// The grants of the last interval, in the order of the sorted set: by score, then by member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log(VecDeque<Entry>);
@@ -412,7 +293,16 @@ impl Log {
         self.0.insert(place, entry);
     }
 
-    fn holds(&self, id: PermitId, permits: u32) -> bool {
+    /// Notes a grant.
+    pub(crate) fn note(&mut self, id: PermitId, permits: u32, now: i64) {
+        self.insert(Entry {
+            score: now,
+            permits,
+            id,
+        });
+    }
+
+    pub(crate) fn holds(&self, id: PermitId, permits: u32) -> bool {
         self.0
             .iter()
             .any(|entry| entry.id == id && entry.permits == permits)
@@ -468,7 +358,7 @@ impl Log {
     /// For each of `needs`, which do not fall, the score of the entry whose expiry frees as many permits, or of the last
     /// one; `already` where none is needed. Scores beyond `latest` come from a wrong clock and are set back to it on the way;
     /// the second number counts them.
-    fn due(
+    pub(crate) fn due(
         &mut self,
         needs: impl Iterator<Item = i64>,
         latest: i64,

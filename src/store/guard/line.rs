@@ -19,6 +19,7 @@ use crate::{
     decision::{Decision, Receipt, Refusal, RefusalKind},
     error::{Error, ErrorKind},
     limit::LimitSource,
+    list::List,
     name::Name,
     store::{Acquire, Decide, Op, Outcome, Patience},
 };
@@ -33,11 +34,12 @@ pub(crate) struct Line<S> {
     lines: Lines,
 }
 
-/// The lines in which somebody waits. Callers that go by different limits do not share one.
+/// The lines in which somebody waits. Callers of other limiters, or that go by other limits, do not share one.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
 
-type Key = (Name, LimitSource);
+/// What the callers of a line charge.
+type Key = List<(Name, LimitSource)>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
@@ -46,7 +48,7 @@ impl Lines {
             let lines = lock(&self.0);
             let waited_for = lines
                 .iter()
-                .filter(|((waited_for, _), _)| waited_for == name);
+                .filter(|(key, _)| key.iter().any(|(waited_for, _)| waited_for == name));
             waited_for.map(|(_, queue)| Arc::clone(queue)).collect()
         };
         for queue in queues {
@@ -84,7 +86,10 @@ impl<S: Decide> Line<S> {
             Patience::For(time) => now.checked_add(time),
             Patience::Endless => None,
         };
-        let key = (acquire.first.name.clone(), acquire.first.limit);
+        let key: Key = acquire
+            .charges()
+            .map(|charge| (charge.name.clone(), charge.limit))
+            .collect();
         let (queue, ticket) = {
             let mut lines = lock(&self.lines.0);
             let queue = Arc::clone(lines.entry(key.clone()).or_default());
@@ -183,8 +188,8 @@ impl<S: Decide> Place<'_, S> {
 
 impl<S: Decide> Drop for Place<'_, S> {
     fn drop(&mut self) {
-        if let Some(receipt) = self.queue.leave(self.ticket) {
-            self.line.inner.give_back(receipt);
+        for receipt in self.queue.leave(self.ticket).iter() {
+            self.line.inner.give_back(receipt.clone());
         }
         // The driver knows the line, and the line the driver: the last one out ends both.
         let driver = {
@@ -229,7 +234,7 @@ struct Waiter {
     ticket: u64,
     acquire: Acquire,
     /// Made before the first call.
-    receipt: Receipt,
+    receipts: List<Receipt>,
     deadline: Option<Duration>,
     /// When it can be served, as far as the last call told.
     due: Option<Duration>,
@@ -259,7 +264,7 @@ impl Queue {
         state.waiters.push_back(Waiter {
             ticket,
             acquire: acquire.clone(),
-            receipt: acquire.first.receipt(),
+            receipts: acquire.receipts(),
             deadline,
             due: None,
             asking: false,
@@ -305,16 +310,22 @@ impl Queue {
     }
 
     /// Gives up a place; what was or may be taken for it is to be given back.
-    fn leave(&self, ticket: u64) -> Option<Receipt> {
+    fn leave(&self, ticket: u64) -> List<Receipt> {
         let mut state = self.state();
-        let waiter = state.remove(ticket)?;
+        let Some(waiter) = state.remove(ticket) else {
+            return List::EMPTY;
+        };
         if waiter.outcome.is_none() && state.anybody_waits_behind(ticket) {
             // They may be served earlier than they were told.
             state.nudged = true;
         }
         state.wake_driver();
         let taken = matches!(waiter.outcome, Some(Ok(Decision::Allow(_))));
-        (taken || waiter.asking).then_some(waiter.receipt)
+        if taken || waiter.asking {
+            waiter.receipts
+        } else {
+            List::EMPTY
+        }
     }
 
     /// Whether nobody is left, and then the driver, to be dropped.
@@ -411,7 +422,10 @@ impl State {
         now: Duration,
     ) -> Option<Refusal> {
         let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
-        let limit = refusal.limits().first()?;
+        let [limit] = refusal.limits() else {
+            // Of several limits, the one that refused last need not be the one that refuses next.
+            return None;
+        };
         if u64::from(acquire.first.permits) > limit.permits() {
             // Refused for ever, which the store says.
             return None;
@@ -483,7 +497,7 @@ impl State {
         let id = acquire.first.id;
         self.waiters
             .iter()
-            .position(|waiter| waiter.receipt.id == id && waiter.outcome.is_none())
+            .position(|waiter| waiter.acquire.first.id == id && waiter.outcome.is_none())
     }
 
     fn anybody_waits_behind(&self, ticket: u64) -> bool {

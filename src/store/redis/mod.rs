@@ -6,6 +6,7 @@ mod diagnose;
 mod model;
 mod returns;
 mod rewritten;
+mod saga;
 mod script;
 mod server;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]

@@ -17,6 +17,7 @@ macro_rules! script {
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| script!("acquire.lua"));
+pub(crate) static ACQUIRE_LIST: LazyLock<Script> = LazyLock::new(|| script!("acquire_list.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
 pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));

@@ -9,9 +9,10 @@ use super::{
     connection::Connection,
     returns::Returns,
     rewritten::Rewritten,
+    saga,
     script::{
-        ACQUIRE, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR, SET_RATE,
-        Script, TRY_SET_RATE,
+        ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR,
+        SET_RATE, Script, TRY_SET_RATE,
     },
     wire,
 };
@@ -47,47 +48,17 @@ impl Decide for Server {
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let Some((first, exact)) = run
-            .first()
-            .map(|acquire| (&acquire.first, acquire.remaining))
-        else {
+        let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
-        let rewrite =
-            matches!(first.limit, LimitSource::Code(_)) && !self.rewritten.lately(&first.name);
-        let callers = run
-            .iter()
-            .map(|acquire| (&acquire.first, acquire.patience.is_some()));
-        let arguments = wire::acquire(
-            first,
-            callers,
-            self.client_id()?,
-            self.now(),
-            rewrite,
-            exact,
-        );
-        // Made before the call: see `Receipt`.
-        let receipts: List<_> = run.iter().map(|acquire| acquire.first.receipt()).collect();
-        let reply = match ACQUIRE.call(&self.connection, &arguments).await {
-            Ok(reply) => reply,
-            Err(failed) => {
-                if failed.unheard {
-                    receipts
-                        .iter()
-                        .for_each(|receipt| self.give_back(receipt.clone()));
-                }
-                return Err(wire::failure(failed));
-            }
-        };
-        let answers = wire::answers(&reply, run.len())?;
-        if let Some(answer) = answers.first() {
-            self.note(first, answer);
+        if !self.connection.has_nodes() || saga::is_one_slot(first) {
+            return self.acquire_at_once(first, run).await;
         }
-        Ok(run
-            .iter()
-            .zip(answers.iter())
-            .map(|(acquire, answer)| answer.decision(acquire))
-            .collect())
+        let mut decisions = Vec::with_capacity(run.len());
+        for acquire in run {
+            decisions.push(saga::acquire(self, acquire).await?);
+        }
+        Ok(decisions)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -178,6 +149,97 @@ impl Decide for Server {
 }
 
 impl Server {
+    /// For callers of limiters that one script reaches.
+    pub(super) async fn acquire_at_once(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+    ) -> Result<Vec<Decision>, Error> {
+        if first.rest.is_empty() {
+            self.acquire_one(first, run).await
+        } else {
+            self.acquire_list(first, run).await
+        }
+    }
+
+    /// For callers of one limiter.
+    async fn acquire_one(&self, first: &Acquire, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let callers = run
+            .iter()
+            .map(|acquire| (&acquire.first, acquire.patience.is_some()));
+        let arguments = wire::acquire(
+            &first.first,
+            callers,
+            self.client_id()?,
+            self.now(),
+            self.rewrites(&first.first),
+            first.remaining,
+        );
+        let reply = self.call_for(&ACQUIRE, &arguments, run).await?;
+        let answers = wire::answers(&reply, run.len())?;
+        Ok(self.decisions(run, &answers))
+    }
+
+    /// For callers of several limiters in one slot.
+    async fn acquire_list(&self, first: &Acquire, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let limiters: Vec<_> = first
+            .charges()
+            .map(|charge| (charge, self.rewrites(charge)))
+            .collect();
+        let callers = run
+            .iter()
+            .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
+        let (client_id, now) = (self.client_id()?, self.now());
+        let arguments = wire::acquire_list(&limiters, callers, client_id, now, first.remaining);
+        let reply = self.call_for(&ACQUIRE_LIST, &arguments, run).await?;
+        let answers = wire::list_answers(&reply, limiters.len(), run.len())?;
+        Ok(self.decisions(run, &answers))
+    }
+
+    /// Calls, and gives back what callers may have got who will not hear of it.
+    async fn call_for(
+        &self,
+        script: &Script,
+        arguments: &Arguments,
+        run: &[Acquire],
+    ) -> Result<redis::Value, Error> {
+        // Made before the call: see `Receipt`.
+        let receipts: List<_> = run
+            .iter()
+            .flat_map(Acquire::charges)
+            .map(Charge::receipt)
+            .collect();
+        match script.call(&self.connection, arguments).await {
+            Ok(reply) => Ok(reply),
+            Err(failed) => {
+                if failed.unheard {
+                    receipts
+                        .iter()
+                        .for_each(|receipt| self.give_back(receipt.clone()));
+                }
+                Err(wire::failure(failed))
+            }
+        }
+    }
+
+    /// `answers` has one for each caller and limiter, those of the first caller first.
+    fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> Vec<Decision> {
+        let Some(first) = run.first() else {
+            return Vec::new();
+        };
+        for (charge, answer) in first.charges().zip(answers) {
+            self.note(charge, answer);
+        }
+        run.iter()
+            .zip(answers.chunks(1 + first.rest.len()))
+            .map(|(acquire, answers)| acquire.decision(answers))
+            .collect()
+    }
+
+    fn rewrites(&self, charge: &Charge) -> bool {
+        matches!(charge.limit, LimitSource::Code(_)) && !self.rewritten.lately(&charge.name)
+    }
+
     async fn call(&self, script: &Script, arguments: &Arguments) -> Result<redis::Value, Error> {
         script
             .call(&self.connection, arguments)

@@ -39,6 +39,17 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     ]
 }
 
+/// The part of a limiter's keys that says in which slot of a Cluster they are.
+///
+/// Redis Cluster specification, "hash tags": what stands between the first `{` and the first `}` behind it, else all.
+pub(crate) fn tag(name: &Name) -> &str {
+    let name = name.as_str();
+    let tagged = name
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    tagged.map_or(name, |(tag, _)| tag)
+}
+
 /// A grant's member in the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
 pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
     let mut member = [0; 21];
@@ -74,23 +85,61 @@ pub(crate) fn acquire<'a>(
     rewrite: bool,
     exact: bool,
 ) -> Arguments {
-    let (source, limit): (&[u8], _) = match first.limit {
-        LimitSource::Store => (b"redis", None),
-        LimitSource::StoreOrInit(limit) => (b"init", Some(limit.stored())),
-        LimitSource::Code(limit) if rewrite => (b"code", Some(limit.stored())),
-        LimitSource::Code(limit) => (b"keep", Some(limit.stored())),
-    };
+    let (source, limit) = limit_source(first.limit, rewrite);
     let mut argv = Vec::with_capacity(7 + 3 * run.len());
     argv.push(time(now));
-    argv.push(source.to_vec());
+    argv.push(source);
     argv.push(flag_byte(exact));
-    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| limit_fields(&limit)));
+    argv.extend(limit);
     for (charge, waits) in run {
         argv.push(charge.permits.to_string().into_bytes());
         argv.push(member(charge.id, charge.permits).to_vec());
         argv.push(flag_byte(waits));
     }
     Arguments::new(keys(&first.name, client_id), argv)
+}
+
+/// The call for callers of several limiters. `first` is the first caller's list, and each limiter goes with whether a
+/// differing limit is rewritten; the callers are lists of the same limiters.
+pub(crate) fn acquire_list<'a, L>(
+    first: &[(&Charge, bool)],
+    callers: impl Iterator<Item = (L, bool)>,
+    client_id: &str,
+    now: Option<Millis>,
+    exact: bool,
+) -> Arguments
+where
+    L: Iterator<Item = &'a Charge>,
+{
+    let mut all_keys = Vec::with_capacity(5 * first.len());
+    let mut argv = vec![time(now), flag_byte(exact)];
+    for (charge, rewrite) in first {
+        all_keys.extend(keys(&charge.name, client_id));
+        let (source, limit) = limit_source(charge.limit, *rewrite);
+        argv.push(source);
+        argv.extend(limit);
+    }
+    for (charges, waits) in callers {
+        argv.push(flag_byte(waits));
+        for charge in charges {
+            argv.push(charge.permits.to_string().into_bytes());
+            argv.push(member(charge.id, charge.permits).to_vec());
+            argv.push(flag_byte(charge.shadow));
+        }
+    }
+    Arguments::new(all_keys, argv)
+}
+
+/// Whose limit counts, and the limit as the scripts take it.
+fn limit_source(source: LimitSource, rewrite: bool) -> (Vec<u8>, [Vec<u8>; 4]) {
+    let (word, limit) = match source {
+        LimitSource::Store => ("redis", None),
+        LimitSource::StoreOrInit(limit) => ("init", Some(limit)),
+        LimitSource::Code(limit) if rewrite => ("code", Some(limit)),
+        LimitSource::Code(limit) => ("keep", Some(limit)),
+    };
+    let fields = limit.map(|limit| limit_fields(&limit.stored()));
+    (word.into(), fields.unwrap_or_default())
 }
 
 pub(crate) fn flag_byte(flag: bool) -> Vec<u8> {
@@ -139,32 +188,76 @@ pub(crate) fn answers(reply: &Value, callers: usize) -> Result<List<Answer>, Err
     if outcomes.len() != callers {
         return Err(unreadable());
     }
-    let changed = match changed {
-        0 => Changed::Nothing,
-        1 => Changed::Created,
-        _ => Changed::Rewritten,
-    };
     let mut answers = List::EMPTY;
     for &[status, wait] in outcomes {
-        let verdict = match status {
-            1 => Verdict::Granted,
-            0 => Verdict::Refused,
-            2 => Verdict::AboveRate,
-            _ => return Err(unreadable()),
-        };
         answers.push(Answer {
-            verdict,
+            verdict: verdict(status)?,
             remaining,
             wait,
             reset,
             now,
             rate,
             interval,
-            changed,
+            changed: change(changed),
             repaired,
         });
     }
     Ok(answers)
+}
+
+/// Reads the reply of `acquire_list.lua`: an answer for each caller and limiter, those of the first caller first.
+pub(crate) fn list_answers(
+    reply: &Value,
+    limiters: usize,
+    callers: usize,
+) -> Result<List<Answer>, Error> {
+    let numbers = numbers(reply)?;
+    let &[1, now, ref rest @ ..] = &*numbers else {
+        return Err(unreadable());
+    };
+    let (states, outcomes) = rest.split_at_checked(6 * limiters).ok_or_else(unreadable)?;
+    let ((states, []), (outcomes, [])) = (states.as_chunks::<6>(), outcomes.as_chunks::<2>())
+    else {
+        return Err(unreadable());
+    };
+    if outcomes.len() != limiters * callers {
+        return Err(unreadable());
+    }
+    let states = states.iter().cycle();
+    let mut answers = List::EMPTY;
+    for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired]) in
+        outcomes.iter().zip(states)
+    {
+        answers.push(Answer {
+            verdict: verdict(status)?,
+            remaining,
+            wait,
+            reset,
+            now,
+            rate,
+            interval,
+            changed: change(changed),
+            repaired,
+        });
+    }
+    Ok(answers)
+}
+
+fn verdict(status: i64) -> Result<Verdict, Error> {
+    Ok(match status {
+        1 => Verdict::Granted,
+        0 => Verdict::Refused,
+        2 => Verdict::AboveRate,
+        _ => return Err(unreadable()),
+    })
+}
+
+fn change(changed: i64) -> Changed {
+    match changed {
+        0 => Changed::Nothing,
+        1 => Changed::Created,
+        _ => Changed::Rewritten,
+    }
 }
 
 /// Reads the second number of a reply that begins with a 1.

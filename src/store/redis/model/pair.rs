@@ -18,10 +18,12 @@ use crate::{
     decision::PermitId,
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType, StoredLimit},
+    list::List,
     name::Name,
     store::{
         Answer, Changed, Charge, RuleTag, Verdict,
-        window::{Ask, Caller, Entry, Limiter, Log, ahead_of},
+        call::{self, Ask, Caller, Take},
+        window::{Entry, Limiter, Log, ahead_of},
     },
 };
 
@@ -173,16 +175,17 @@ impl Pair {
         let callers: Vec<_> = run
             .iter()
             .map(|(sent, waits)| Caller {
-                permits: sent.permits,
-                id: sent.id,
                 waits: *waits,
+                takes: List::one(Take {
+                    permits: sent.permits,
+                    id: sent.id,
+                    shadow: false,
+                }),
             })
             .collect();
         let replied = replied.map(|answers| answers.to_vec());
-        let expected = self
-            .model
-            .acquire(&ask, &callers, now)
-            .map(|answers| answers.to_vec());
+        let limiters = std::iter::once((&mut self.model, ask));
+        let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
         assert_eq!(replied, expected, "{ask:?} {callers:?}");
         self.compare();
         if let Ok(answers) = &replied {
@@ -372,6 +375,7 @@ impl Pair {
                     limit: how.limit,
                     permits: sent.permits,
                     id: sent.id,
+                    shadow: false,
                 };
                 (charge, *waits)
             })

@@ -1,0 +1,276 @@
+-- Takes permits of several limiters, of all or of none, for one caller or several, or tells when they will be free.
+--
+-- KEYS  1-5 of each limiter, one after the other, see lib/state.lua
+-- ARGV  1  now in ms since the epoch, or empty for the server's clock
+--       2  '1' when the permits left are wanted exactly, else '0'
+--       for each limiter five:
+--          whose limit counts: 'redis', 'init', 'code' or 'keep', see acquire.lua
+--          rate; interval, ms; type; keepAliveTime, ms; all empty with 'redis'
+--       for each caller, in the order in which they came:
+--          '1' if it waits in line, else '0'
+--          for each limiter three: permits to take; the caller's own member; '1' if it is only tried out: taken if there is
+--          room, and no reason to refuse if there is none
+-- Reply 1  1; negative: an error, alone in the reply; nothing was taken then
+--       2  the time that was used, ms since the epoch
+--       for each limiter six:
+--          permits left after this call; a lower bound unless wanted exactly or refused for their lack
+--          ms until all permits are free; rate and interval, ms, in force
+--          0 nothing, 1 the limit was created, 2 the limit was rewritten
+--          scores that were set back because they came from a wrong clock
+--       for each caller, for each limiter two:
+--          1 has room, and it was taken if all have; 0 has none; 2 never has as much
+--          ms until it has room, for those of the callers that wait before it, too; 0 if it has
+--
+-- Redisson has no such operation: two tryAcquire one after the other take from the first what the second refuses.
+
+local now = clock(ARGV[1])
+local exact = ARGV[2] == '1'
+local limiters = #KEYS / 5
+local width = 1 + 3 * limiters
+local callers = (#ARGV - 2 - 5 * limiters) / width
+
+-- The limits in force. Nothing is written before all of them are known.
+
+local books = {}
+for place = 1, limiters do
+  local key, given = 5 * (place - 1), 2 + 5 * (place - 1)
+  local source = ARGV[given + 1]
+  local limit = redis.call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  local changed = 0
+  if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[given + 4] then
+    return { OTHER_TYPE }
+  end
+  if not (limit[1] and limit[2] and limit[3]) then
+    if source == 'redis' then
+      return { UNINITIALIZED }
+    end
+    limit = {
+      limit[1] or ARGV[given + 2], limit[2] or ARGV[given + 3],
+      limit[3] or ARGV[given + 4], limit[4] or ARGV[given + 5],
+    }
+    changed = 1
+  end
+  local rate, interval = number_of(limit[1]), number_of(limit[2])
+  if not rate or not interval then
+    return { UNREADABLE }
+  end
+  local book = { hash = KEYS[key + 1], value_key = KEYS[key + 2], log = KEYS[key + 4] }
+  if limit[3] == '1' then
+    book.value_key, book.log = KEYS[key + 3], KEYS[key + 5]
+  end
+  book.stored = tonumber(redis.call('GET', book.value_key) or nil)
+  book.value = book.stored
+  if source == 'code' and (limit[1] ~= ARGV[given + 2] or limit[2] ~= ARGV[given + 3]) then
+    if limit[2] == ARGV[given + 3] then
+      -- O(1), and a lowered rate holds at once: value may fall below zero.
+      book.value = book.value and book.value + tonumber(ARGV[given + 2]) - rate
+    else
+      book.value = nil
+    end
+    limit[1], limit[2] = ARGV[given + 2], ARGV[given + 3]
+    rate, interval = tonumber(ARGV[given + 2]), tonumber(ARGV[given + 3])
+    changed = 2
+  end
+  book.limit, book.rate, book.interval, book.changed = limit, rate, interval, changed
+  book.wanted, book.in_line, book.refused, book.added, book.repaired = 0, 0, {}, {}, 0
+  books[place] = book
+end
+
+-- What is asked of them.
+
+local asks = {}
+local anything = false
+for index = 1, callers do
+  local at = 2 + 5 * limiters + width * (index - 1) + 1
+  local ask = { waits = ARGV[at] == '1', granted = false, takes = {} }
+  local possible, held = true, false
+  for place = 1, limiters do
+    local book, of = books[place], at + 3 * (place - 1)
+    local take = { permits = tonumber(ARGV[of + 1]), member = ARGV[of + 2], shadow = ARGV[of + 3] == '1' }
+    take.possible = take.permits <= book.rate
+    if not take.possible then
+      possible = possible and take.shadow
+      take.held = redis.call('ZSCORE', book.log, take.member)
+      held = held or take.held
+    end
+    ask.takes[place] = take
+  end
+  -- More than the rate only if it was granted before the limit was lowered.
+  ask.hopeful = possible or held
+  if ask.hopeful then
+    anything = true
+    for place = 1, limiters do
+      local take = ask.takes[place]
+      if take.possible or take.held then
+        books[place].wanted = books[place].wanted + take.permits
+      end
+    end
+  end
+  asks[index] = ask
+end
+for place = 1, limiters do
+  anything = anything or books[place].changed > 0
+end
+
+-- What is left of them.
+
+-- For errors that are found only here: a log that cannot be read. What was swept stays swept.
+local function abandon()
+  for place = 1, limiters do
+    local book = books[place]
+    if #book.added > 0 then
+      redis.call('ZREM', book.log, unpack(book.added))
+    end
+    if book.untouched then
+      redis.call('SET', book.value_key, book.untouched, 'KEEPTTL')
+    end
+  end
+  return { FOREIGN_MEMBER }
+end
+
+if anything then
+  for place = 1, limiters do
+    local book = books[place]
+    local id = string.sub(asks[1].takes[place].member, 2, 17)
+    book.value, book.newest = agree(book.log, book.value, book.rate, book.interval, now, id)
+    if not book.value then
+      return abandon()
+    end
+    if book.changed > 0 then
+      -- Not earlier: limit and value change together or not at all.
+      local limit = book.limit
+      redis.call('HSET', book.hash, 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0',
+        'type', limit[3])
+    end
+    if book.newest and (exact or book.value < book.wanted) then
+      local budget = book.wanted + math.max(0, -book.value) + 1
+      local enough, readable = book.wanted, nil
+      if exact then
+        budget = math.max(budget, book.wanted + PAGE)
+        enough = math.huge
+      end
+      book.value, readable = sweep(book.log, book.value, book.rate, book.interval, now, enough, budget)
+      book.untouched = book.value
+      if not readable then
+        return abandon()
+      end
+    end
+    book.untouched = book.value
+  end
+end
+
+-- The decisions.
+
+local closed = false
+for index = 1, anything and callers or 0 do
+  local ask = asks[index]
+  for place = 1, limiters do
+    -- The same call came before, and took what it takes.
+    ask.granted = ask.granted or ask.hopeful and redis.call('ZSCORE', books[place].log, ask.takes[place].member)
+  end
+  if ask.hopeful and not ask.granted then
+    local fits = not (closed and ask.waits)
+    for place = 1, limiters do
+      local take = ask.takes[place]
+      fits = fits and (take.shadow or books[place].value >= take.permits)
+    end
+    for place = 1, limiters do
+      local book, take = books[place], ask.takes[place]
+      if fits and book.value >= take.permits then
+        redis.call('ZADD', book.log, now, take.member)
+        book.value = book.value - take.permits
+        book.newest = math.max(book.newest or now, now)
+        book.added[#book.added + 1] = take.member
+      elseif take.possible then
+        local needs = take.permits
+        if ask.waits and not take.shadow then
+          needs = needs + book.in_line
+          book.in_line = needs
+        end
+        if needs > book.value then
+          take.refused = true
+          -- More than the rate is never free at once: each further rate follows an interval later.
+          local rounds = math.floor((needs - 1) / book.rate)
+          take.needs, take.later = needs - rounds * book.rate, rounds * book.interval
+          book.refused[#book.refused + 1] = take
+        end
+      end
+    end
+    closed = closed or (ask.waits and not fits)
+  end
+end
+
+-- The waits, after all grants: walk from the oldest entry to those whose expiry makes enough room.
+
+for place = 1, limiters do
+  local book = books[place]
+  if #book.refused > 0 then
+    table.sort(book.refused, function(a, b) return a.needs < b.needs end)
+    -- A score that no clock of ours can have made was granted no later than now: it is set back on the way.
+    local latest = ARGV[1] == '' and now + ahead_of(book.interval) or math.huge
+    local page, at, start = {}, 1, 0
+    -- What is left is free now.
+    local freed, due = book.value, now - book.interval
+    for _, take in ipairs(book.refused) do
+      while freed < take.needs do
+        if at > #page then
+          local size = math.min(take.needs - freed, PAGE)
+          page, at = redis.call('ZRANGE', book.log, start, start + size - 1, 'WITHSCORES'), 1
+          start = start + size
+          if #page == 0 then
+            -- Fewer permits in the log than are missing: the books are whole again when its last entry has expired.
+            break
+          end
+        end
+        local held = permits_of(page[at])
+        if not held then
+          return abandon()
+        end
+        due = tonumber(page[at + 1])
+        if due > latest then
+          due = latest
+          redis.call('ZADD', book.log, 'XX', due, page[at])
+          book.repaired = book.repaired + 1
+        end
+        freed = freed + held
+        at = at + 2
+      end
+      take.wait = due + book.interval - now + take.later
+    end
+    book.newest = book.newest and math.min(book.newest, latest)
+  end
+end
+
+-- What is stored, and what is said.
+
+local reply = { 1, now }
+for place = 1, limiters do
+  local book = books[place]
+  if anything then
+    if book.value ~= book.stored then
+      redis.call('SET', book.value_key, book.value, 'KEEPTTL')
+    end
+    keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval, book.changed == 1)
+  end
+  reply[#reply + 1] = anything and book.value or 0
+  reply[#reply + 1] = book.newest and book.newest + book.interval - now or 0
+  reply[#reply + 1] = book.rate
+  reply[#reply + 1] = book.interval
+  reply[#reply + 1] = book.changed
+  reply[#reply + 1] = book.repaired
+end
+for index = 1, callers do
+  local ask = asks[index]
+  for place = 1, limiters do
+    local take = ask.takes[place]
+    local status = GRANTED
+    if not ask.granted and not take.possible then
+      status = ABOVE_RATE
+    elseif take.refused then
+      status = REFUSED
+    end
+    reply[#reply + 1] = status
+    reply[#reply + 1] = take.wait or 0
+  end
+end
+return reply

@@ -1,0 +1,132 @@
+//! Lists of limiters that a Redis Cluster keeps in different slots, where no one script reaches all of them.
+//!
+//! One call for each slot, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
+//! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.
+
+use std::cmp::Ordering;
+
+use super::{Server, wire};
+use crate::{
+    decision::{Decision, Grant, LimitState, Receipt, Refusal, Source},
+    error::Error,
+    limit::LimitSource,
+    list::List,
+    store::{Acquire, Charge, Decide},
+};
+
+/// Whether one script reaches all limiters of a list. Tags that differ may share a slot, and are taken apart all the same.
+pub(super) fn is_one_slot(acquire: &Acquire) -> bool {
+    let tag = wire::tag(&acquire.first.name);
+    acquire
+        .charges()
+        .all(|charge| wire::tag(&charge.name) == tag)
+}
+
+/// Decides for one caller, one slot after the other.
+///
+/// # Cancel safety
+///
+/// Dropping it may leave a part of the list taken; receipts made before give it back.
+pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
+    let mut taken = Taken {
+        limits: List::EMPTY,
+        receipts: List::EMPTY,
+    };
+    for part in parts(acquire) {
+        let decision = server
+            .acquire_at_once(&part, std::slice::from_ref(&part))
+            .await;
+        match decision.map(|mut decisions| decisions.pop()) {
+            Ok(None) => {}
+            Ok(Some(Decision::Allow(grant))) => {
+                grant
+                    .limits
+                    .iter()
+                    .for_each(|limit| taken.limits.push(limit.clone()));
+                grant
+                    .receipts
+                    .iter()
+                    .for_each(|receipt| taken.receipts.push(receipt.clone()));
+            }
+            Ok(Some(Decision::Deny(refusal))) => {
+                return Ok(Decision::Deny(taken.undo(server, refusal)));
+            }
+            Err(error) => {
+                taken.give_back(server);
+                return Err(error);
+            }
+        }
+    }
+    taken.limits.sort_by(LimitState::by_tightness);
+    Ok(Decision::Allow(Grant {
+        limits: taken.limits,
+        receipts: taken.receipts,
+        source: Source::Store,
+    }))
+}
+
+/// The list, one for each slot.
+fn parts(acquire: &Acquire) -> Vec<Acquire> {
+    let mut charges: Vec<&Charge> = acquire.charges().collect();
+    charges.sort_by(|a, b| likelier_to_refuse(a, b));
+    let mut parts: Vec<Acquire> = Vec::new();
+    for charge in charges {
+        let tag = wire::tag(&charge.name);
+        match parts
+            .iter_mut()
+            .find(|part| wire::tag(&part.first.name) == tag)
+        {
+            Some(part) => part.rest.push(charge.clone()),
+            None => parts.push(Acquire {
+                first: charge.clone(),
+                rest: Vec::new(),
+                ..acquire.clone()
+            }),
+        }
+    }
+    // Where only trials are left, nothing can refuse any more.
+    parts.sort_by_key(|part| part.charges().all(|charge| charge.shadow));
+    parts
+}
+
+/// Those with the greatest cost for their limit come first; where the limit is not known beforehand, last.
+fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
+    let part = |charge: &Charge, of: &Charge| {
+        u128::from(charge.permits) * u128::from(known_rate(of).unwrap_or(u64::MAX))
+    };
+    part(b, a).cmp(&part(a, b))
+}
+
+fn known_rate(charge: &Charge) -> Option<u64> {
+    match charge.limit {
+        LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit.permits()),
+        LimitSource::Store => None,
+    }
+}
+
+/// What the calls up to now have taken.
+struct Taken {
+    limits: List<LimitState>,
+    receipts: List<Receipt>,
+}
+
+impl Taken {
+    fn give_back(&self, server: &Server) {
+        for receipt in self.receipts.iter() {
+            server.give_back(receipt.clone());
+        }
+    }
+
+    /// Gives back what was taken, and tells of all limits that were met.
+    fn undo(self, server: &Server, refusal: Refusal) -> Refusal {
+        self.give_back(server);
+        let mut limits = refusal.limits;
+        for mut limit in self.limits.iter().cloned() {
+            // What was left counted what is given back.
+            limit.remaining = None;
+            limits.push(limit);
+        }
+        limits.sort_by(LimitState::by_tightness);
+        Refusal { limits, ..refusal }
+    }
+}
