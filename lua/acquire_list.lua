@@ -88,12 +88,15 @@ for index = 1, callers do
     local book, of = books[place], at + 3 * (place - 1)
     local take = { permits = tonumber(ARGV[of + 1]), member = ARGV[of + 2], shadow = ARGV[of + 3] == '1' }
     take.possible = take.permits <= book.rate
-    if not take.possible then
-      possible = possible and take.shadow
-      take.held = redis.call('ZSCORE', book.log, take.member)
+    possible = possible and (take.possible or take.shadow)
+    ask.takes[place] = take
+  end
+  for place = 1, limiters do
+    local take = ask.takes[place]
+    if not (possible and take.possible) then
+      take.held = redis.call('ZSCORE', books[place].log, take.member)
       held = held or take.held
     end
-    ask.takes[place] = take
   end
   -- More than the rate only if it was granted before the limit was lowered.
   ask.hopeful = possible or held

@@ -183,8 +183,8 @@ pub enum ConfigError {
     },
     /// A rule, named here, whose tiers are empty or have two of one name
     Tiers(String),
-    /// An entry, named here, with several rules: one request meets one limit in this version
-    SeveralRules(String),
+    /// Limiters of which permits cannot be taken together, and why
+    NotTogether(&'static str),
     /// An address of Redis that cannot be read; passwords are left out
     Url(String),
     /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
@@ -253,8 +253,11 @@ impl fmt::Display for ConfigError {
             Self::Tiers(rule) => {
                 write!(f, "rule {rule:?} has no tiers, or two of one name")
             }
-            Self::SeveralRules(entry) => {
-                write!(f, "entry {entry:?} has several rules: give it one")
+            Self::NotTogether(reason) => {
+                write!(
+                    f,
+                    "permits of these limiters cannot be taken together: {reason}"
+                )
             }
             Self::Url(reason) => write!(f, "the address of Redis cannot be read: {reason}"),
             Self::ClientId(id) => {

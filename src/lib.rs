@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod all_of;
 mod clock;
 mod decision;
 #[cfg(any(doc, doctest))]
@@ -29,6 +30,7 @@ pub use store::redis::{Diagnosis, Finding, OtherClient, RedisStore, RedissonRele
 pub use {deadpool_redis, redis};
 
 pub use self::{
+    all_of::AllOf,
     clock::{Clock, SystemClock},
     decision::{
         Decision, Decisions, Grant, LimitState, Missing, Receipt, Refusal, RefusalKind, Source,

@@ -3,9 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    decision::{Decision, Grant, Receipt},
+    all_of::AllOf,
+    decision::{Decision, Grant, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
     limit::{Limit, LimitSource, StoredLimit},
+    list::List,
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
@@ -60,6 +62,15 @@ impl RateLimiter {
         })
     }
 
+    /// Several limiters, of which permits are taken together: of all or of none.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::NotTogether`] if there are none, one of them twice, or some of another store handle.
+    pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
+        AllOf::new(limiters.into_iter().cloned())
+    }
+
     /// Takes one permit if there is one now.
     ///
     /// # Errors
@@ -84,14 +95,7 @@ impl RateLimiter {
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
-        let acquire = self.ask(permits, None)?;
-        let mut unheard = Unheard {
-            store: &self.store,
-            receipt: Some(acquire.first.receipt()),
-        };
-        let decision = Arc::clone(&self.store).acquire(acquire).await;
-        unheard.receipt = None;
-        decision
+        heard(&self.store, self.ask(permits, None)?).await
     }
 
     /// Takes `permits`, waiting for them no longer than `timeout`.
@@ -443,24 +447,26 @@ impl RateLimiter {
     }
 
     fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
+        let first = self.charge(permits, self.store.permit_id()?)?;
+        Ok(ask(first, Vec::new(), patience))
+    }
+
+    pub(crate) fn charge(&self, permits: u32, id: PermitId) -> Result<Charge, Error> {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
-        let first = Charge {
+        Ok(Charge {
             name: self.name.clone(),
             rule: Arc::clone(&self.tag),
             limit: LimitSource::Store,
             permits,
-            id: self.store.permit_id()?,
+            id,
             shadow: false,
-        };
-        Ok(Acquire {
-            first,
-            rest: Vec::new(),
-            on_failure: None,
-            remaining: true,
-            patience,
         })
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn AnyStore> {
+        &self.store
     }
 
     async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
@@ -484,16 +490,37 @@ impl RateLimiter {
     }
 }
 
-/// Gives back what a call may have taken if nobody hears its answer.
+/// What limiters without HTTP ask their store.
+pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Acquire {
+    Acquire {
+        first,
+        rest,
+        on_failure: None,
+        remaining: true,
+        patience,
+    }
+}
+
+/// Asks, and gives back what was taken if nobody hears the answer.
+pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
+    let mut unheard = Unheard {
+        store,
+        receipts: acquire.receipts(),
+    };
+    let decision = Arc::clone(store).acquire(acquire).await;
+    unheard.receipts = List::EMPTY;
+    decision
+}
+
 struct Unheard<'a> {
     store: &'a Arc<dyn AnyStore>,
-    receipt: Option<Receipt>,
+    receipts: List<Receipt>,
 }
 
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
-        if let Some(receipt) = self.receipt.take() {
-            self.store.give_back(receipt);
+        for receipt in self.receipts.iter() {
+            self.store.give_back(receipt.clone());
         }
     }
 }

@@ -53,6 +53,19 @@ impl<T> FromIterator<T> for List<T> {
     }
 }
 
+impl<T> IntoIterator for List<T> {
+    type Item = T;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let (one, many) = match self {
+            Self::One([one]) => (Some(one), Vec::new()),
+            Self::Many(many) => (None, many),
+        };
+        one.into_iter().chain(many)
+    }
+}
+
 impl<T> Deref for List<T> {
     type Target = [T];
 

@@ -109,6 +109,11 @@ impl Naming {
         })
     }
 
+    /// Whether the identity alone is the hash tag.
+    pub(crate) fn is_derived(&self) -> bool {
+        matches!(self, Self::Derived { .. })
+    }
+
     /// Whether names differ by identity.
     pub(crate) fn takes_identity(&self) -> bool {
         !matches!(self, Self::Exact(_))

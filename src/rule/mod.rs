@@ -261,9 +261,7 @@ impl fmt::Debug for Tiers {
     }
 }
 
-/// Several rules where one is expected, or one.
-///
-/// This version knows lists of one rule: a longer one is a [`ConfigError::SeveralRules`].
+/// One rule, or several: then a request meets all of them, and is charged by all or by none.
 pub trait IntoRules {
     /// The rules.
     fn into_rules(self) -> Vec<Rule>;

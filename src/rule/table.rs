@@ -13,18 +13,29 @@ use http::request::Parts;
 use super::{Cost, IntoRules, LimitOf, Rule, check_cost, pattern::Pattern};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    error::{ConfigError, Error},
+    error::ConfigError,
     key::{AnyKey, Key, NoKey},
     limit::{Limit, LimitSource},
+    list::List,
     macros::warning,
-    name::{Naming, check_rule_name},
+    name::{Identity, Naming, check_rule_name},
     store::{Acquire, AnyStore, Charge, FailurePolicy, RuleTag},
 };
 
 /// Which requests meet which rule: a table, of which the first entry that matches counts.
 ///
-/// Requests that no entry matches meet the rule of [`otherwise`](Self::otherwise); without it they pass. So do those of an
+/// Requests that no entry matches meet the rules of [`otherwise`](Self::otherwise); without it they pass. So do those of an
 /// entry without rules: `.on("/health", Vec::new())` exempts a route.
+///
+/// # Several rules
+///
+/// An entry of several rules charges a request by all of them or by none, in one call: `[Limit::per_second(10).by(PeerIp)
+/// .named("burst"), Limit::per_hour(1_000).by(PeerIp).named("hour")]`. A refusal names every limit that had no room and waits
+/// for the longest of them. Of the rules' failure policies the strictest counts.
+///
+/// On a Redis Cluster that takes rules of one identity, whose keys share a slot by their names. Other rules are asked one
+/// slot after the other, and what was taken is given back when a later one refuses: it stands for as long as that lasts, or
+/// for one interval if this process dies in between. A warning names such entries when the layer is built.
 ///
 /// # Example
 ///
@@ -112,8 +123,8 @@ pub(crate) enum Plan {
 /// The table, checked and with its names made: what a layer asks for each request.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    entries: Vec<(Pattern, Option<Ready>)>,
-    otherwise: Option<Ready>,
+    entries: Vec<(Pattern, Vec<Ready>)>,
+    otherwise: Vec<Ready>,
     remaining: bool,
     /// Keeps the rules' names while the layer lives.
     _claims: Arc<()>,
@@ -129,14 +140,28 @@ impl Planner {
         remaining: bool,
     ) -> Result<Self, ConfigError> {
         let token = Arc::new(());
-        let ready = |entry: &str, mut rules: Vec<Rule>| {
-            if rules.len() > 1 {
-                return Err(ConfigError::SeveralRules(entry.to_owned()));
+        let ready = |entry: &str, rules: Vec<Rule>| {
+            for (place, rule) in rules.iter().enumerate() {
+                if rules
+                    .iter()
+                    .take(place)
+                    .any(|other| other.label() == rule.label())
+                {
+                    return Err(ConfigError::DuplicateName(rule.label().to_owned()));
+                }
             }
-            rules
-                .pop()
+            let rules: Vec<_> = rules
+                .into_iter()
                 .map(|rule| Ready::new(rule, store, &token))
-                .transpose()
+                .collect::<Result<_, _>>()?;
+            if store.has_slots() && !Ready::share_identity(&rules) {
+                warning!(
+                    entry,
+                    "the rules of this entry have different keys, and so stand in different slots of the Cluster: they are \
+                     asked one after the other"
+                );
+            }
+            Ok(rules)
         };
         let mut entries = Vec::with_capacity(rules.entries.len());
         for (text, pattern, rules) in rules.entries {
@@ -156,9 +181,58 @@ impl Planner {
             .entries
             .iter()
             .find(|(pattern, _)| pattern.matches(parts));
-        match entry.map_or(&self.otherwise, |(_, rule)| rule) {
-            Some(rule) => rule.plan(parts, store, self.remaining),
+        let rules = entry.map_or(&self.otherwise, |(_, rules)| rules);
+        let strictest = rules
+            .iter()
+            .map(|rule| rule.on_failure)
+            .fold(FailurePolicy::Allow, FailurePolicy::stricter);
+        let mut charges: List<Charge> = List::EMPTY;
+        let mut id = None;
+        for rule in rules {
+            let (named, identity, limit, permits) = match rule.plan(parts) {
+                Ok(Some(charge)) => charge,
+                Ok(None) => continue,
+                Err(missing) => return Plan::Refuse(rule.refuse(missing)),
+            };
+            // One for all: each limiter has a log of its own.
+            let id = match id {
+                Some(id) => id,
+                None => match store.permit_id() {
+                    Ok(new) => *id.insert(new),
+                    // Without entropy there is no id; the policy decides, as for any other failure.
+                    Err(error) if strictest == FailurePolicy::Deny => {
+                        return Plan::Refuse(Refusal::unavailable(error));
+                    }
+                    Err(_) => return Plan::Pass,
+                },
+            };
+            let charge = Charge {
+                name: named.naming.name(&identity),
+                rule: Arc::clone(&named.rule),
+                limit,
+                permits,
+                id,
+                shadow: false,
+            };
+            match charges
+                .iter_mut()
+                .find(|earlier| earlier.name == charge.name)
+            {
+                // One limiter is charged once, with what its rules cost together.
+                Some(earlier) => earlier.permits = earlier.permits.saturating_add(permits),
+                None => charges.push(charge),
+            }
+        }
+        let mut charges = charges.into_iter();
+        match charges.next() {
             None => Plan::Pass,
+            Some(first) => Plan::Ask(Acquire {
+                first,
+                rest: charges.collect(),
+                on_failure: Some(strictest),
+                remaining: self.remaining,
+                patience: None,
+            }),
         }
     }
 }
@@ -181,6 +255,9 @@ enum Limits {
     ),
     Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
 }
+
+/// A charge that lacks its id.
+type Planned<'a> = (&'a Named, Identity, LimitSource, u32);
 
 /// A rule's name, and how it names limiters.
 #[derive(Clone)]
@@ -271,13 +348,15 @@ impl Ready {
         })
     }
 
-    fn plan(&self, parts: &Parts, store: &dyn AnyStore, remaining: bool) -> Plan {
+    /// What a request is charged: by which name, whom, against which limit, how much. `None` where the rule does not concern
+    /// it.
+    fn plan(&self, parts: &Parts) -> Result<Option<Planned<'_>>, Missing> {
         let permits = match &self.cost {
             Cost::Fixed(cost) => *cost,
             Cost::Parts(cost) => cost(parts),
         };
         if permits == 0 {
-            return Plan::Pass;
+            return Ok(None);
         }
         let mut key = Key::default();
         let found = match &self.key {
@@ -286,14 +365,14 @@ impl Ready {
         };
         match found {
             Ok(()) if self.key.is_some() && key.0.is_empty() => {
-                return self.refuse(Missing {
+                return Err(Missing {
                     what: "identity",
                     fault: Fault::Caller,
                 });
             }
             Ok(()) => {}
-            Err(NoKey::Skip) => return Plan::Pass,
-            Err(NoKey::Missing(missing)) => return self.refuse(missing),
+            Err(NoKey::Skip) => return Ok(None),
+            Err(NoKey::Missing(missing)) => return Err(missing),
         }
         let (named, limit) = match &self.limits {
             Limits::One(named, limit) => (named, *limit),
@@ -308,36 +387,30 @@ impl Ready {
                     .or(tiers.first());
                 // Never empty: it was checked when it was built.
                 let Some((_, named, limit)) = chosen else {
-                    return Plan::Pass;
+                    return Ok(None);
                 };
                 (named, LimitSource::Code(*limit))
             }
         };
-        let id = match store.permit_id() {
-            Ok(id) => id,
-            Err(error) => return self.refuse_or_pass(error),
+        Ok(Some((named, key.0, limit, permits)))
+    }
+
+    /// Whether the limiters of these rules have one identity, and so one slot of a Cluster.
+    fn share_identity(rules: &[Self]) -> bool {
+        let derived = |rule: &Self| match &rule.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.is_derived(),
+            Limits::Tiers(..) => true,
         };
-        Plan::Ask(Acquire {
-            first: Charge {
-                name: named.naming.name(&key.0),
-                rule: Arc::clone(&named.rule),
-                limit,
-                permits,
-                id,
-                shadow: false,
-            },
-            rest: Vec::new(),
-            on_failure: Some(self.on_failure),
-            remaining,
-            patience: None,
-        })
+        let key = |rule: &Self| rule.key.as_ref().map(|key| key.description());
+        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
+        rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
     }
 
     #[cfg_attr(
         not(feature = "tracing"),
         allow(unused_variables, reason = "only logs hint")
     )]
-    fn refuse(&self, missing: Missing) -> Plan {
+    fn refuse(&self, missing: Missing) -> Refusal {
         let hint = match missing.fault {
             Fault::Server => {
                 "the server does not note the peer's address: with axum, serve \
@@ -356,15 +429,7 @@ impl Ready {
                 "requests are refused because they lack the key of the rule"
             );
         }
-        Plan::Refuse(Refusal::missing_key(missing))
-    }
-
-    /// Without entropy there is no id; the rule's policy decides, as for any other failure.
-    fn refuse_or_pass(&self, error: Error) -> Plan {
-        match self.on_failure {
-            FailurePolicy::Allow => Plan::Pass,
-            FailurePolicy::Deny => Plan::Refuse(Refusal::unavailable(error)),
-        }
+        Refusal::missing_key(missing)
     }
 
     #[cfg_attr(

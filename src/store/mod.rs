@@ -63,6 +63,11 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
     /// An id that no other acquire has.
     fn permit_id(&self) -> Result<PermitId, Error>;
 
+    /// Whether one call reaches only limiters of one identity: a Redis Cluster.
+    fn has_slots(&self) -> bool {
+        false
+    }
+
     /// What the names of limiters that rules make begin with.
     fn prefix(&self) -> &str;
 

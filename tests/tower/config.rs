@@ -170,8 +170,8 @@ fn every_mistake_is_named() {
                     .on("/a", [by_key(1), by_key(2)])
                     .build(),
             ),
-            ConfigError::SeveralRules("/a".to_owned()),
-            "\"/a\"",
+            ConfigError::DuplicateName("default".to_owned()),
+            "\"default\"",
         ),
         (
             RedisStore::open("ftp://127.0.0.1/").unwrap_err(),
@@ -238,26 +238,21 @@ fn costs_are_checked_where_they_are_known() {
 }
 
 #[test]
-fn an_entry_takes_one_rule() {
-    let several = |entry: &str| ConfigError::SeveralRules(entry.to_owned());
-    assert_eq!(
-        otherwise([by_key(1), by_key(1)]).unwrap_err(),
-        several("otherwise")
-    );
+fn the_rules_of_an_entry_have_different_names() {
+    let alike = || ConfigError::DuplicateName("default".to_owned());
     let build = |rules| {
         RateLimitLayer::builder(&MemoryStore::new())
             .rules(rules)
             .build()
     };
-    let vec = vec![by_key(1), by_key(1)];
+    let twice = vec![by_key(1), by_key(1)];
+    assert_eq!(otherwise(twice.clone()).unwrap_err(), alike());
     assert_eq!(
-        build(Rules::new().on_grpc("a.B/C", vec.clone())).unwrap_err(),
-        several("a.B/C")
+        build(Rules::new().on_grpc("a.B/C", twice)).unwrap_err(),
+        alike()
     );
-    assert_eq!(
-        build(Rules::new().on_request(|_| true, vec)).unwrap_err(),
-        several("on_request")
-    );
+    let different = [by_key(1).named("second"), by_key(2).named("hour")];
+    assert!(otherwise(different).is_ok());
     assert!(otherwise([by_key(1)]).is_ok());
     assert!(otherwise(Vec::new()).is_ok(), "no rule: they pass");
 }

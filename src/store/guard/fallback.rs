@@ -35,6 +35,16 @@ pub enum FailurePolicy {
     Deny,
 }
 
+impl FailurePolicy {
+    /// Of two, the one that lets less pass.
+    pub(crate) fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Allow, Self::Allow) => Self::Allow,
+            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
+        }
+    }
+}
+
 /// Turns an error into the answer that the caller chose, if it chose one.
 ///
 /// Whatever was chosen, two errors refuse: nobody has set a limit, and no room for another limiter. Letting pass would

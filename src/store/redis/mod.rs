@@ -426,6 +426,10 @@ impl AnyStore for Shared {
         random_id()
     }
 
+    fn has_slots(&self) -> bool {
+        self.server().connection.has_nodes()
+    }
+
     fn prefix(&self) -> &str {
         &self.prefix
     }

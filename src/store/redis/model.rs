@@ -5,6 +5,7 @@
 mod edges;
 mod histories;
 mod keep_alive;
+mod lists;
 mod members;
 mod pair;
 #[path = "../../../tests/support/mod.rs"]

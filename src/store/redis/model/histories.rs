@@ -9,7 +9,7 @@ use super::{
 use crate::limit::{Limit, LimitSource, RateType};
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(super) enum Step {
     Acquire {
         permits: u32,
         whose: Whose,
@@ -49,14 +49,14 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Whose {
+pub(super) struct Whose {
     source: Source,
     rewrite: bool,
-    exact: bool,
+    pub(super) exact: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Source {
+pub(super) enum Source {
     Code(Choice),
     /// Per client where the limit is overall, and the other way round
     CodeOfOtherType(Choice),
@@ -65,14 +65,14 @@ enum Source {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Choice {
+pub(super) struct Choice {
     rate: u64,
     interval: u64,
     vanishing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Key {
+pub(super) enum Key {
     Limit,
     Value,
     Log,
@@ -83,7 +83,11 @@ const MOVES: [i64; 16] = [
     0, 1, 1, 3, 7, 50, 99, 100, 101, 900, 999, 1000, 1001, 3000, -1, -40,
 ];
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn moves() -> impl Strategy<Value = i64> {
+    proptest::sample::select(&MOVES[..])
+}
+
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let lost = prop_oneof![Just(Key::Limit), Just(Key::Value), Just(Key::Log)];
     let generation = prop_oneof![
         Just(Generation::Bytes8),
@@ -99,7 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (choice(), any::<bool>(), any::<bool>())
             .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
         2 => (1u32..9).prop_map(Step::Release),
-        8 => proptest::sample::select(&MOVES[..]).prop_map(Step::Advance),
+        8 => moves().prop_map(Step::Advance),
         3 => any::<Index>().prop_map(Step::GiveBack),
         1 => Just(Step::GiveBackUnsent),
         2 => Just(Step::Available),
@@ -113,11 +117,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn permits() -> impl Strategy<Value = u32> {
+pub(super) fn permits() -> impl Strategy<Value = u32> {
     prop_oneof![12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
 }
 
-fn whose() -> impl Strategy<Value = Whose> {
+pub(super) fn whose() -> impl Strategy<Value = Whose> {
     let source = prop_oneof![
         8 => choice().prop_map(Source::Code),
         1 => choice().prop_map(Source::CodeOfOtherType),
@@ -155,7 +159,7 @@ impl Choice {
 }
 
 impl Whose {
-    fn how(self, pair: &Pair) -> How {
+    pub(super) fn how(self, pair: &Pair) -> How {
         let limit = match self.source {
             Source::Code(choice) => LimitSource::Code(choice.limit(pair)),
             // Where nothing is stored, it would make the limiter one of the other type.
@@ -183,7 +187,7 @@ fn other_type(pair: &Pair, choice: Choice) -> Limit {
     }
 }
 
-fn take(pair: &mut Pair, step: Step) {
+pub(super) fn take(pair: &mut Pair, step: Step) {
     match step {
         Step::Acquire { permits, whose } => {
             let how = whose.how(pair);
@@ -267,7 +271,7 @@ fn live(rate_type: RateType, clock: Clock, steps: Vec<Step>) {
     }
 }
 
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 400,
         // A sequence that failed becomes a test of its own in `edges.rs`.
@@ -276,7 +280,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-fn rate_type() -> impl Strategy<Value = RateType> {
+pub(super) fn rate_type() -> impl Strategy<Value = RateType> {
     prop_oneof![4 => Just(RateType::Overall), 1 => Just(RateType::PerClient)]
 }
 

@@ -27,17 +27,17 @@ use crate::{
     },
 };
 
-const CLIENT: &str = "7d9";
+pub(super) const CLIENT: &str = "7d9";
 /// Where the given clock begins: a number of milliseconds as long as today's.
 pub(super) const START: i64 = 1_704_153_600_000;
 
 pub(super) struct Pair {
     connection: Connection,
-    name: Name,
+    pub(super) name: Name,
     pub(super) keys: [String; 5],
     rate_type: RateType,
     pub(super) model: Limiter,
-    clock: Clock,
+    pub(super) clock: Clock,
     ids: u64,
     pub(super) sent: Vec<Sent>,
 }
@@ -165,13 +165,7 @@ impl Pair {
             // Errors of the model come before it looks at the time.
             (Clock::Server, Err(_)) => 0,
         };
-        let ask = Ask {
-            limit: how.limit,
-            rewrite: how.rewrite,
-            exact: how.exact,
-            resendable: true,
-            own_clock: self.clock == Clock::Server,
-        };
+        let ask = self.ask_for(how);
         let callers: Vec<_> = run
             .iter()
             .map(|(sent, waits)| Caller {
@@ -192,6 +186,16 @@ impl Pair {
             self.check_expiry(&answers[0]);
         }
         replied
+    }
+
+    pub(super) fn ask_for(&self, how: How) -> Ask {
+        Ask {
+            limit: how.limit,
+            rewrite: how.rewrite,
+            exact: how.exact,
+            resendable: true,
+            own_clock: self.clock == Clock::Server,
+        }
     }
 
     pub(super) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
@@ -443,7 +447,7 @@ impl Pair {
         pipeline.query(&mut self.connection).unwrap()
     }
 
-    fn compare(&mut self) {
+    pub(super) fn compare(&mut self) {
         let expected = State {
             limit: self
                 .model

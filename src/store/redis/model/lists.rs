@@ -1,0 +1,249 @@
+//! Random histories of limiters that are asked together, and each on its own in between.
+
+use proptest::{prelude::*, sample::Index};
+
+use super::{
+    super::{script::ACQUIRE_LIST, wire},
+    histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
+    pair::{CLIENT, Clock, Pair, START, Sent},
+};
+use crate::{
+    clock::Millis,
+    limit::RateType,
+    list::List,
+    store::{
+        Charge, RuleTag,
+        call::{self, Caller, Take},
+    },
+};
+
+const LIMITERS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum ListStep {
+    /// On one limiter
+    One(usize, Step),
+    Advance(i64),
+    Acquire {
+        /// Which limiters are asked.
+        which: [bool; LIMITERS],
+        whose: [Whose; LIMITERS],
+        exact: bool,
+        callers: Vec<NewCaller>,
+    },
+    /// A list that was sent before, whatever became of it
+    Resend(Index),
+}
+
+#[derive(Clone, Debug)]
+struct NewCaller {
+    waits: bool,
+    takes: [(u32, bool); LIMITERS],
+}
+
+/// A list as it was sent.
+#[derive(Clone, Debug)]
+struct SentList {
+    which: Vec<usize>,
+    whose: [Whose; LIMITERS],
+    exact: bool,
+    /// For each caller whether it waits, and for each limiter what it takes and whether as a trial.
+    callers: Vec<(bool, Vec<(Sent, bool)>)>,
+}
+
+fn list_step() -> impl Strategy<Value = ListStep> {
+    let one = (0..LIMITERS, step()).prop_filter("moves all clocks", |(_, step)| {
+        !matches!(step, Step::Advance(_))
+    });
+    let take = || (permits(), proptest::bool::weighted(0.2));
+    let caller = (any::<bool>(), proptest::array::uniform3(take()))
+        .prop_map(|(waits, takes)| NewCaller { waits, takes });
+    let acquire = (
+        proptest::array::uniform3(proptest::bool::weighted(0.7)),
+        proptest::array::uniform3(whose()),
+        any::<bool>(),
+        proptest::collection::vec(caller, 1..4),
+    );
+    prop_oneof![
+        6 => one.prop_map(|(limiter, step)| ListStep::One(limiter, step)),
+        6 => moves().prop_map(ListStep::Advance),
+        12 => acquire.prop_map(|(which, whose, exact, callers)| ListStep::Acquire {
+            which,
+            whose,
+            exact,
+            callers,
+        }),
+        3 => any::<Index>().prop_map(ListStep::Resend),
+    ]
+}
+
+struct Stage {
+    pairs: [Pair; LIMITERS],
+    sent: Vec<SentList>,
+}
+
+impl Stage {
+    fn new(rate_type: RateType, clock: Clock) -> Self {
+        Self {
+            pairs: [(); LIMITERS].map(|()| Pair::new(rate_type, clock)),
+            sent: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, step: ListStep) {
+        match step {
+            ListStep::One(limiter, step) => take(&mut self.pairs[limiter], step),
+            ListStep::Advance(by) => self.pairs.iter_mut().for_each(|pair| pair.advance(by)),
+            ListStep::Acquire {
+                which,
+                whose,
+                exact,
+                callers,
+            } => {
+                let which: Vec<_> = (0..LIMITERS).filter(|limiter| which[*limiter]).collect();
+                if which.is_empty() {
+                    return;
+                }
+                let callers = callers
+                    .into_iter()
+                    .map(|caller| (caller.waits, self.takes(&which, &caller)));
+                let list = SentList {
+                    callers: callers.collect(),
+                    which,
+                    whose,
+                    exact,
+                };
+                self.sent.push(list.clone());
+                self.send(&list);
+            }
+            ListStep::Resend(which) if !self.sent.is_empty() => {
+                let list = which.get(&self.sent).clone();
+                self.send(&list);
+            }
+            ListStep::Resend(_) => {}
+        }
+    }
+
+    fn takes(&mut self, which: &[usize], caller: &NewCaller) -> Vec<(Sent, bool)> {
+        let take = |limiter: &usize| {
+            let (permits, shadow) = caller.takes[*limiter];
+            let pair = &mut self.pairs[*limiter];
+            let id = pair.new_id();
+            let sent = Sent { id, permits };
+            pair.sent.push(sent);
+            (sent, shadow)
+        };
+        which.iter().map(take).collect()
+    }
+
+    /// Has the script and the pure function decide, and compares.
+    fn send(&mut self, list: &SentList) {
+        let hows: Vec<_> = list
+            .which
+            .iter()
+            .map(|limiter| {
+                let mut how = list.whose[*limiter].how(&self.pairs[*limiter]);
+                how.exact = list.exact;
+                how
+            })
+            .collect();
+        let charges: Vec<Vec<Charge>> = list
+            .callers
+            .iter()
+            .map(|(_, takes)| {
+                let charges = takes.iter().zip(&list.which).zip(&hows);
+                charges
+                    .map(|(((sent, shadow), limiter), how)| Charge {
+                        name: self.pairs[*limiter].name.clone(),
+                        rule: RuleTag::new("model"),
+                        limit: how.limit,
+                        permits: sent.permits,
+                        id: sent.id,
+                        shadow: *shadow,
+                    })
+                    .collect()
+            })
+            .collect();
+        let clock = self.pairs[0].clock;
+        let given: Option<Millis> = match clock {
+            Clock::Given(now) => Some(now.cast_unsigned()),
+            Clock::Server => None,
+        };
+        let limiters: Vec<_> = charges[0]
+            .iter()
+            .zip(&hows)
+            .map(|(charge, how)| (charge, how.rewrite))
+            .collect();
+        let callers = charges.iter().zip(&list.callers);
+        let callers = callers.map(|(charges, (waits, _))| (charges.iter(), *waits));
+        let arguments = wire::acquire_list(&limiters, callers, CLIENT, given, list.exact);
+        let reply = self.pairs[0].call(&ACQUIRE_LIST, &arguments).unwrap();
+        let replied = wire::list_answers(&reply, list.which.len(), list.callers.len());
+        let replied = replied
+            .map(|answers| answers.to_vec())
+            .map_err(|error| error.kind());
+        let now = match (clock, &replied) {
+            (Clock::Given(now), _) => now,
+            (Clock::Server, Ok(answers)) => answers[0].now,
+            // Errors of the model come before it looks at the time.
+            (Clock::Server, Err(_)) => 0,
+        };
+
+        let callers: Vec<_> = list
+            .callers
+            .iter()
+            .map(|(waits, takes)| Caller {
+                waits: *waits,
+                takes: takes
+                    .iter()
+                    .map(|(sent, shadow)| Take {
+                        permits: sent.permits,
+                        id: sent.id,
+                        shadow: *shadow,
+                    })
+                    .collect::<List<_>>(),
+            })
+            .collect();
+        let asks: Vec<_> = list
+            .which
+            .iter()
+            .zip(&hows)
+            .map(|(limiter, how)| self.pairs[*limiter].ask_for(*how))
+            .collect();
+        let asked = self.pairs.iter_mut().enumerate();
+        let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
+        let limiters = asked
+            .zip(asks)
+            .map(|((_, pair), ask)| (&mut pair.model, ask));
+        let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
+        assert_eq!(replied, expected, "{list:?}");
+        self.pairs.iter_mut().for_each(Pair::compare);
+    }
+}
+
+fn live(rate_type: RateType, clock: Clock, steps: Vec<ListStep>) {
+    let mut stage = Stage::new(rate_type, clock);
+    for step in steps {
+        stage.take(step);
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_history_of_lists_by_the_callers_clock(
+        rate_type in rate_type(),
+        steps in proptest::collection::vec(list_step(), 1..40),
+    ) {
+        live(rate_type, Clock::Given(START), steps);
+    }
+
+    #[test]
+    fn a_history_of_lists_by_the_servers_clock(
+        rate_type in rate_type(),
+        steps in proptest::collection::vec(list_step(), 1..40),
+    ) {
+        live(rate_type, Clock::Server, steps);
+    }
+}
