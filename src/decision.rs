@@ -1,6 +1,13 @@
 //! Whether there was room, and how much is left.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{error::Error, list::List, name::Name};
 
@@ -277,6 +284,17 @@ pub struct Receipt {
     pub(crate) permits: u32,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
+    /// The window it was taken from, where permits are counted by windows. Known only once the grant was heard.
+    pub(crate) window: Option<Window>,
+}
+
+/// A window of [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), as one grant knows it.
+#[derive(Clone)]
+pub(crate) struct Window {
+    /// Its last millisecond, by the store's clock
+    end: i64,
+    /// Whether the grant was given back. No entry says so, as none is made: the copies of the receipt must.
+    settled: Arc<AtomicBool>,
 }
 
 impl Receipt {
@@ -284,6 +302,21 @@ impl Receipt {
     #[must_use]
     pub fn permits(&self) -> u32 {
         self.permits
+    }
+
+    /// The receipt of a grant in the window that ends then.
+    pub(crate) fn in_window(self, end: i64) -> Self {
+        let settled = Arc::default();
+        Self {
+            window: Some(Window { end, settled }),
+            ..self
+        }
+    }
+
+    /// The window's end, for whoever asks first of all who hold the receipt: that one gives back.
+    pub(crate) fn settle(&self) -> Option<i64> {
+        let window = self.window.as_ref()?;
+        (!window.settled.swap(true, Ordering::Relaxed)).then_some(window.end)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     decision::{Decision, Grant, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Limit, LimitSource, StoredLimit},
+    limit::{Algorithm, Limit, LimitSource, StoredLimit},
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
@@ -58,6 +58,13 @@ impl RateLimiter {
             name: Name::exact(name)?,
             tag: RuleTag::unnamed(name),
         })
+    }
+
+    /// How permits in use are counted. Default: [`Algorithm::SlidingLog`]. It goes with the name: see there.
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.name = self.name.counted_by(algorithm);
+        self
     }
 
     /// Takes one permit if there is one now.
@@ -163,7 +170,7 @@ impl RateLimiter {
     /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
     ///
     /// Returns at once; a store in Redis is told in the background. Giving back twice is giving back once. Receipts of
-    /// other limiters have no effect here.
+    /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name == self.name {
             self.store.give_back(receipt.clone());
@@ -171,6 +178,8 @@ impl RateLimiter {
     }
 
     /// Gives back up to `permits` permits without saying which: the oldest that are in use. How many it were.
+    ///
+    /// Of an [`Algorithm::FixedWindow`] those of the present window.
     ///
     /// Whoever has a [`Receipt`] should [`give_back`](Self::give_back) by it: then it is exactly what was taken, and safe to
     /// repeat.
@@ -398,6 +407,7 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
+        let new = new.counted_by(self.name.algorithm());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
                 store: Arc::clone(&self.store),
@@ -416,6 +426,9 @@ impl RateLimiter {
     /// `release` and its resent calls, or a hand that changed a key. What is in use stays in use, so that afterwards fewer
     /// than no permits may be left; nobody is admitted then until that has expired. Grants that have expired and were not
     /// credited yet are no difference. Where no permits were counted at all, there is none either: zero.
+    ///
+    /// An [`Algorithm::FixedWindow`] has no log: there it makes sure that no more than the limit is left, and that the window
+    /// ends.
     ///
     /// It reads the whole log in one step, some 40 milliseconds for 100 000 grants, in which a server in Redis does nothing
     /// else. It is never sent twice: after a lost connection nobody knows whether it was carried out.

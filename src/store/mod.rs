@@ -1,9 +1,12 @@
 //! Is there room? Where limiters are kept, and what they are asked.
 
+mod counted;
+pub(crate) mod fixed_window;
 pub(crate) mod guard;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod run;
 pub(crate) mod window;
 
 use std::{
@@ -20,7 +23,7 @@ pub use self::{guard::fallback::FailurePolicy, memory::MemoryStore};
 use crate::{
     decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
     error::Error,
-    limit::{LimitSource, StoredLimit},
+    limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     name::Name,
 };
@@ -231,6 +234,7 @@ impl Charge {
             permits: self.permits,
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
+            window: None,
         }
     }
 }
@@ -340,6 +344,16 @@ pub(crate) enum Changed {
 }
 
 impl Answer {
+    /// The receipt of a grant.
+    fn receipt(&self, charge: &Charge) -> Receipt {
+        let receipt = charge.receipt();
+        match charge.name.algorithm() {
+            Algorithm::SlidingLog => receipt,
+            // All permits are free one millisecond after the window's last.
+            Algorithm::FixedWindow => receipt.in_window(self.now + self.reset - 1),
+        }
+    }
+
     pub(crate) fn decision(&self, acquire: &Acquire) -> Decision {
         let charge = &acquire.first;
         let counted = match self.verdict {
@@ -367,7 +381,7 @@ impl Answer {
         match self.verdict {
             Verdict::Granted => Decision::Allow(Grant {
                 limits,
-                receipts: List::one(charge.receipt()),
+                receipts: List::one(self.receipt(charge)),
                 source: Source::Store,
             }),
             Verdict::Refused => {

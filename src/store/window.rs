@@ -5,7 +5,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Answer, Changed, Verdict};
+use super::{
+    Answer, Changed, Verdict,
+    run::{self, Waiting},
+};
 use crate::{
     decision::PermitId,
     error::ErrorKind,
@@ -67,21 +70,7 @@ impl Limiter {
     ) -> Result<List<Answer>, ErrorKind> {
         let (limit, changed) = self.limit_in_force(ask)?;
         let StoredLimit { rate, interval, .. } = limit;
-        let above_rate = Answer {
-            verdict: Verdict::AboveRate,
-            remaining: 0,
-            wait: 0,
-            reset: 0,
-            now,
-            rate,
-            interval,
-            changed,
-            repaired: 0,
-        };
-        let mut answers = match callers {
-            [_] => List::one(above_rate),
-            _ => List::Many(vec![above_rate; callers.len()]),
-        };
+        let mut answers = run::above_rate(callers, &limit, changed, now);
         let holds =
             |log: &Log, caller: &Caller| ask.resendable && log.holds(caller.id, caller.permits);
         // More than the rate only if it was granted before the limit was lowered.
@@ -108,11 +97,11 @@ impl Limiter {
             value = self.sweep(value, rate, interval, now, enough, budget);
         }
 
-        let (mut closed, mut in_line, mut repaired) = (false, 0, 0);
+        let (mut waiting, mut repaired) = (Waiting::default(), 0);
         let mut refused = Vec::new();
         for (place, caller) in callers.iter().enumerate() {
             let permits = i64::from(caller.permits);
-            if value >= permits && !(closed && caller.waits) {
+            if value >= permits && !waiting.is_closed_to(caller) {
                 answers[place].verdict = Verdict::Granted;
                 if !holds(&self.log, caller) {
                     let entry = Entry {
@@ -127,17 +116,11 @@ impl Limiter {
                 answers[place].verdict = Verdict::Granted;
             } else if permits <= rate {
                 answers[place].verdict = Verdict::Refused;
-                let mut needs = permits;
-                if caller.waits {
-                    needs += in_line;
-                    in_line += permits;
-                    closed = true;
-                }
-                // More than the rate is never free at once: each further rate follows an interval later.
-                let rounds = (needs - 1).div_euclid(rate);
+                let (needs, rounds) = waiting.refuse(caller, rate);
+                // Each further rate follows an interval later.
                 refused.push(Refused {
                     place,
-                    needs: needs - rounds * rate,
+                    needs,
                     later: rounds * interval,
                 });
             }
@@ -274,39 +257,18 @@ impl Limiter {
     }
 
     fn limit_in_force(&mut self, ask: &Ask) -> Result<(StoredLimit, Changed), ErrorKind> {
-        let (given, stored) = match (ask.limit, self.limit) {
-            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
-            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
-                let given = given.stored();
-                self.limit = Some(given);
-                return Ok((given, Changed::Created));
-            }
-            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-                return Ok((stored, Changed::Nothing));
-            }
-            (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
-        };
-        if given.rate_type != stored.rate_type {
-            return Err(ErrorKind::RateTypeDiffers);
+        let before = self.limit;
+        let (limit, changed) = run::limit_in_force(ask, &mut self.limit)?;
+        if changed == Changed::Rewritten {
+            self.value = match (before, self.value) {
+                // O(1), and a lowered rate holds at once: value may fall below zero.
+                (Some(before), Some(value)) if limit.interval == before.interval => {
+                    Some(value + limit.rate - before.rate)
+                }
+                _ => None,
+            };
         }
-        let same = given.rate == stored.rate && given.interval == stored.interval;
-        if same || !ask.rewrite {
-            return Ok((stored, Changed::Nothing));
-        }
-        self.value = match self.value {
-            // O(1), and a lowered rate holds at once: value may fall below zero.
-            Some(value) if given.interval == stored.interval => {
-                Some(value + given.rate - stored.rate)
-            }
-            _ => None,
-        };
-        let written = StoredLimit {
-            rate: given.rate,
-            interval: given.interval,
-            ..stored
-        };
-        self.limit = Some(written);
-        Ok((written, Changed::Rewritten))
+        Ok((limit, changed))
     }
 
     /// Brings permits left and log into agreement, and returns the permits left.

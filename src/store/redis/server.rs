@@ -9,17 +9,14 @@ use super::{
     connection::Connection,
     returns::Returns,
     rewritten::Rewritten,
-    script::{
-        ACQUIRE, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR, SET_RATE,
-        Script, TRY_SET_RATE,
-    },
+    script::{self, ACQUIRE, Arguments, RENAME, Script, TRY_SET_RATE, Verbs},
     wire,
 };
 use crate::{
     clock::{Clock, Millis, millis},
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
-    limit::LimitSource,
+    limit::{Algorithm, LimitSource},
     list::List,
     macros::warning,
     name::Name,
@@ -68,7 +65,16 @@ impl Decide for Server {
         );
         // Made before the call: see `Receipt`.
         let receipts: List<_> = run.iter().map(|acquire| acquire.first.receipt()).collect();
-        let reply = match ACQUIRE.call(&self.connection, &arguments).await {
+        let called = match first.name.algorithm() {
+            Algorithm::SlidingLog => ACQUIRE.call(&self.connection, &arguments).await,
+            // Sent again, it would take again. What it took unheard is in use until the window ends.
+            Algorithm::FixedWindow => {
+                script::fixed_window::ACQUIRE
+                    .call_once(&self.connection, &arguments)
+                    .await
+            }
+        };
+        let reply = match called {
             Ok(reply) => reply,
             Err(failed) => {
                 if failed.unheard {
@@ -94,6 +100,7 @@ impl Decide for Server {
         let arguments = |argv| -> Result<Arguments, Error> {
             Ok(Arguments::new(wire::keys(name, self.client_id()?), argv))
         };
+        let verbs = Verbs::of(name.algorithm());
         match op {
             Op::TrySetRate(limit) => {
                 let arguments = arguments(wire::limit_fields(limit).into())?;
@@ -108,12 +115,13 @@ impl Decide for Server {
                 argv.push(wire::time(self.now()));
                 argv.push(wire::flag_byte(*keep));
                 argv.push(wire::flag_byte(*existing));
-                wire::flag(&self.call(&SET_RATE, &arguments(argv)?).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.set_rate, &arguments(argv)?).await?)
+                    .map(Outcome::Changed)
             }
             Op::Release(permits) => {
                 let id = random_id()?.0.to_vec();
                 let argv = vec![permits.to_string().into_bytes(), wire::time(self.now()), id];
-                let reply = self.call_once(&RELEASE, &arguments(argv)?).await?;
+                let reply = self.call_once(verbs.release, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Expire(millis, when) => {
@@ -125,11 +133,11 @@ impl Decide for Server {
                     ExpireWhen::Less => b"LT",
                 };
                 let argv = vec![millis.to_string().into_bytes(), when.to_vec()];
-                wire::flag(&self.call(&EXPIRE, &arguments(argv)?).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.expire, &arguments(argv)?).await?).map(Outcome::Changed)
             }
             Op::ClearExpire => {
                 let arguments = arguments(Vec::new())?;
-                wire::flag(&self.call(&CLEAR_EXPIRE, &arguments).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.clear_expire, &arguments).await?).map(Outcome::Changed)
             }
             Op::TimeToLive => {
                 let reply = self.command("PTTL", &[name.as_str()]).await?;
@@ -147,13 +155,13 @@ impl Decide for Server {
             }
             Op::Available => {
                 let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
-                let reply = self.call(&AVAILABLE, &arguments(argv)?).await?;
+                let reply = self.call(verbs.available, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Repair => {
                 let argv = vec![wire::time(self.now())];
                 // Sent again it would find nothing to repair, and say so.
-                let reply = self.call_once(&REPAIR, &arguments(argv)?).await?;
+                let reply = self.call_once(verbs.repair, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Rename(new_name) => {
@@ -170,9 +178,20 @@ impl Decide for Server {
 
     fn give_back(&self, receipt: Receipt) {
         // Without a client id nothing was taken either.
-        if let Ok(client_id) = self.client_id() {
-            self.returns
-                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
+        let Ok(client_id) = self.client_id() else {
+            return;
+        };
+        match receipt.name.algorithm() {
+            Algorithm::SlidingLog => {
+                let arguments = wire::give_back(&receipt, client_id, self.now());
+                self.returns.push(&receipt, arguments);
+            }
+            Algorithm::FixedWindow => {
+                if let Some(end) = receipt.settle() {
+                    let arguments = wire::give_back_to_window(&receipt, end, client_id);
+                    self.returns.push(&receipt, arguments);
+                }
+            }
         }
     }
 }
