@@ -276,7 +276,9 @@ pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
 /// Proof of what one acquire took, with which exactly that can be given back.
 ///
-/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same.
+/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
+/// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
+/// is open; its clones give back once together.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) name: Name,

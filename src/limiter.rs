@@ -76,7 +76,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken.
+    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
     pub async fn try_acquire(&self) -> Result<Decision, Error> {
         self.try_acquire_many(1).await
     }
@@ -89,7 +89,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken.
+    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
         let acquire = self.ask(permits, None)?;
         let mut unheard = Unheard {
@@ -115,8 +115,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken. Once polled, go on polling it or
-    /// drop it: one waiter drives the line for all.
+    /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
+    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -156,8 +156,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken. Once polled, go on polling it or
-    /// drop it: one waiter drives the line for all.
+    /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
+    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
         match Arc::clone(&self.store).acquire(acquire).await? {

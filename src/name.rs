@@ -348,6 +348,24 @@ mod tests {
     }
 
     #[test]
+    fn a_name_says_how_it_is_counted() {
+        let counted = |naming: Result<Naming, _>| {
+            let naming: Naming = naming.unwrap();
+            let name = naming.name(&identity(&[b"a"]));
+            let windowed = naming
+                .counted_by(Algorithm::FixedWindow)
+                .name(&identity(&[b"a"]));
+            assert_eq!(name.algorithm(), Algorithm::SlidingLog);
+            assert_eq!(windowed.algorithm(), Algorithm::FixedWindow);
+            assert_eq!(name.as_str(), windowed.as_str());
+            assert!(name != windowed);
+        };
+        counted(Naming::derived("shop", "login"));
+        counted(Naming::shared("orders"));
+        counted(Naming::shared("orders:<key>"));
+    }
+
+    #[test]
     fn names_that_redis_cluster_cannot_place_are_refused() {
         for name in [
             "",

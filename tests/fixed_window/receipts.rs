@@ -112,35 +112,6 @@ async fn a_server_without_the_script_credits_once() {
     assert_eq!(store.lost_receipts(), 0);
 }
 
-/// A receipt whose reply is lost may have been carried out: it is not sent again, neither at once nor later.
-#[tokio::test]
-async fn a_receipt_without_a_reply_is_not_sent_again() {
-    let mut server = RedisServer::start();
-    let store = super::store_on(&server).response_timeout(Duration::from_millis(200));
-    let limiter = hourly(&store, 100).await;
-    let [silent, later, kept] = [3, 5, 50].map(|permits| (permits, limiter.clone()));
-    let mut grants = Vec::new();
-    for (permits, limiter) in [silent, later, kept] {
-        grants.push(take(&limiter, permits).await);
-    }
-    assert_eq!(free(&limiter).await, 42);
-    // Loads the script.
-    limiter.give_back(&take(&limiter, 1).await.receipts()[0]);
-    store.close().await;
-    server.stop_process();
-    limiter.give_back(&grants[0].receipts()[0]);
-    until(async || store.lost_receipts() == 1).await;
-    server.resume();
-    // The way is clear again, and what is queued goes first.
-    limiter.give_back(&grants[1].receipts()[0]);
-    until(async || matches!(limiter.available_permits().await, Ok(47 | 50))).await;
-    // Those that are to be sent again are waited for, too.
-    store.close().await;
-    let left = free(&limiter).await;
-    assert!(left == 47 || left == 50, "{left}");
-    assert_eq!(store.lost_receipts(), 1);
-}
-
 /// Without a runtime nothing is sent, and the receipt is spent: the permits come back with the next window.
 #[test]
 fn a_receipt_without_a_runtime_is_lost() {
