@@ -1,6 +1,13 @@
 //! Whether there was room, and how much is left.
 
-use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
+use std::{
+    cmp, fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{error::Error, list::List, name::Name};
 
@@ -266,7 +273,7 @@ impl LimitState {
 
     /// Those that refuse come first, the longest wait before others; then those of which the smallest part is left. Limits
     /// that are only tried out come last.
-    pub(crate) fn by_tightness(&self, other: &Self) -> Ordering {
+    pub(crate) fn by_tightness(&self, other: &Self) -> cmp::Ordering {
         let refusal = |limit: &Self| {
             let wait = limit.retry_after.unwrap_or(Duration::MAX);
             limit.refused.then_some(wait)
@@ -308,7 +315,9 @@ pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
 /// Proof of what one acquire took, with which exactly that can be given back.
 ///
-/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same.
+/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
+/// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
+/// is open; its clones give back once together.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) name: Name,
@@ -316,6 +325,17 @@ pub struct Receipt {
     pub(crate) permits: u32,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
+    /// The window it was taken from, where permits are counted by windows. Known only once the grant was heard.
+    pub(crate) window: Option<Window>,
+}
+
+/// A window of [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), as one grant knows it.
+#[derive(Clone)]
+pub(crate) struct Window {
+    /// Its last millisecond, by the store's clock
+    end: i64,
+    /// Whether the grant was given back. No entry says so, as none is made: the copies of the receipt must.
+    settled: Arc<AtomicBool>,
 }
 
 impl Receipt {
@@ -323,6 +343,21 @@ impl Receipt {
     #[must_use]
     pub fn permits(&self) -> u32 {
         self.permits
+    }
+
+    /// The receipt of a grant in the window that ends then.
+    pub(crate) fn in_window(self, end: i64) -> Self {
+        let settled = Arc::default();
+        Self {
+            window: Some(Window { end, settled }),
+            ..self
+        }
+    }
+
+    /// The window's end, for whoever asks first of all who hold the receipt: that one gives back.
+    pub(crate) fn settle(&self) -> Option<i64> {
+        let window = self.window.as_ref()?;
+        (!window.settled.swap(true, Ordering::Relaxed)).then_some(window.end)
     }
 }
 

@@ -38,7 +38,7 @@ pub use self::{
     error::{ConfigError, Error, ErrorKind},
     future::ResponseFuture,
     layer::{RateLimitLayer, RateLimitLayerBuilder},
-    limit::{Limit, RateType},
+    limit::{Algorithm, Limit, RateType},
     limiter::RateLimiter,
     response::{OnRefusal, RateLimitBody},
     rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},

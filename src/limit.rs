@@ -12,7 +12,7 @@ const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 /// At most so many permits within any interval of a given length.
 ///
 /// The window slides: wherever an interval begins, no more permits than these are granted in it. There is no burst at
-/// the turn of a minute.
+/// the turn of a minute, unless an [`Algorithm`] allows one.
 ///
 /// Units: permits are whole numbers from 1 to 2^53 - 1, intervals whole milliseconds from 1 to a century.
 ///
@@ -46,6 +46,49 @@ pub enum RateType {
     Overall,
     /// Each client id on its own: a [`RedisStore`](crate::RedisStore), or a Redisson instance
     PerClient,
+}
+
+/// How what is in use is counted.
+///
+/// It belongs to a limiter's name, and not to its limit: all who use one name must agree on it, in every process, Rust or
+/// Java. Nothing in Redis says which one it is. Where they do not agree, or while a fleet changes from one to the other, a
+/// limiter heals with the next call, at the cost of permits for up to an interval or of a quota granted once more.
+///
+/// [`Rule::algorithm`](crate::Rule::algorithm) and [`RateLimiter::algorithm`](crate::RateLimiter::algorithm) choose it.
+/// Default: [`SlidingLog`](Self::SlidingLog).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let feed = RateLimiter::new(&MemoryStore::new(), "feed")?.algorithm(Algorithm::FixedWindow);
+/// feed.try_set_rate(Limit::per_minute(100_000)).await?;
+/// assert!(feed.try_acquire().await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no interval, wherever it begins,
+    /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call.
+    #[default]
+    SlidingLog,
+    /// One number that is set anew when an interval is over, as in Redisson 3.7.1 to 3.13.2. The least that a limiter can
+    /// cost: constant memory and time at any rate.
+    ///
+    /// A window begins with the first grant after the last one has ended, so it has no common beginning with others, and it
+    /// lasts for the interval and the millisecond of its end, in which Redis still keeps the key. Always by the server's
+    /// clock, also with [`client_clock`](crate::RedisStore::client_clock).
+    ///
+    /// Worst case: twice the limit within one interval, all of it around a window's turn. No grant has an entry of its own.
+    /// So an acquire is never sent twice: a call whose connection is lost is an error, and what it may have taken is in use
+    /// until the window ends, and so is that of a call dropped while it was under way. A
+    /// [`Receipt`](crate::Receipt) gives back within its window, once; after that it has no effect.
+    FixedWindow,
 }
 
 impl Limit {

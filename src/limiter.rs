@@ -6,7 +6,7 @@ use crate::{
     all_of::AllOf,
     decision::{Decision, Grant, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Limit, LimitSource, StoredLimit},
+    limit::{Algorithm, Limit, LimitSource, StoredLimit},
     list::List,
     name::Name,
     store::{
@@ -71,6 +71,13 @@ impl RateLimiter {
         AllOf::new(limiters.into_iter().cloned())
     }
 
+    /// How permits in use are counted. Default: [`Algorithm::SlidingLog`]. It goes with the name: see there.
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.name = self.name.counted_by(algorithm);
+        self
+    }
+
     /// Takes one permit if there is one now.
     ///
     /// # Errors
@@ -80,7 +87,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken.
+    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
     pub async fn try_acquire(&self) -> Result<Decision, Error> {
         self.try_acquire_many(1).await
     }
@@ -93,7 +100,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken.
+    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
         heard(&self.store, self.ask(permits, None)?).await
     }
@@ -112,8 +119,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken. Once polled, go on polling it or
-    /// drop it: one waiter drives the line for all.
+    /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
+    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -153,8 +160,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken. Once polled, go on polling it or
-    /// drop it: one waiter drives the line for all.
+    /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
+    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
         match Arc::clone(&self.store).acquire(acquire).await? {
@@ -167,7 +174,7 @@ impl RateLimiter {
     /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
     ///
     /// Returns at once; a store in Redis is told in the background. Giving back twice is giving back once. Receipts of
-    /// other limiters have no effect here.
+    /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name == self.name {
             self.store.give_back(receipt.clone());
@@ -175,6 +182,8 @@ impl RateLimiter {
     }
 
     /// Gives back up to `permits` permits without saying which: the oldest that are in use. How many it were.
+    ///
+    /// Of an [`Algorithm::FixedWindow`] those of the present window.
     ///
     /// Whoever has a [`Receipt`] should [`give_back`](Self::give_back) by it: then it is exactly what was taken, and safe to
     /// repeat.
@@ -402,6 +411,7 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
+        let new = new.counted_by(self.name.algorithm());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
                 store: Arc::clone(&self.store),
@@ -420,6 +430,9 @@ impl RateLimiter {
     /// `release` and its resent calls, or a hand that changed a key. What is in use stays in use, so that afterwards fewer
     /// than no permits may be left; nobody is admitted then until that has expired. Grants that have expired and were not
     /// credited yet are no difference. Where no permits were counted at all, there is none either: zero.
+    ///
+    /// An [`Algorithm::FixedWindow`] has no log: there it makes sure that no more than the limit is left, and that the window
+    /// ends.
     ///
     /// It reads the whole log in one step, some 40 milliseconds for 100 000 grants, in which a server in Redis does nothing
     /// else. It is never sent twice: after a lost connection nobody knows whether it was carried out.

@@ -5,16 +5,19 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::error::ConfigError;
+use crate::{error::ConfigError, limit::Algorithm};
 
 /// The longest identity that is spelled out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
 /// Where the identity goes in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
-/// The Redis key of a limiter's hash; its other keys are derived from it.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Name(Arc<str>);
+/// The Redis key of a limiter's hash, from which its other keys are derived, and how these are counted.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Name {
+    text: Arc<str>,
+    algorithm: Algorithm,
+}
 
 impl Name {
     /// The name that Redisson would use for `getRateLimiter(name)`.
@@ -48,11 +51,27 @@ impl Name {
                 }
             },
         }
-        Ok(Self(name.into()))
+        Ok(Self {
+            text: name.into(),
+            algorithm: Algorithm::default(),
+        })
+    }
+
+    /// The same name, counted in this way.
+    pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
+        Self { algorithm, ..self }
+    }
+
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    pub(crate) fn text(&self) -> &Arc<str> {
+        &self.text
     }
 }
 
@@ -65,7 +84,13 @@ impl fmt::Debug for Name {
 
 /// How a rule turns an identity into a name.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub(crate) struct Naming {
+    spelling: Spelling,
+    algorithm: Algorithm,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Spelling {
     /// `<prefix>:{<identity>}:<rule>`; the two outer parts, with their punctuation
     Derived { before: Arc<str>, after: Arc<str> },
     /// Always the same
@@ -74,19 +99,29 @@ pub(crate) enum Naming {
     Template { before: Arc<str>, after: Arc<str> },
 }
 
+impl From<Spelling> for Naming {
+    fn from(spelling: Spelling) -> Self {
+        Self {
+            spelling,
+            algorithm: Algorithm::default(),
+        }
+    }
+}
+
 impl Naming {
     pub(crate) fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
         check_prefix(prefix)?;
         check_rule_name(rule)?;
-        Ok(Self::Derived {
+        let spelling = Spelling::Derived {
             before: format!("{prefix}:{{").into(),
             after: format!("}}:{rule}").into(),
-        })
+        };
+        Ok(spelling.into())
     }
 
     pub(crate) fn shared(name: &str) -> Result<Self, ConfigError> {
         let Some((before, after)) = name.split_once(PLACEHOLDER) else {
-            return Ok(Self::Exact(Name::exact(name)?));
+            return Ok(Spelling::Exact(Name::exact(name)?).into());
         };
         if after.contains(PLACEHOLDER) {
             let reason = "`<key>` may stand in it once";
@@ -103,26 +138,36 @@ impl Naming {
             },
             other => other,
         })?;
-        Ok(Self::Template {
+        let spelling = Spelling::Template {
             before: before.into(),
             after: after.into(),
-        })
+        };
+        Ok(spelling.into())
+    }
+
+    /// The same names, counted in this way.
+    pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
+        Self { algorithm, ..self }
+    }
+
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
     /// Whether the identity alone is the hash tag.
     pub(crate) fn is_derived(&self) -> bool {
-        matches!(self, Self::Derived { .. })
+        matches!(self.spelling, Spelling::Derived { .. })
     }
 
     /// Whether names differ by identity.
     pub(crate) fn takes_identity(&self) -> bool {
-        !matches!(self, Self::Exact(_))
+        !matches!(self.spelling, Spelling::Exact(_))
     }
 
     pub(crate) fn name(&self, identity: &Identity) -> Name {
-        match self {
-            Self::Exact(name) => name.clone(),
-            Self::Derived { before, after } | Self::Template { before, after } => {
+        match &self.spelling {
+            Spelling::Exact(name) => name.clone().counted_by(self.algorithm),
+            Spelling::Derived { before, after } | Spelling::Template { before, after } => {
                 let digest;
                 let identity = if identity.0.len() > LONGEST_IDENTITY {
                     digest = digested(&identity.0);
@@ -134,7 +179,10 @@ impl Naming {
                 name.push_str(before);
                 name.push_str(identity);
                 name.push_str(after);
-                Name(name.into())
+                Name {
+                    text: name.into(),
+                    algorithm: self.algorithm,
+                }
             }
         }
     }
@@ -142,9 +190,9 @@ impl Naming {
 
 impl fmt::Display for Naming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(name) => f.write_str(name.as_str()),
-            Self::Derived { before, after } | Self::Template { before, after } => {
+        match &self.spelling {
+            Spelling::Exact(name) => f.write_str(name.as_str()),
+            Spelling::Derived { before, after } | Spelling::Template { before, after } => {
                 write!(f, "{before}{PLACEHOLDER}{after}")
             }
         }
@@ -302,6 +350,24 @@ mod tests {
         assert!(Naming::shared("{<key>").is_err());
         assert!(Naming::shared("{<key>}:orders").is_ok());
         assert!(!Naming::shared("orders").unwrap().takes_identity());
+    }
+
+    #[test]
+    fn a_name_says_how_it_is_counted() {
+        let counted = |naming: Result<Naming, _>| {
+            let naming: Naming = naming.unwrap();
+            let name = naming.name(&identity(&[b"a"]));
+            let windowed = naming
+                .counted_by(Algorithm::FixedWindow)
+                .name(&identity(&[b"a"]));
+            assert_eq!(name.algorithm(), Algorithm::SlidingLog);
+            assert_eq!(windowed.algorithm(), Algorithm::FixedWindow);
+            assert_eq!(name.as_str(), windowed.as_str());
+            assert!(name != windowed);
+        };
+        counted(Naming::derived("shop", "login"));
+        counted(Naming::shared("orders"));
+        counted(Naming::shared("orders:<key>"));
     }
 
     #[test]

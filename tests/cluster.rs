@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use support::{Cluster, RedisServer, Reply, cluster::MASTERS, unique};
 use tokio::task::block_in_place;
 use tower_ratelimit::{
-    ConfigError, Decision, Error, ErrorKind, Limit, RateLimiter, RedisStore, Source,
+    Algorithm, ConfigError, Decision, Error, ErrorKind, Limit, RateLimiter, RedisStore, Source,
 };
 
 const LIMIT: Limit = Limit::per_hour(10);
@@ -99,6 +99,34 @@ async fn limiters_live_in_all_slots() {
     assert!(limiter.expire(Duration::from_secs(60)).await.unwrap());
     assert!(limiter.delete().await.unwrap());
     assert!(!limiter.exists().await.unwrap());
+}
+
+/// Over the connections that repeat nothing, to nodes that do not know the scripts yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_live_in_all_slots() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let mut receipts = Vec::new();
+    for limiter in one_each(&store, &cluster).await {
+        let limiter = limiter.algorithm(Algorithm::FixedWindow);
+        assert!(is_granted(limiter.try_acquire_many(4).await));
+        for _ in 0..3 {
+            let Decision::Allow(grant) = limiter.try_acquire_many(2).await.unwrap() else {
+                panic!("six are free");
+            };
+            receipts.push((limiter.clone(), grant));
+        }
+        assert!(!is_granted(limiter.try_acquire().await));
+    }
+    for (limiter, grant) in &receipts {
+        limiter.give_back(&grant.receipts()[0]);
+        limiter.give_back(&grant.receipts()[0]);
+    }
+    store.close().await;
+    assert_eq!(store.lost_receipts(), 0);
+    for (limiter, _) in &receipts {
+        assert_eq!(limiter.available_permits().await.unwrap(), 6);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

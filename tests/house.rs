@@ -82,10 +82,8 @@ fn every_script_says_what_it_takes_and_gives() {
             .lines()
             .take_while(|line| line.starts_with("--"))
             .collect();
-        let name = file
-            .file_name()
-            .and_then(|name| name.to_str())
-            .expect("a file name");
+        let below = file.strip_prefix("lua").expect("a file of the folder");
+        let name = below.to_str().expect("a path");
         if file.starts_with("lua/lib") {
             assert!(header.contains("KEYS"), "{name}: say which keys there are");
             continue;

@@ -1,7 +1,7 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
-//! `real_time` waits.
+//! `real_time` and a part of `fixed_window` wait.
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
@@ -12,6 +12,8 @@
 
 #[path = "laws/exact_wait.rs"]
 mod exact_wait;
+#[path = "laws/fixed_window.rs"]
+mod fixed_window;
 #[path = "laws/free_refusals.rs"]
 mod free_refusals;
 #[path = "laws/never_over.rs"]

@@ -12,7 +12,7 @@ pub(crate) use self::table::{Plan, Planner};
 use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
-    limit::Limit,
+    limit::{Algorithm, Limit},
     store::FailurePolicy,
 };
 
@@ -39,6 +39,7 @@ pub struct Rule {
     key: Option<Arc<dyn AnyKey>>,
     cost: Cost,
     on_failure: FailurePolicy,
+    algorithm: Algorithm,
     /// Whether it was given a limit to set that it has no use for.
     misplaced_init: bool,
 }
@@ -143,6 +144,21 @@ impl Rule {
         self
     }
 
+    /// How permits in use are counted. Default: [`Algorithm::SlidingLog`].
+    ///
+    /// It goes with the name: every rule, process and Java peer of a name must say the same. Two rules of one name that
+    /// differ in it are a [`ConfigError::DuplicateName`]; what other processes say cannot be seen.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Algorithm, Limit, key::PeerIp};
+    ///
+    /// let feed = Limit::per_minute(100_000).by(PeerIp).named("feed").algorithm(Algorithm::FixedWindow);
+    /// ```
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
     fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
         Self {
             name,
@@ -150,6 +166,7 @@ impl Rule {
             key,
             cost: Cost::Fixed(1),
             on_failure: FailurePolicy::default(),
+            algorithm: Algorithm::default(),
             misplaced_init: false,
         }
     }

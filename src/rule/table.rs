@@ -15,7 +15,7 @@ use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
     key::{AnyKey, Key, NoKey},
-    limit::{Limit, LimitSource},
+    limit::{Algorithm, Limit, LimitSource},
     list::List,
     macros::warning,
     name::{Identity, Naming, check_rule_name},
@@ -267,10 +267,10 @@ struct Named {
 }
 
 impl Named {
-    fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
+    fn derived(prefix: &str, rule: &str, algorithm: Algorithm) -> Result<Self, ConfigError> {
         Ok(Self {
             rule: RuleTag::new(rule),
-            naming: Naming::derived(prefix, rule)?,
+            naming: Naming::derived(prefix, rule)?.counted_by(algorithm),
         })
     }
 }
@@ -290,11 +290,14 @@ impl Ready {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
                 let source = LimitSource::Code(limit.for_request_key());
-                Limits::One(Named::derived(prefix, &label)?, source)
+                Limits::One(Named::derived(prefix, &label, rule.algorithm)?, source)
             }
             LimitOf::Parts(limit) => {
                 check_cost(&label, &rule.cost, None)?;
-                Limits::Parts(Named::derived(prefix, &label)?, Arc::clone(limit))
+                Limits::Parts(
+                    Named::derived(prefix, &label, rule.algorithm)?,
+                    Arc::clone(limit),
+                )
             }
             LimitOf::Tiers(tiers) => {
                 let mut named: Vec<(&'static str, Named, Limit)> = Vec::new();
@@ -304,7 +307,7 @@ impl Ready {
                     if named.iter().any(|(other, ..)| *other == tier) {
                         return Err(ConfigError::Tiers(label));
                     }
-                    let name = Named::derived(prefix, &format!("{label}.{tier}"))?;
+                    let name = Named::derived(prefix, &format!("{label}.{tier}"), rule.algorithm)?;
                     named.push((tier, name, limit.for_request_key()));
                 }
                 if named.is_empty() {
@@ -314,7 +317,7 @@ impl Ready {
             }
             LimitOf::Shared { name, init } => {
                 check_cost(&label, &rule.cost, init.as_ref())?;
-                let naming = Naming::shared(name)?;
+                let naming = Naming::shared(name)?.counted_by(rule.algorithm);
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
@@ -460,13 +463,21 @@ impl Limits {
             Self::One(named, limit) => {
                 vec![(
                     Arc::clone(&named.rule.name),
-                    format!("{limit:?} {key:?} {}", named.naming),
+                    format!(
+                        "{limit:?} {key:?} {:?} {}",
+                        named.naming.algorithm(),
+                        named.naming
+                    ),
                 )]
             }
             Self::Parts(named, limit) => {
                 vec![(
                     Arc::clone(&named.rule.name),
-                    format!("{:p} {key:?}", Arc::as_ptr(limit)),
+                    format!(
+                        "{:p} {key:?} {:?}",
+                        Arc::as_ptr(limit),
+                        named.naming.algorithm()
+                    ),
                 )]
             }
             Self::Tiers(tiers, _) => tiers
@@ -474,7 +485,12 @@ impl Limits {
                 .map(|(_, named, limit)| {
                     (
                         Arc::clone(&named.rule.name),
-                        format!("{:?} {key:?} {}", LimitSource::Code(*limit), named.naming),
+                        format!(
+                            "{:?} {key:?} {:?} {}",
+                            LimitSource::Code(*limit),
+                            named.naming.algorithm(),
+                            named.naming
+                        ),
                     )
                 })
                 .collect(),

@@ -2,10 +2,7 @@
 //!
 //! Pure, and what `lua/acquire_list.lua` does in Redis. How a limiter counts is said in a file of its own: `window.rs`.
 
-use super::{
-    Answer, Changed, Verdict,
-    window::{Limiter, ahead_of},
-};
+use super::{Answer, Changed, Verdict};
 use crate::{
     decision::PermitId,
     error::ErrorKind,
@@ -25,6 +22,86 @@ pub(crate) struct Ask {
     pub(crate) resendable: bool,
     /// Whether all entries are scored by this clock, so that a score far ahead of it is wrong.
     pub(crate) own_clock: bool,
+}
+
+/// A limiter, however it counts, in the midst of a call.
+pub(crate) trait Counts {
+    /// The stored limit.
+    fn limit(&self) -> Option<StoredLimit>;
+
+    /// Stores `limit` if it was `changed`, and counts the permits left: at least so well that it is known whether there are as
+    /// many as `wanted`. `id` marks entries that a repair adds.
+    fn begin(
+        &mut self,
+        limit: StoredLimit,
+        changed: Changed,
+        wanted: i64,
+        exact: bool,
+        now: i64,
+        id: PermitId,
+    ) -> i64;
+
+    /// Whether the same call came before and took this.
+    fn holds(&self, take: &Take) -> bool;
+
+    /// Notes a grant.
+    fn note(&mut self, take: &Take, now: i64);
+
+    /// Stores the permits left, and tells when there is room for those that were refused: in the order of `needs`, which do
+    /// not fall. `own_clock` says whether all entries are scored by this clock.
+    fn end(&mut self, value: i64, needs: &[Needs], own_clock: bool, now: i64) -> End;
+}
+
+/// What must be free for a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Needs {
+    /// The permits, those of the callers that wait before it included, up to the rate.
+    pub(crate) permits: i64,
+    /// More than the rate is never free at once: so many further rates must come and go.
+    pub(crate) rounds: i64,
+    /// The place of its answer.
+    answer: usize,
+}
+
+/// What a limiter says at the end of a call.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// Milliseconds until there is room, for each of the needs.
+    pub(crate) waits: List<i64>,
+    /// Milliseconds until all permits are free.
+    pub(crate) reset: i64,
+    /// Scores that were set back.
+    pub(crate) repaired: i64,
+}
+
+/// The limit that counts in a call, and what the call makes of the stored one.
+fn limit_in_force(
+    ask: &Ask,
+    stored: Option<StoredLimit>,
+) -> Result<(StoredLimit, Changed), ErrorKind> {
+    let (given, stored) = match (ask.limit, stored) {
+        (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+        (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+            return Ok((given.stored(), Changed::Created));
+        }
+        (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+            return Ok((stored, Changed::Nothing));
+        }
+        (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
+    };
+    if given.rate_type != stored.rate_type {
+        return Err(ErrorKind::RateTypeDiffers);
+    }
+    let same = given.rate == stored.rate && given.interval == stored.interval;
+    if same || !ask.rewrite {
+        return Ok((stored, Changed::Nothing));
+    }
+    let written = StoredLimit {
+        rate: given.rate,
+        interval: given.interval,
+        ..stored
+    };
+    Ok((written, Changed::Rewritten))
 }
 
 /// One caller of a call.
@@ -51,7 +128,7 @@ pub(crate) struct Take {
 /// behind it; one that does not wait takes what is left. There is one answer for each caller and limiter, those of the first
 /// caller first, as they were left by the whole call. An error has changed nothing.
 pub(crate) fn acquire<'a>(
-    limiters: impl Iterator<Item = (&'a mut Limiter, Ask)>,
+    limiters: impl Iterator<Item = (&'a mut dyn Counts, Ask)>,
     callers: &[Caller],
     now: i64,
 ) -> Result<List<Answer>, ErrorKind> {
@@ -132,7 +209,7 @@ fn is_granted(caller: &Caller, books: &[Book<'_>]) -> bool {
 
 /// One limiter in the midst of a call.
 struct Book<'a> {
-    limiter: &'a mut Limiter,
+    limiter: &'a mut dyn Counts,
     ask: Ask,
     limit: StoredLimit,
     changed: Changed,
@@ -140,23 +217,13 @@ struct Book<'a> {
     value: i64,
     /// Permits of the callers that wait, up to now.
     in_line: i64,
-    refused: Vec<Refused>,
-}
-
-/// A caller that does not fit, or that must wait for another limiter.
-struct Refused {
-    /// The place of its answer.
-    answer: usize,
-    /// The permits that must be free for it, those of the callers that wait before it included, up to the rate.
-    needs: i64,
-    /// How much later than that its turn is, where they are more than the rate.
-    later: i64,
+    refused: Vec<Needs>,
 }
 
 impl<'a> Book<'a> {
     /// Finds the limit in force; changes nothing.
-    fn open(limiter: &'a mut Limiter, ask: Ask) -> Result<Self, ErrorKind> {
-        let (limit, changed) = limiter.limit_for(&ask)?;
+    fn open(limiter: &'a mut dyn Counts, ask: Ask) -> Result<Self, ErrorKind> {
+        let (limit, changed) = limit_in_force(&ask, limiter.limit())?;
         Ok(Self {
             limiter,
             ask,
@@ -192,9 +259,9 @@ impl<'a> Book<'a> {
             .filter(|take| self.is_possible(take) || self.holds(take))
             .map(|take| i64::from(take.permits))
             .sum();
-        self.limiter.put_in_force(self.limit, self.changed);
         let id = first.map_or(PermitId([0; 16]), |take| take.id);
-        self.value = self.limiter.count(wanted, self.ask.exact, now, id);
+        let (limit, changed, exact) = (self.limit, self.changed, self.ask.exact);
+        self.value = self.limiter.begin(limit, changed, wanted, exact, now, id);
     }
 
     fn is_possible(&self, take: &Take) -> bool {
@@ -206,11 +273,11 @@ impl<'a> Book<'a> {
     }
 
     fn holds(&self, take: &Take) -> bool {
-        self.ask.resendable && self.limiter.log.holds(take.id, take.permits)
+        self.ask.resendable && self.limiter.holds(take)
     }
 
     fn take(&mut self, take: &Take, now: i64) {
-        self.limiter.log.note(take.id, take.permits, now);
+        self.limiter.note(take, now);
         self.value -= i64::from(take.permits);
     }
 
@@ -225,12 +292,11 @@ impl<'a> Book<'a> {
             return;
         }
         answers[answer].verdict = Verdict::Refused;
-        // More than the rate is never free at once: each further rate follows an interval later.
         let rounds = (needs - 1).div_euclid(self.limit.rate);
-        self.refused.push(Refused {
+        self.refused.push(Needs {
+            permits: needs - rounds * self.limit.rate,
+            rounds,
             answer,
-            needs: needs - rounds * self.limit.rate,
-            later: rounds * self.limit.interval,
         });
     }
 
@@ -238,31 +304,16 @@ impl<'a> Book<'a> {
     ///
     /// `answers` are those of all limiters; this one's is the one at `place` of each caller.
     fn close(&mut self, now: i64, place: usize, limiters: usize, answers: &mut [Answer]) {
-        let interval = self.limit.interval;
-        let log = &mut self.limiter.log;
-        let mut newest = log.newest();
-        let mut repaired = 0;
-        if !self.refused.is_empty() {
-            self.refused.sort_by_key(|caller| caller.needs);
-            let latest = if self.ask.own_clock {
-                now + ahead_of(interval)
-            } else {
-                i64::MAX
-            };
-            // What is left is free now.
-            let needs = self.refused.iter().map(|caller| caller.needs - self.value);
-            let (due, set_back) = log.due(needs, latest, now - interval);
-            repaired = set_back;
-            for (caller, due) in self.refused.iter().zip(due.iter()) {
-                answers[caller.answer].wait = due + interval - now + caller.later;
-            }
-            newest = newest.map(|newest| newest.min(latest));
+        self.refused.sort_unstable();
+        let own_clock = self.ask.own_clock;
+        let end = self.limiter.end(self.value, &self.refused, own_clock, now);
+        for (needs, wait) in self.refused.iter().zip(end.waits.iter()) {
+            answers[needs.answer].wait = *wait;
         }
-        self.limiter.value = Some(self.value);
         for answer in answers.iter_mut().skip(place).step_by(limiters) {
             answer.remaining = self.value;
-            answer.reset = newest.map_or(0, |newest| newest + interval - now);
-            answer.repaired = repaired;
+            answer.reset = end.reset;
+            answer.repaired = end.repaired;
         }
     }
 }

@@ -16,18 +16,18 @@ use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
     call::{self, Ask, Caller, Take},
+    counted::Counted,
     guard::{
         fallback,
         line::{Line, Lines},
     },
     sealed::{Handle, Sealed},
-    window::{Limiter, ahead_of},
 };
 use crate::{
     clock::{Clock, SteadyClock, millis},
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
-    limit::LimitSource,
+    limit::{Algorithm, LimitSource},
     list::List,
     name::Name,
 };
@@ -194,14 +194,15 @@ struct Shared {
 
 #[derive(Default)]
 struct Shard {
-    limiters: HashMap<Name, Kept>,
+    /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
+    limiters: HashMap<Arc<str>, Kept>,
     /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
     /// it may be out of date, but never too late by more than a grant that was given back.
-    idle: BinaryHeap<Reverse<(i64, Name)>>,
+    idle: BinaryHeap<Reverse<(i64, Arc<str>)>>,
 }
 
 struct Kept {
-    limiter: Limiter,
+    limiter: Counted,
     /// Whether a verb set it: it stays until it is deleted.
     lasting: bool,
     /// When it vanishes, if it does.
@@ -209,9 +210,9 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(lasting: bool) -> Self {
+    fn new(algorithm: Algorithm, lasting: bool) -> Self {
         Self {
-            limiter: Limiter::default(),
+            limiter: Counted::new(algorithm),
             lasting,
             expires_at: None,
         }
@@ -219,10 +220,10 @@ impl Kept {
 
     /// Puts off its end, as the scripts do where a limit has a keep-alive time.
     fn keep_alive(&mut self, now: i64) {
-        if let Some(limit) = self.limiter.limit
+        if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
         {
-            let life = limit.interval + ahead_of(limit.interval);
+            let life = self.limiter.life(&limit);
             self.expires_at = Some(now + limit.keep_alive.cast_signed().max(life));
         }
     }
@@ -253,10 +254,10 @@ impl Decide for Shared {
         let now = self.now();
         {
             let mut shard = self.shard(&receipt.name);
-            let Some(kept) = shard.limiters.get_mut(&receipt.name) else {
+            let Some(kept) = shard.limiters.get_mut(receipt.name.as_str()) else {
                 return;
             };
-            kept.limiter.give_back(receipt.id, receipt.permits, now);
+            kept.limiter.give_back(&receipt, now);
             if kept.limiter.full_at().is_none() && !kept.lasting {
                 // Idle earlier than was noted.
                 shard.note_idle(now, &receipt.name);
@@ -308,9 +309,10 @@ impl Shared {
         let mut shard = self.shard_with(charge, now)?;
         let kept = shard
             .limiters
-            .get_mut(&charge.name)
+            .get_mut(charge.name.as_str())
             .ok_or(ErrorKind::Full)?;
-        let limiters = std::iter::once((&mut kept.limiter, ask(charge, first.remaining)));
+        kept.limiter.count_by(charge.name.algorithm(), now);
+        let limiters = std::iter::once((kept.limiter.counts(), ask(charge, first.remaining)));
         let answers = call::acquire(limiters, &callers, now)?;
         kept.keep_alive(now);
         Ok(answers)
@@ -339,14 +341,15 @@ impl Shared {
         let mut taken = Vec::with_capacity(places.len());
         for charge in first.charges() {
             let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
-            let kept = shard.and_then(|shard| shard.limiters.remove(&charge.name));
+            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.as_str()));
             taken.push((charge, kept));
         }
         // One may have made room for another newcomer meanwhile: then there is no room for all of the list.
         let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
             let limiters = taken.iter_mut().filter_map(|(charge, kept)| {
                 let limiter = &mut kept.as_mut()?.limiter;
-                Some((limiter, ask(charge, first.remaining)))
+                limiter.count_by(charge.name.algorithm(), now);
+                Some((limiter.counts(), ask(charge, first.remaining)))
             });
             call::acquire(limiters, callers, now).map_err(Error::from)
         } else {
@@ -358,7 +361,7 @@ impl Shared {
                 if answers.is_ok() {
                     kept.keep_alive(now);
                 }
-                shard.limiters.insert(charge.name.clone(), kept);
+                shard.limiters.insert(Arc::clone(charge.name.text()), kept);
             }
         }
         answers
@@ -391,7 +394,7 @@ impl Shared {
             ) => {
                 drop(shard);
                 shard = self.shard_with_room(name, true, now)?;
-                shard.limiters.get_mut(name)
+                shard.limiters.get_mut(name.as_str())
             }
             (_, found) => found,
         };
@@ -405,8 +408,9 @@ impl Shared {
                 _ => Outcome::Changed(false),
             });
         };
-        // No two callers of this store have one id, and repairs happen to lost keys alone, of which there are none.
-        let id = PermitId([0; 16]);
+        if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
+            kept.limiter.count_by(name.algorithm(), now);
+        }
         let outcome = match *op {
             Op::TrySetRate(limit) => {
                 kept.lasting = true;
@@ -423,9 +427,7 @@ impl Shared {
                 kept.keep_alive(now);
                 Outcome::Changed(true)
             }
-            Op::Release(permits) => {
-                Outcome::Permits(kept.limiter.release(permits.into(), now, id)?)
-            }
+            Op::Release(permits) => Outcome::Permits(kept.limiter.release(permits.into(), now)?),
             Op::Expire(millis, when) => {
                 let new = now.saturating_add_unsigned(millis);
                 let applies = match (when, kept.expires_at) {
@@ -448,13 +450,13 @@ impl Shared {
                 Some(end) => TimeToLive::Left(Duration::from_millis(at_least_zero(end - now))),
             }),
             Op::Delete => {
-                shard.limiters.remove(name);
+                shard.limiters.remove(name.as_str());
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 Outcome::Changed(true)
             }
-            Op::Inspect => Outcome::Limit(kept.limiter.limit),
+            Op::Inspect => Outcome::Limit(kept.limiter.limit()),
             Op::Available => {
-                let permits = kept.limiter.available(now, id)?;
+                let permits = kept.limiter.available(now)?;
                 kept.keep_alive(now);
                 Outcome::Permits(permits)
             }
@@ -464,11 +466,15 @@ impl Shared {
                 Outcome::Permits(lost)
             }
             Op::Rename(ref new_name) => {
-                let moved = shard.limiters.remove(name);
+                let moved = shard.limiters.remove(name.as_str());
                 drop(shard);
                 let mut shard = self.shard(new_name);
                 if let Some(kept) = moved {
-                    if shard.limiters.insert(new_name.clone(), kept).is_some() {
+                    if shard
+                        .limiters
+                        .insert(Arc::clone(new_name.text()), kept)
+                        .is_some()
+                    {
                         self.count.fetch_sub(1, Ordering::Relaxed);
                     }
                     shard.note_idle(now, new_name);
@@ -476,7 +482,10 @@ impl Shared {
                 return Ok(Outcome::Changed(true));
             }
         };
-        let end = shard.limiters.get(name).and_then(|kept| kept.expires_at);
+        let end = shard
+            .limiters
+            .get(name.as_str())
+            .and_then(|kept| kept.expires_at);
         if let (Some(end), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) = (end, op) {
             shard.note_idle(end, name);
         }
@@ -492,11 +501,11 @@ impl Shared {
     ) -> Result<MutexGuard<'_, Shard>, Error> {
         self.make_room(name, now)?;
         let mut shard = self.shard(name);
-        if shard.limiters.contains_key(name) {
+        if shard.limiters.contains_key(name.as_str()) {
             // Another caller of the same name was faster.
             self.count.fetch_sub(1, Ordering::Relaxed);
         } else {
-            shard.insert(name.clone(), lasting, now);
+            shard.insert(name, lasting, now);
         }
         Ok(shard)
     }
@@ -527,7 +536,7 @@ impl Shared {
 
     fn shard_of(&self, name: &Name) -> usize {
         // The remainder is below SHARDS, whatever the width of usize.
-        (self.hasher.hash_one(name) % SHARDS as u64) as usize
+        (self.hasher.hash_one(name.as_str()) % SHARDS as u64) as usize
     }
 
     fn now(&self) -> i64 {
@@ -540,22 +549,23 @@ impl Shard {
     fn get_mut(&mut self, name: &Name, now: i64, count: &AtomicUsize) -> Option<&mut Kept> {
         if self
             .limiters
-            .get(name)?
+            .get(name.as_str())?
             .expires_at
             .is_some_and(|end| end <= now)
         {
-            self.limiters.remove(name);
+            self.limiters.remove(name.as_str());
             count.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        self.limiters.get_mut(name)
+        self.limiters.get_mut(name.as_str())
     }
 
-    fn insert(&mut self, name: Name, lasting: bool, now: i64) {
+    fn insert(&mut self, name: &Name, lasting: bool, now: i64) {
         if !lasting {
-            self.note_idle(now, &name);
+            self.note_idle(now, name);
         }
-        self.limiters.insert(name, Kept::new(lasting));
+        let kept = Kept::new(name.algorithm(), lasting);
+        self.limiters.insert(Arc::clone(name.text()), kept);
     }
 
     fn note_idle(&mut self, at: i64, name: &Name) {
@@ -572,11 +582,11 @@ impl Shard {
                     } else {
                         kept.limiter.full_at()
                     };
-                    Reverse((end.unwrap_or(at), name.clone()))
+                    Reverse((end.unwrap_or(at), Arc::clone(name)))
                 })
                 .collect();
         }
-        self.idle.push(Reverse((at, name.clone())));
+        self.idle.push(Reverse((at, Arc::clone(name.text()))));
     }
 
     /// Forgets one limiter that has all its permits, if there is one.

@@ -1,6 +1,8 @@
 //! Is there room? Where limiters are kept, and what they are asked.
 
 mod call;
+mod counted;
+pub(crate) mod fixed_window;
 pub(crate) mod guard;
 mod memory;
 #[cfg(feature = "redis")]
@@ -21,7 +23,7 @@ pub use self::{guard::fallback::FailurePolicy, memory::MemoryStore};
 use crate::{
     decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
     error::Error,
-    limit::{LimitSource, StoredLimit},
+    limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     name::Name,
 };
@@ -177,7 +179,9 @@ impl Acquire {
             let taken = answers.filter(|(_, answer)| answer.verdict == Verdict::Granted);
             return Decision::Allow(Grant {
                 limits,
-                receipts: taken.map(|(charge, _)| charge.receipt()).collect(),
+                receipts: taken
+                    .map(|(charge, answer)| answer.receipt(charge))
+                    .collect(),
                 source: Source::Store,
             });
         }
@@ -279,6 +283,7 @@ impl Charge {
             permits: self.permits,
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
+            window: None,
         }
     }
 }
@@ -388,6 +393,16 @@ pub(crate) enum Changed {
 }
 
 impl Answer {
+    /// The receipt of a grant.
+    fn receipt(&self, charge: &Charge) -> Receipt {
+        let receipt = charge.receipt();
+        match charge.name.algorithm() {
+            Algorithm::SlidingLog => receipt,
+            // All permits are free one millisecond after the window's last.
+            Algorithm::FixedWindow => receipt.in_window(self.now + self.reset - 1),
+        }
+    }
+
     /// The limit as this answer leaves it.
     fn state(&self, charge: &Charge, counted: bool) -> LimitState {
         LimitState {

@@ -5,13 +5,11 @@
 
 use std::collections::VecDeque;
 
-use super::{Changed, call::Ask};
-use crate::{
-    decision::PermitId,
-    error::ErrorKind,
-    limit::{LimitSource, StoredLimit},
-    list::List,
+use super::{
+    Changed,
+    call::{Counts, End, Needs, Take},
 };
+use crate::{decision::PermitId, error::ErrorKind, limit::StoredLimit, list::List};
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
 const PAGE: i64 = 100;
@@ -31,56 +29,31 @@ pub(crate) fn ahead_of(interval: i64) -> i64 {
     interval.div_euclid(10)
 }
 
-impl Limiter {
-    /// The limit that counts in a call, and what the call makes of the stored one.
-    pub(crate) fn limit_for(&self, ask: &Ask) -> Result<(StoredLimit, Changed), ErrorKind> {
-        let (given, stored) = match (ask.limit, self.limit) {
-            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
-            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
-                return Ok((given.stored(), Changed::Created));
-            }
-            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-                return Ok((stored, Changed::Nothing));
-            }
-            (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
-        };
-        if given.rate_type != stored.rate_type {
-            return Err(ErrorKind::RateTypeDiffers);
-        }
-        let same = given.rate == stored.rate && given.interval == stored.interval;
-        if same || !ask.rewrite {
-            return Ok((stored, Changed::Nothing));
-        }
-        let written = StoredLimit {
-            rate: given.rate,
-            interval: given.interval,
-            ..stored
-        };
-        Ok((written, Changed::Rewritten))
+impl Counts for Limiter {
+    fn limit(&self) -> Option<StoredLimit> {
+        self.limit
     }
 
-    /// Stores the limit that [`limit_for`](Self::limit_for) has found.
-    pub(crate) fn put_in_force(&mut self, limit: StoredLimit, changed: Changed) {
+    fn begin(
+        &mut self,
+        limit: StoredLimit,
+        changed: Changed,
+        wanted: i64,
+        exact: bool,
+        now: i64,
+        id: PermitId,
+    ) -> i64 {
+        let (rate, interval) = (limit.rate, limit.interval);
         if changed == Changed::Rewritten
-            && let Some(stored) = self.limit
+            && let Some(before) = self.limit
         {
             self.value = match self.value {
                 // O(1), and a lowered rate holds at once: value may fall below zero.
-                Some(value) if limit.interval == stored.interval => {
-                    Some(value + limit.rate - stored.rate)
-                }
+                Some(value) if interval == before.interval => Some(value + rate - before.rate),
                 _ => None,
             };
         }
         self.limit = Some(limit);
-    }
-
-    /// The permits left: at least so many that it is known whether there are as many as `wanted`. `id` marks entries that a
-    /// repair adds.
-    pub(crate) fn count(&mut self, wanted: i64, exact: bool, now: i64, id: PermitId) -> i64 {
-        let (rate, interval) = self
-            .limit
-            .map_or((0, 0), |limit| (limit.rate, limit.interval));
         let value = self.agree(rate, interval, now, id);
         if self.log.is_empty() || !(exact || value < wanted) {
             return value;
@@ -94,6 +67,47 @@ impl Limiter {
         }
     }
 
+    fn holds(&self, take: &Take) -> bool {
+        self.log.holds(take.id, take.permits)
+    }
+
+    fn note(&mut self, take: &Take, now: i64) {
+        self.log.insert(Entry {
+            score: now,
+            permits: take.permits,
+            id: take.id,
+        });
+    }
+
+    fn end(&mut self, value: i64, needs: &[Needs], own_clock: bool, now: i64) -> End {
+        self.value = Some(value);
+        let interval = self.limit.map_or(0, |limit| limit.interval);
+        let mut newest = self.log.newest();
+        let (mut waits, mut repaired) = (List::EMPTY, 0);
+        if !needs.is_empty() {
+            let latest = if own_clock {
+                now + ahead_of(interval)
+            } else {
+                i64::MAX
+            };
+            // What is left is free now.
+            let missing = needs.iter().map(|needs| needs.permits - value);
+            let (due, set_back) = self.log.due(missing, latest, now - interval);
+            repaired = set_back;
+            for (due, needs) in due.iter().zip(needs) {
+                waits.push(due + interval - now + needs.rounds * interval);
+            }
+            newest = newest.map(|newest| newest.min(latest));
+        }
+        End {
+            waits,
+            reset: newest.map_or(0, |newest| newest + interval - now),
+            repaired,
+        }
+    }
+}
+
+impl Limiter {
     /// Counts the free permits exactly. `id` marks entries that a repair adds.
     pub(crate) fn available(&mut self, now: i64, id: PermitId) -> Result<i64, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
@@ -293,16 +307,7 @@ impl Log {
         self.0.insert(place, entry);
     }
 
-    /// Notes a grant.
-    pub(crate) fn note(&mut self, id: PermitId, permits: u32, now: i64) {
-        self.insert(Entry {
-            score: now,
-            permits,
-            id,
-        });
-    }
-
-    pub(crate) fn holds(&self, id: PermitId, permits: u32) -> bool {
+    fn holds(&self, id: PermitId, permits: u32) -> bool {
         self.0
             .iter()
             .any(|entry| entry.id == id && entry.permits == permits)
@@ -358,7 +363,7 @@ impl Log {
     /// For each of `needs`, which do not fall, the score of the entry whose expiry frees as many permits, or of the last
     /// one; `already` where none is needed. Scores beyond `latest` come from a wrong clock and are set back to it on the way;
     /// the second number counts them.
-    pub(crate) fn due(
+    fn due(
         &mut self,
         needs: impl Iterator<Item = i64>,
         latest: i64,

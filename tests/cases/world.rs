@@ -5,8 +5,8 @@ use std::{collections::HashMap, convert::Infallible, time::Duration};
 use http::{Request, Response};
 use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneService};
 use tower_ratelimit::{
-    Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule, Store,
-    Tiers, key::Extension, limit_by,
+    Algorithm, Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
+    Rule, Store, Tiers, key::Extension, limit_by,
 };
 
 use super::support::{RedisServer, unique};
@@ -19,6 +19,7 @@ pub(crate) struct World {
     limiters: HashMap<&'static str, RateLimiter>,
     layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
     name: String,
+    algorithm: Algorithm,
     services: HashMap<&'static str, Service>,
 }
 
@@ -68,7 +69,15 @@ impl World {
             limiters,
             layer: Box::new(move |rule| RateLimitLayer::new(&store, rule)),
             name,
+            algorithm: Algorithm::default(),
             services: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn count_by(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+        for limiter in self.limiters.values_mut() {
+            *limiter = limiter.clone().algorithm(algorithm);
         }
     }
 
@@ -97,7 +106,10 @@ impl World {
     }
 
     fn build(&mut self, what: &'static str, rule: Rule) {
-        let layer = (self.layer)(rule.cost_by(|parts| wish(parts).permits));
+        let layer = (self.layer)(
+            rule.cost_by(|parts| wish(parts).permits)
+                .algorithm(self.algorithm),
+        );
         let inner = service_fn(async |_: Request<String>| {
             Ok::<_, Infallible>(Response::new(String::new()))
         });

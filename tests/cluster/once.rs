@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::{ErrorKind, RateLimiter, RedisStore};
+use tower_ratelimit::{Algorithm, ErrorKind, RateLimiter, RedisStore};
 
 use crate::support::Reply;
 
@@ -78,6 +78,13 @@ async fn what_may_not_run_twice_is_sent_once() {
     let node = Rude::start();
     let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
     let error = limiter.rename("b{orders}").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(node.scripts(), 1);
+
+    let node = Rude::start();
+    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+    let limiter = limiter.algorithm(Algorithm::FixedWindow);
+    let error = limiter.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 }

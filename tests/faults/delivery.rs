@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{Decision, Limit, RateLimiter, RedisStore, Source};
+use tower_ratelimit::{Algorithm, Decision, ErrorKind, Limit, RateLimiter, RedisStore, Source};
 
 use super::proxy::Proxy;
 use crate::support::{RedisServer, unique};
@@ -99,4 +99,53 @@ async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
     );
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());
     assert_eq!(limiter.available_permits().await.unwrap(), 0);
+}
+
+/// Nothing tells a window's calls apart, so that they are sent once: the one whose reply is lost has taken, and is an error.
+#[tokio::test]
+async fn a_call_to_a_window_whose_reply_was_lost_is_not_resent() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = through(&proxy);
+    let limiter = limiter(&server, &store).await;
+    let limiter = limiter.algorithm(Algorithm::FixedWindow);
+    granted(&limiter, 1).await;
+
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    proxy.cut_replies(1);
+    let error = limiter.try_acquire_many(4).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    store.close().await;
+    assert_eq!(scripts_called(&server), 1);
+    assert_eq!(limiter.available_permits().await.unwrap(), 5);
+}
+
+/// A receipt of a window whose reply is lost was carried out, perhaps: it is not sent again, neither at once nor later.
+#[tokio::test]
+async fn a_receipt_of_a_window_whose_reply_was_lost_is_not_resent() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = through(&proxy);
+    let limiter = limiter(&server, &store).await;
+    let limiter = limiter.algorithm(Algorithm::FixedWindow);
+    let mut receipts = Vec::new();
+    for permits in [1, 2, 6] {
+        let Decision::Allow(grant) = granted(&limiter, permits).await else {
+            panic!("it was granted");
+        };
+        receipts.extend(grant.receipts().to_vec());
+    }
+    // So that the server knows the script.
+    limiter.give_back(&receipts[0]);
+    store.close().await;
+    assert_eq!(limiter.available_permits().await.unwrap(), 2);
+
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    proxy.cut_replies(1);
+    limiter.give_back(&receipts[1]);
+    // Those that are to be sent again are waited for, too.
+    store.close().await;
+    assert_eq!(scripts_called(&server), 1);
+    assert_eq!(store.lost_receipts(), 1);
+    assert_eq!(limiter.available_permits().await.unwrap(), 4);
 }

@@ -116,7 +116,9 @@ impl<S: Decide> Line<S> {
                     return;
                 }
                 let decisions = inner.acquire_run(&run).await;
-                queue.serve(&run, decisions, clock.now());
+                for receipt in queue.serve(&run, decisions, clock.now()) {
+                    inner.give_back(receipt);
+                }
                 while let Some(until) = queue.sleeps_until(clock.now()) {
                     let mut timer = clock.sleep_until(until);
                     poll_fn(|cx| queue.poll_sleep(&mut timer, cx)).await;
@@ -320,11 +322,11 @@ impl Queue {
             state.nudged = true;
         }
         state.wake_driver();
-        let taken = matches!(waiter.outcome, Some(Ok(Decision::Allow(_))));
-        if taken || waiter.asking {
-            waiter.receipts
-        } else {
-            List::EMPTY
+        match waiter.outcome {
+            // Its receipts may know more than those made before the call.
+            Some(Ok(Decision::Allow(grant))) => grant.receipts,
+            _ if waiter.asking => waiter.receipts,
+            _ => List::EMPTY,
         }
     }
 
@@ -363,17 +365,24 @@ impl Queue {
         run.collect()
     }
 
-    /// Tells the callers of a run what became of it.
-    fn serve(&self, run: &[Acquire], decisions: Result<Vec<Decision>, Error>, now: Duration) {
+    /// Tells the callers of a run what became of it. What was granted to nobody, and only now can be given back, is
+    /// returned.
+    fn serve(
+        &self,
+        run: &[Acquire],
+        decisions: Result<Vec<Decision>, Error>,
+        now: Duration,
+    ) -> Vec<Receipt> {
         let mut state = self.state();
         state.due = None;
         match decisions {
-            Ok(decisions) => {
-                for (acquire, decision) in run.iter().zip(decisions) {
-                    state.hear(acquire, decision, now);
-                }
+            Ok(decisions) => (run.iter().zip(decisions))
+                .filter_map(|(acquire, decision)| state.hear(acquire, decision, now))
+                .collect(),
+            Err(error) => {
+                run.iter().for_each(|acquire| state.fail(acquire, &error));
+                Vec::new()
             }
-            Err(error) => run.iter().for_each(|acquire| state.fail(acquire, &error)),
         }
     }
 
@@ -443,17 +452,26 @@ impl State {
         (before > 0 && turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
     }
 
-    fn hear(&mut self, acquire: &Acquire, decision: Decision, now: Duration) {
-        // Whoever has left gave back when it left.
+    fn hear(&mut self, acquire: &Acquire, decision: Decision, now: Duration) -> Option<Receipt> {
         let Some(place) = self.place(acquire) else {
-            return;
+            // Whoever has left gave back when it left, unless that takes what only the reply tells.
+            return match decision {
+                Decision::Allow(grant) => grant
+                    .receipts()
+                    .iter()
+                    .find(|receipt| receipt.window.is_some())
+                    .cloned(),
+                Decision::Deny(_) => None,
+            };
         };
         self.waiters[place].asking = false;
         let Decision::Deny(refusal) = &decision else {
-            return self.waiters[place].tell(Ok(decision));
+            self.waiters[place].tell(Ok(decision));
+            return None;
         };
         let (RefusalKind::OverLimit, Some(wait)) = (refusal.kind(), refusal.retry_after()) else {
-            return self.waiters[place].tell(Ok(decision));
+            self.waiters[place].tell(Ok(decision));
+            return None;
         };
         let due = now.saturating_add(wait);
         self.refusal = Some(refusal.clone());
@@ -466,6 +484,7 @@ impl State {
         } else {
             self.due.get_or_insert(due);
         }
+        None
     }
 
     /// Tells a caller that its call failed. What it may have taken was given back by whoever knows that it was sent.

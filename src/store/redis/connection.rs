@@ -308,6 +308,16 @@ impl Connection {
         replies
     }
 
+    /// Sends several commands at once, each of them once.
+    pub(crate) async fn send_all_once(
+        &self,
+        commands: &redis::Pipeline,
+        count: usize,
+    ) -> RedisResult<Vec<RedisResult<Value>>> {
+        let this = self.once.as_deref().unwrap_or(self);
+        this.send_all(commands, count).await
+    }
+
     /// Whether each node has to be told a script's text by itself.
     pub(crate) fn has_nodes(&self) -> bool {
         self.source.has_nodes()

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     clock::within,
     error::{Error, ErrorKind},
+    limit::Algorithm,
     name::Name,
     store::{TimeToLive, at_least_zero, window::ahead_of},
 };
@@ -357,6 +358,20 @@ impl Seen {
         }
     }
 
+    /// How it seems to be counted. A sliding log's value has no end, or one later than its entries live.
+    fn algorithm(&self, per_client: bool) -> Algorithm {
+        let life = self.page.lives[if per_client { 2 } else { 1 }];
+        match life {
+            TimeToLive::Left(left)
+                if self.page.entries == 0
+                    && left <= Duration::from_millis(at_least_zero(self.interval())) =>
+            {
+                Algorithm::FixedWindow
+            }
+            _ => Algorithm::SlidingLog,
+        }
+    }
+
     fn diagnosis(
         self,
         name: Name,
@@ -369,8 +384,11 @@ impl Seen {
         let value = self.page.value.as_deref().map(text);
         let number = value.as_deref().and_then(|value| value.parse().ok());
         let foreign = self.by_size.keys().any(|size| !wire::is_member_size(*size));
+        let per_client = self.page.fields[2].as_deref() == Some(b"1");
+        let algorithm = self.algorithm(per_client);
         let drift = match (self.number(0), number) {
-            _ if foreign || !self.settled => None,
+            // A window has no log to compare with.
+            _ if foreign || !self.settled || algorithm == Algorithm::FixedWindow => None,
             (Some(rate), Some(value)) => {
                 Some(rate.saturating_sub(self.logged).saturating_sub(value))
             }
@@ -388,7 +406,8 @@ impl Seen {
                 .zip(&self.page.fields)
                 .filter_map(|(field, stored)| Some((field, text(stored.as_deref()?))))
                 .collect(),
-            per_client: self.page.fields[2].as_deref() == Some(b"1"),
+            per_client,
+            algorithm,
             keys: Keys(keys),
             time_to_live: self.page.lives,
             value,

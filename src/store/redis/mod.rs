@@ -144,8 +144,9 @@ impl RedisStore {
     /// another master, its limiters meet the failure policy: Redis answers TRYAGAIN to commands of several keys.
     ///
     /// Commands that may run twice are repeated when a connection is lost, five times at most and 1 to 10 milliseconds
-    /// apart. [`release`](crate::RateLimiter::release) and [`rename`](crate::RateLimiter::rename) are sent once, over
-    /// connections of their own that the first of them makes. [`ping`](Self::ping) asks all masters. Nothing is sent yet.
+    /// apart. [`release`](crate::RateLimiter::release), [`rename`](crate::RateLimiter::rename) and what takes from an
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) are sent once, over connections of their own that the first
+    /// of them makes. [`ping`](Self::ping) asks all masters. Nothing is sent yet.
     ///
     /// # Errors
     ///
@@ -235,7 +236,8 @@ impl RedisStore {
     /// Counts by a clock of this process instead of the server's, as Redisson does.
     ///
     /// Every process that shares a limit should then run NTP: one that is ahead takes permits early, and makes the
-    /// others wait. Returns a store with a connection of its own.
+    /// others wait. An [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) ends by the server's all the same. Returns a
+    /// store with a connection of its own.
     #[must_use]
     pub fn client_clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));

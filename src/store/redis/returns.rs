@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::RedisResult;
+use redis::{RedisResult, RetryMethod};
 use tokio::sync::{
     mpsc::{Receiver, Sender, channel},
     watch,
@@ -17,9 +17,11 @@ use tokio::sync::{
 
 use super::{
     connection::Connection,
-    script::{Arguments, GIVE_BACK, is_unknown_script},
+    script::{self, Arguments, GIVE_BACK, is_unknown_script},
 };
-use crate::{clock::moment, decision::Receipt, name::Name, store::guard::line::Lines};
+use crate::{
+    clock::moment, decision::Receipt, limit::Algorithm, name::Name, store::guard::line::Lines,
+};
 
 /// How many receipts wait at most. What finds no place is lost: it costs its permits for one interval.
 const PLACES: usize = 1024;
@@ -72,6 +74,15 @@ impl Drop for Counted {
     }
 }
 
+impl Return {
+    fn goes_once(&self) -> bool {
+        match self.name.algorithm() {
+            Algorithm::SlidingLog => false,
+            Algorithm::FixedWindow => true,
+        }
+    }
+}
+
 impl Returns {
     pub(crate) fn new(connection: Arc<Connection>, lines: Lines) -> Self {
         Self {
@@ -87,7 +98,8 @@ impl Returns {
     ///
     /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
-    /// Removing twice is harmless.
+    /// Removing twice is harmless. What was taken from a window is credited and not removed: that goes once, and only after
+    /// the call's reply was heard.
     pub(crate) fn push(&self, receipt: &Receipt, arguments: Arguments) {
         let item = Return {
             name: receipt.name.clone(),
@@ -163,6 +175,15 @@ async fn drain(
             }
             Some(due) => tokio::time::sleep_until(due.into()).await,
         }
+        let once: Vec<_> = batch.extract_if(.., |item| item.goes_once()).collect();
+        for (item, arrived) in once.iter().zip(send_once(&once, &connection).await) {
+            if arrived {
+                lines.nudge(&item.name);
+            } else {
+                lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        drop(once);
         let now = moment();
         while batch.len() < BATCH && later.front().is_some_and(|item| item.due <= now) {
             batch.extend(later.pop_front());
@@ -213,4 +234,37 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
         }
     }
     vec![false; batch.len()]
+}
+
+/// Sends receipts that must not be sent twice; which of them Redis has carried out, as far as is known.
+async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
+    if batch.is_empty() {
+        return Vec::new();
+    }
+    let give_back = &script::fixed_window::GIVE_BACK;
+    let mut pipeline = redis::Pipeline::with_capacity(batch.len());
+    for item in batch {
+        pipeline.add_command(give_back.command(&item.arguments, false));
+    }
+    let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
+        return vec![false; batch.len()];
+    };
+    let mut arrived = Vec::with_capacity(batch.len());
+    for (item, reply) in batch.iter().zip(replies) {
+        arrived.push(match reply {
+            Ok(_) => true,
+            // It certainly did not run: the script is unknown there, or the slot is another node's.
+            Err(error)
+                if is_unknown_script(&error)
+                    || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>
+            {
+                give_back
+                    .call_once(connection, &item.arguments)
+                    .await
+                    .is_ok()
+            }
+            Err(_) => false,
+        });
+    }
+    arrived
 }

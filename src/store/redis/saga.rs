@@ -1,6 +1,7 @@
-//! Lists of limiters that a Redis Cluster keeps in different slots, where no one script reaches all of them.
+//! Lists of limiters for which no one script can decide: a Redis Cluster keeps them in different slots, or some of them count
+//! by windows.
 //!
-//! One call for each slot, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
+//! One call for each part, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
 //! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.
 
 use std::cmp::Ordering;
@@ -9,20 +10,25 @@ use super::{Server, wire};
 use crate::{
     decision::{Decision, Grant, LimitState, Receipt, Refusal, Source},
     error::Error,
-    limit::LimitSource,
+    limit::{Algorithm, LimitSource},
     list::List,
     store::{Acquire, Charge, Decide},
 };
 
-/// Whether one script reaches all limiters of a list. Tags that differ may share a slot, and are taken apart all the same.
-pub(super) fn is_one_slot(acquire: &Acquire) -> bool {
-    let tag = wire::tag(&acquire.first.name);
-    acquire
-        .charges()
-        .all(|charge| wire::tag(&charge.name) == tag)
+/// Whether one script decides for all limiters of a list.
+pub(super) fn is_one_call(acquire: &Acquire, in_slots: bool) -> bool {
+    let mut rest = acquire.rest.iter();
+    rest.all(|charge| go_together(&acquire.first, charge, in_slots))
 }
 
-/// Decides for one caller, one slot after the other.
+/// Hash tags that differ may share a slot, and are taken apart all the same.
+fn go_together(a: &Charge, b: &Charge, in_slots: bool) -> bool {
+    // A window's script is not safe to send again.
+    let logs = [a, b].map(|charge| charge.name.algorithm()) == [Algorithm::SlidingLog; 2];
+    logs && (!in_slots || wire::tag(&a.name) == wire::tag(&b.name))
+}
+
+/// Decides for one caller, one part after the other.
 ///
 /// # Cancel safety
 ///
@@ -32,7 +38,7 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
         limits: List::EMPTY,
         receipts: List::EMPTY,
     };
-    for part in parts(acquire) {
+    for part in parts(acquire, server.connection.has_nodes()) {
         let decision = server
             .acquire_at_once(&part, std::slice::from_ref(&part))
             .await;
@@ -65,16 +71,15 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
     }))
 }
 
-/// The list, one for each slot.
-fn parts(acquire: &Acquire) -> Vec<Acquire> {
+/// The list, one for each call.
+fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     let mut charges: Vec<&Charge> = acquire.charges().collect();
     charges.sort_by(|a, b| likelier_to_refuse(a, b));
     let mut parts: Vec<Acquire> = Vec::new();
     for charge in charges {
-        let tag = wire::tag(&charge.name);
         match parts
             .iter_mut()
-            .find(|part| wire::tag(&part.first.name) == tag)
+            .find(|part| go_together(&part.first, charge, in_slots))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {

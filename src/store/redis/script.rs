@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::connection::{Connection, Failed};
+use crate::limit::Algorithm;
 
 /// Joins the shared pieces and one operation at compile time.
 macro_rules! script {
@@ -12,6 +13,17 @@ macro_rules! script {
         Script::new(concat!(
             include_str!("../../../lua/lib/state.lua"),
             include_str!(concat!("../../../lua/", $file))
+        ))
+    };
+}
+
+/// The same for an algorithm of its own: the piece that its scripts share, and one operation.
+macro_rules! fixed_window {
+    ($file:literal) => {
+        Script::new(concat!(
+            include_str!("../../../lua/lib/state.lua"),
+            include_str!("../../../lua/lib/fixed_window.lua"),
+            include_str!(concat!("../../../lua/fixed_window/", $file))
         ))
     };
 }
@@ -28,6 +40,56 @@ pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lu
 pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script!("repair.lua"));
 pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rate.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
+
+/// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
+pub(crate) mod fixed_window {
+    use super::{LazyLock, Script};
+
+    pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| fixed_window!("acquire.lua"));
+    pub(crate) static AVAILABLE: LazyLock<Script> =
+        LazyLock::new(|| fixed_window!("available.lua"));
+    pub(crate) static CLEAR_EXPIRE: LazyLock<Script> =
+        LazyLock::new(|| fixed_window!("clear_expire.lua"));
+    pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| fixed_window!("expire.lua"));
+    pub(crate) static GIVE_BACK: LazyLock<Script> =
+        LazyLock::new(|| fixed_window!("give_back.lua"));
+    pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| fixed_window!("release.lua"));
+    pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| fixed_window!("repair.lua"));
+    pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| fixed_window!("set_rate.lua"));
+}
+
+/// What the verbs of one algorithm are carried out by.
+pub(crate) struct Verbs {
+    pub(crate) available: &'static Script,
+    pub(crate) clear_expire: &'static Script,
+    pub(crate) expire: &'static Script,
+    pub(crate) release: &'static Script,
+    pub(crate) repair: &'static Script,
+    pub(crate) set_rate: &'static Script,
+}
+
+impl Verbs {
+    pub(crate) fn of(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::SlidingLog => Self {
+                available: &AVAILABLE,
+                clear_expire: &CLEAR_EXPIRE,
+                expire: &EXPIRE,
+                release: &RELEASE,
+                repair: &REPAIR,
+                set_rate: &SET_RATE,
+            },
+            Algorithm::FixedWindow => Self {
+                available: &fixed_window::AVAILABLE,
+                clear_expire: &fixed_window::CLEAR_EXPIRE,
+                expire: &fixed_window::EXPIRE,
+                release: &fixed_window::RELEASE,
+                repair: &fixed_window::REPAIR,
+                set_rate: &fixed_window::SET_RATE,
+            },
+        }
+    }
+}
 
 /// One operation's text and its hash.
 #[derive(Debug)]

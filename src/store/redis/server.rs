@@ -10,17 +10,14 @@ use super::{
     returns::Returns,
     rewritten::Rewritten,
     saga,
-    script::{
-        ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR,
-        SET_RATE, Script, TRY_SET_RATE,
-    },
+    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, TRY_SET_RATE, Verbs},
     wire,
 };
 use crate::{
     clock::{Clock, Millis, millis},
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
-    limit::LimitSource,
+    limit::{Algorithm, LimitSource},
     list::List,
     macros::warning,
     name::Name,
@@ -51,7 +48,7 @@ impl Decide for Server {
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
-        if !self.connection.has_nodes() || saga::is_one_slot(first) {
+        if saga::is_one_call(first, self.connection.has_nodes()) {
             return self.acquire_at_once(first, run).await;
         }
         let mut decisions = Vec::with_capacity(run.len());
@@ -65,6 +62,7 @@ impl Decide for Server {
         let arguments = |argv| -> Result<Arguments, Error> {
             Ok(Arguments::new(wire::keys(name, self.client_id()?), argv))
         };
+        let verbs = Verbs::of(name.algorithm());
         match op {
             Op::TrySetRate(limit) => {
                 let arguments = arguments(wire::limit_fields(limit).into())?;
@@ -79,12 +77,13 @@ impl Decide for Server {
                 argv.push(wire::time(self.now()));
                 argv.push(wire::flag_byte(*keep));
                 argv.push(wire::flag_byte(*existing));
-                wire::flag(&self.call(&SET_RATE, &arguments(argv)?).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.set_rate, &arguments(argv)?).await?)
+                    .map(Outcome::Changed)
             }
             Op::Release(permits) => {
                 let id = random_id()?.0.to_vec();
                 let argv = vec![permits.to_string().into_bytes(), wire::time(self.now()), id];
-                let reply = self.call_once(&RELEASE, &arguments(argv)?).await?;
+                let reply = self.call_once(verbs.release, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Expire(millis, when) => {
@@ -96,11 +95,11 @@ impl Decide for Server {
                     ExpireWhen::Less => b"LT",
                 };
                 let argv = vec![millis.to_string().into_bytes(), when.to_vec()];
-                wire::flag(&self.call(&EXPIRE, &arguments(argv)?).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.expire, &arguments(argv)?).await?).map(Outcome::Changed)
             }
             Op::ClearExpire => {
                 let arguments = arguments(Vec::new())?;
-                wire::flag(&self.call(&CLEAR_EXPIRE, &arguments).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.clear_expire, &arguments).await?).map(Outcome::Changed)
             }
             Op::TimeToLive => {
                 let reply = self.command("PTTL", &[name.as_str()]).await?;
@@ -118,13 +117,13 @@ impl Decide for Server {
             }
             Op::Available => {
                 let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
-                let reply = self.call(&AVAILABLE, &arguments(argv)?).await?;
+                let reply = self.call(verbs.available, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Repair => {
                 let argv = vec![wire::time(self.now())];
                 // Sent again it would find nothing to repair, and say so.
-                let reply = self.call_once(&REPAIR, &arguments(argv)?).await?;
+                let reply = self.call_once(verbs.repair, &arguments(argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Rename(new_name) => {
@@ -141,9 +140,20 @@ impl Decide for Server {
 
     fn give_back(&self, receipt: Receipt) {
         // Without a client id nothing was taken either.
-        if let Ok(client_id) = self.client_id() {
-            self.returns
-                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
+        let Ok(client_id) = self.client_id() else {
+            return;
+        };
+        match receipt.name.algorithm() {
+            Algorithm::SlidingLog => {
+                let arguments = wire::give_back(&receipt, client_id, self.now());
+                self.returns.push(&receipt, arguments);
+            }
+            Algorithm::FixedWindow => {
+                if let Some(end) = receipt.settle() {
+                    let arguments = wire::give_back_to_window(&receipt, end, client_id);
+                    self.returns.push(&receipt, arguments);
+                }
+            }
         }
     }
 }
@@ -175,12 +185,17 @@ impl Server {
             self.rewrites(&first.first),
             first.remaining,
         );
-        let reply = self.call_for(&ACQUIRE, &arguments, run).await?;
+        let algorithm = first.first.name.algorithm();
+        let script = match algorithm {
+            Algorithm::SlidingLog => &*ACQUIRE,
+            Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
+        };
+        let reply = self.call_for(script, algorithm, &arguments, run).await?;
         let answers = wire::answers(&reply, run.len())?;
         Ok(self.decisions(run, &answers))
     }
 
-    /// For callers of several limiters in one slot.
+    /// For callers of several limiters, all of them logs in one slot.
     async fn acquire_list(&self, first: &Acquire, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         let limiters: Vec<_> = first
             .charges()
@@ -191,7 +206,9 @@ impl Server {
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
         let (client_id, now) = (self.client_id()?, self.now());
         let arguments = wire::acquire_list(&limiters, callers, client_id, now, first.remaining);
-        let reply = self.call_for(&ACQUIRE_LIST, &arguments, run).await?;
+        let reply = self
+            .call_for(&ACQUIRE_LIST, Algorithm::SlidingLog, &arguments, run)
+            .await?;
         let answers = wire::list_answers(&reply, limiters.len(), run.len())?;
         Ok(self.decisions(run, &answers))
     }
@@ -200,6 +217,7 @@ impl Server {
     async fn call_for(
         &self,
         script: &Script,
+        algorithm: Algorithm,
         arguments: &Arguments,
         run: &[Acquire],
     ) -> Result<redis::Value, Error> {
@@ -209,7 +227,12 @@ impl Server {
             .flat_map(Acquire::charges)
             .map(Charge::receipt)
             .collect();
-        match script.call(&self.connection, arguments).await {
+        let called = match algorithm {
+            Algorithm::SlidingLog => script.call(&self.connection, arguments).await,
+            // Sent again, it would take again. What it took unheard is in use until the window ends.
+            Algorithm::FixedWindow => script.call_once(&self.connection, arguments).await,
+        };
+        match called {
             Ok(reply) => Ok(reply),
             Err(failed) => {
                 if failed.unheard {

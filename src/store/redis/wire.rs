@@ -151,6 +151,12 @@ pub(crate) fn give_back(receipt: &Receipt, client_id: &str, now: Option<Millis>)
     Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
+/// Gives back what was taken from the window that ends at `end`.
+pub(crate) fn give_back_to_window(receipt: &Receipt, end: i64, client_id: &str) -> Arguments {
+    let argv = [i64::from(receipt.permits), end].map(|number| number.to_string().into_bytes());
+    Arguments::new(keys(&receipt.name, client_id), argv.into())
+}
+
 /// rate, interval, type, keepAliveTime.
 pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
     let rate_type: &[u8] = match limit.rate_type {
@@ -165,7 +171,7 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Reads the reply of `acquire.lua`: an answer for each of the callers.
+/// Reads the reply of an acquire, whatever the algorithm: an answer for each of the callers.
 pub(crate) fn answers(reply: &Value, callers: usize) -> Result<List<Answer>, Error> {
     let numbers = numbers(reply)?;
     let &[

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use super::{super::wire, RedissonReleases};
-use crate::{name::Name, store::TimeToLive};
+use crate::{limit::Algorithm, name::Name, store::TimeToLive};
 
 /// What [`RedisStore::diagnose`](crate::RedisStore::diagnose) has seen of a limiter.
 ///
@@ -18,6 +18,9 @@ pub struct Diagnosis {
     /// The limit as stored: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per client) and `keepAliveTime` (ms, 0
     /// none); those that are there
     pub fields: Vec<(&'static str, String)>,
+    /// How permits seem to be counted, as nothing in Redis says it: by a fixed window where there are permits left that
+    /// vanish within an interval, and no log. A fixed window in which nothing is in use looks like any unused limiter
+    pub algorithm: Algorithm,
     /// When each of the five keys vanishes: limit, value, this client's value, log, this client's log
     pub time_to_live: [TimeToLive; 5],
     /// Permits left as stored, if they are. Expired ones are credited when they are needed, so it is a lower bound
@@ -35,7 +38,7 @@ pub struct Diagnosis {
     /// Permits in use: the sum of the entries that have not expired
     pub live_permits: u64,
     /// Permits that were lost, or below zero, that are counted twice: the rate, less `value`, less the permits of all
-    /// entries. Expired ones that were not swept yet are no drift. `None` where it cannot be told
+    /// entries. Expired ones that were not swept yet are no drift. `None` where it cannot be told, as in a fixed window
     ///
     /// What [`RateLimiter::repair`](crate::RateLimiter::repair) would say.
     pub drift: Option<i64>,
@@ -324,6 +327,28 @@ impl Diagnosis {
         value.is_some_and(|value| value.parse::<i64>().is_ok())
     }
 
+    fn write_log(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "  log: {} entries, {} of them expired and not swept yet; {} permits in use",
+            self.entries, self.expired_entries, self.live_permits
+        )?;
+        for (size, entries) in &self.entries_by_size {
+            let writer = match size {
+                8 => "Redisson 3.13.3 to 3.16.3",
+                20 => "Redisson 3.16.4 to 3.16.8",
+                13 => "Redisson 3.17.0 to 3.20",
+                21 => "Redisson since 3.21.0, and this crate",
+                _ => "foreign",
+            };
+            write!(f, "\n    {entries} of {size} bytes: {writer}")?;
+        }
+        match self.drift {
+            Some(drift) => write!(f, "\n  drift: {drift}"),
+            None => f.write_str("\n  drift: not known"),
+        }
+    }
+
     fn entries_of(&self, sizes: impl Fn(usize) -> bool) -> u64 {
         let matching = self
             .entries_by_size
@@ -357,24 +382,11 @@ impl fmt::Display for Diagnosis {
             Some(value) => writeln!(f, "  value: {}", value.escape_debug())?,
             None => writeln!(f, "  value: none")?,
         }
-        write!(
-            f,
-            "  log: {} entries, {} of them expired and not swept yet; {} permits in use",
-            self.entries, self.expired_entries, self.live_permits
-        )?;
-        for (size, entries) in &self.entries_by_size {
-            let writer = match size {
-                8 => "Redisson 3.13.3 to 3.16.3",
-                20 => "Redisson 3.16.4 to 3.16.8",
-                13 => "Redisson 3.17.0 to 3.20",
-                21 => "Redisson since 3.21.0, and this crate",
-                _ => "foreign",
-            };
-            write!(f, "\n    {entries} of {size} bytes: {writer}")?;
-        }
-        match self.drift {
-            Some(drift) => write!(f, "\n  drift: {drift}")?,
-            None => f.write_str("\n  drift: not known")?,
+        match self.algorithm {
+            Algorithm::SlidingLog => self.write_log(f)?,
+            Algorithm::FixedWindow => {
+                f.write_str("  counted by a fixed window, which ends when value vanishes")?;
+            }
         }
         match self.other_clients.as_deref() {
             None => f.write_str("\n  other clients: not known")?,

@@ -13,7 +13,7 @@ use crate::{
     list::List,
     store::{
         Charge, RuleTag,
-        call::{self, Caller, Take},
+        call::{self, Caller, Counts, Take},
     },
 };
 
@@ -214,7 +214,7 @@ impl Stage {
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
         let limiters = asked
             .zip(asks)
-            .map(|((_, pair), ask)| (&mut pair.model, ask));
+            .map(|((_, pair), ask)| (&mut pair.model as &mut dyn Counts, ask));
         let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);

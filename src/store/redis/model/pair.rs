@@ -22,7 +22,7 @@ use crate::{
     name::Name,
     store::{
         Answer, Changed, Charge, RuleTag, Verdict,
-        call::{self, Ask, Caller, Take},
+        call::{self, Ask, Caller, Counts, Take},
         window::{Entry, Limiter, Log, ahead_of},
     },
 };
@@ -178,7 +178,7 @@ impl Pair {
             })
             .collect();
         let replied = replied.map(|answers| answers.to_vec());
-        let limiters = std::iter::once((&mut self.model, ask));
+        let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
         let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
         assert_eq!(replied, expected, "{ask:?} {callers:?}");
         self.compare();

@@ -1,0 +1,122 @@
+-- Takes permits of one limiter for one caller or several, or tells when they will be free. The hot path.
+--
+-- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
+-- ARGV  those of the sliding log's acquire; not used are 1, now, as windows end by the server's clock, 3, as the permits
+--       left are always exact, and the callers' members, as there is no log:
+--       2  whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
+--          'code' the one given, 'keep' the same but a differing stored one is left for now
+--       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
+--       8, 9, 10, and so on in threes, for each caller in the order in which they came:
+--          permits to take, 1 .. 2^32 - 1;  not used;  '1' if it waits in line, else '0'
+-- Reply 1  1; negative: an error, alone in the reply
+--       2  permits left after this call
+--       3  ms until all permits are free; 0 if they are. One ms less is when the window ends
+--       4  the server's time, ms since the epoch
+--       5  rate and  6  interval, ms, in force
+--       7  0 nothing, 1 the limit was created, 2 the limit was rewritten
+--       8  0: there are no scores to set back
+--       9, 10, and so on in pairs, for each caller:
+--          1 granted, 0 refused, 2 refused for ever: more permits than the rate
+--          ms until its permits are free, those of the callers that wait before it included; 0 when granted
+--
+-- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, with a wait that ends after the window and not
+-- with it. Each caller is granted whole or not at all. One that waits in line and does not fit closes the line to those
+-- behind it; one that does not wait takes what is left. Not safe to send again: nothing tells one grant from another.
+
+local now = clock('')
+local source = ARGV[2]
+
+-- The limit in force.
+
+local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local changed = 0
+if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[6] then
+  return { OTHER_TYPE }
+end
+if not (limit[1] and limit[2] and limit[3]) then
+  if source == 'redis' then
+    return { UNINITIALIZED }
+  end
+  limit = { limit[1] or ARGV[4], limit[2] or ARGV[5], limit[3] or ARGV[6], limit[4] or ARGV[7] }
+  changed = 1
+end
+local rate, interval = rate_and_interval(limit)
+if not rate then
+  return { UNREADABLE }
+end
+local raised = 0
+if source == 'code' and (limit[1] ~= ARGV[4] or limit[2] ~= ARGV[5]) then
+  limit[1], limit[2] = ARGV[4], ARGV[5]
+  raised = tonumber(ARGV[4]) - rate
+  rate, interval = tonumber(ARGV[4]), tonumber(ARGV[5])
+  changed = 2
+end
+
+local possible = changed > 0
+for i = 8, #ARGV, 3 do
+  possible = possible or tonumber(ARGV[i]) <= rate
+end
+local reply = { 1, 0, 0, now, rate, interval, changed, 0 }
+if not possible then
+  for _ = 8, #ARGV, 3 do
+    reply[#reply + 1] = ABOVE_RATE
+    reply[#reply + 1] = 0
+  end
+  return reply
+end
+
+-- The decisions.
+
+local value_key, log = KEYS[2], KEYS[4]
+if limit[3] == '1' then
+  value_key, log = KEYS[3], KEYS[5]
+end
+local stored, left = open_window(value_key, log, interval)
+if changed > 0 then
+  -- Not earlier: a key of another type under the value's name is an error, and must leave the limit as it is.
+  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
+end
+-- A lowered rate holds at once: value may fall below zero.
+local value = stored and math.min(stored + raised, rate) or rate
+local closed, in_line = false, 0
+-- Of each caller that is refused: its place in the reply, and the windows after the next one that it waits for.
+local refused = {}
+for i = 8, #ARGV, 3 do
+  local permits, waits = tonumber(ARGV[i]), ARGV[i + 2] == '1'
+  local status = REFUSED
+  if value >= permits and not (closed and waits) then
+    status = GRANTED
+    value = value - permits
+  elseif permits > rate then
+    status = ABOVE_RATE
+  else
+    local needs = permits
+    if waits then
+      needs = in_line + permits
+      in_line = needs
+      closed = true
+    end
+    refused[#refused + 1] = { reply = #reply + 2, later = math.floor((needs - 1) / rate) * (interval + 1) }
+  end
+  reply[#reply + 1] = status
+  reply[#reply + 1] = 0
+end
+
+-- What is stored. Nobody opens a window without taking something.
+
+if stored then
+  if value ~= stored then
+    redis.call('SET', value_key, value, 'KEEPTTL')
+  end
+elseif value < rate then
+  redis.call('SET', value_key, value, 'PX', interval)
+  left = interval
+end
+left = keep_limit(value_key, left, tonumber(limit[4]) or 0, interval, changed == 1)
+
+for _, caller in ipairs(refused) do
+  reply[caller.reply] = left + 1 + caller.later
+end
+reply[2] = value
+reply[3] = value < rate and left + 1 or 0
+return reply
