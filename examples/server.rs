@@ -14,7 +14,7 @@ use axum::{
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     ConfigError, Decision, Limit, MemoryStore, RateLimitLayer, RedisStore, Rule, Store, Tiers,
-    key::{Header, PeerIp},
+    key::{Header, KeyExtractor, PeerIp, Secret},
 };
 
 /// What to type, and what it shows. The lines are printed with the server's address in place of `URL`.
@@ -75,12 +75,14 @@ fn limits(store: &impl Store) -> Result<RateLimitLayer, ConfigError> {
     );
     let address = Limit::new(5, Duration::from_secs(10));
     let patient = Limit::new(1, Duration::from_secs(3));
+    // A real one comes from where the service's other secrets are.
+    let secret = Secret::new("k1", "a secret for an example, and for nothing else")?;
     RateLimitLayer::builder(store)
         .on("/", address.by(PeerIp).named("address"))
         .on(
             "/data",
             Limit::per_minute(2)
-                .by(Header::new("x-api-key"))
+                .by(Header::new("x-api-key").digest(&secret))
                 .named("key"),
         )
         .on("/plan", Rule::new("plan", by_plan, PeerIp))

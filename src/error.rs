@@ -166,6 +166,34 @@ pub enum ConfigError {
     },
     /// A header name that HTTP does not allow
     HeaderName(String),
+    /// A credential's header, named here, as a key without a digest: Redis and its operators would see the credential
+    Credential(String),
+    /// A secret's key id that is empty, longer than 16, or has other characters than `A-Z a-z 0-9 . _ -`; it is not shown,
+    /// because it may be the secret
+    SecretId,
+    /// A secret of fewer than 32 bytes
+    SecretTooShort {
+        /// The secret's key id
+        id: String,
+        /// How many bytes it has
+        bytes: usize,
+    },
+    /// A network of proxies that cannot be trusted
+    TrustedProxy {
+        /// The network given
+        network: String,
+        /// What is wrong with it
+        reason: &'static str,
+    },
+    /// More than 64 trusted proxies in a row
+    Hops(usize),
+    /// So many bits of an address that a key by them makes no sense: 8 to 32 of IPv4, 32 to 128 of IPv6
+    AddressPrefix {
+        /// 4 or 6
+        version: u8,
+        /// The number given
+        bits: u8,
+    },
     /// Two rules of one name with different limits or keys: they would count in one place
     DuplicateName(String),
     /// A rule, named here, without a key
@@ -227,6 +255,34 @@ impl fmt::Display for ConfigError {
                 write!(f, "{pattern:?} is not `/path` or `METHOD /path`: {reason}")
             }
             Self::HeaderName(name) => write!(f, "{name:?} is not a header's name"),
+            Self::Credential(name) => write!(
+                f,
+                "the header {name:?} holds a credential, which would be seen in Redis: add `.digest(&secret)`, or \
+                 `.plain()` if it may be seen"
+            ),
+            Self::SecretId => f.write_str("a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -"),
+            Self::SecretTooShort { id, bytes } => write!(
+                f,
+                "the secret {id:?} has {bytes} bytes: it needs at least 32"
+            ),
+            Self::TrustedProxy { network, reason } => {
+                write!(
+                    f,
+                    "{network:?} cannot be a network of trusted proxies: {reason}"
+                )
+            }
+            Self::Hops(hops) => write!(f, "at most 64 proxies can be trusted, not {hops}"),
+            Self::AddressPrefix { version, bits } => {
+                let allowed = if *version == 4 {
+                    "8 to 32"
+                } else {
+                    "32 to 128"
+                };
+                write!(
+                    f,
+                    "{allowed} bits of an IPv{version} address can count, not {bits}"
+                )
+            }
             Self::DuplicateName(name) => write!(
                 f,
                 "two rules are named {name:?} and differ in limit or key: name one of them otherwise"

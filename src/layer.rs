@@ -6,6 +6,7 @@ use tower_layer::Layer;
 
 use crate::{
     error::ConfigError,
+    lifetime::Lifetime,
     response::OnRefusal,
     rule::{IntoRules, Planner, Rule, Rules},
     service::RateLimit,
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) planner: Planner,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
     pub(crate) enabled: bool,
+    pub(crate) lifetime: Lifetime,
 }
 
 impl RateLimitLayer {
@@ -194,6 +196,7 @@ impl RateLimitLayerBuilder {
                 planner,
                 on_refusal: self.on_refusal,
                 enabled: self.enabled,
+                lifetime: Lifetime::new(),
             }),
         })
     }

@@ -10,6 +10,7 @@ mod error;
 mod future;
 pub mod key;
 mod layer;
+mod lifetime;
 mod limit;
 mod limiter;
 mod list;

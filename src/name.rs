@@ -260,6 +260,11 @@ impl Identity {
         self.0.is_empty()
     }
 
+    /// The components as a name spells them, however long.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     fn separate(&mut self) {
         if !self.0.is_empty() {
             self.0.push(',');
@@ -296,12 +301,17 @@ fn digested(identity: &str) -> String {
     let hash = hmac_sha256::Hash::hash(identity.as_bytes());
     let mut digest = String::with_capacity(33);
     digest.push('!');
-    for byte in &hash[..16] {
+    push_hex(&mut digest, &hash[..16]);
+    digest
+}
+
+/// Adds bytes in lower-case hexadecimal.
+pub(crate) fn push_hex<'b>(text: &mut String, bytes: impl IntoIterator<Item = &'b u8>) {
+    for byte in bytes {
         for nibble in [byte >> 4, byte & 15] {
-            digest.push(char::from_digit(nibble.into(), 16).unwrap_or_default());
+            text.push(char::from_digit(nibble.into(), 16).unwrap_or_default());
         }
     }
-    digest
 }
 
 #[cfg(test)]

@@ -62,6 +62,7 @@ where
         if !self.shared.enabled {
             return ResponseFuture::pass(self.inner.call(request));
         }
+        self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
         let plan = self.shared.planner.plan(&parts, &*self.shared.store);
         match plan {

@@ -20,7 +20,8 @@ use http::{Request, Response};
 use support::{RedisServer, unique};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Source, key::Header,
+    Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Source,
+    key::{Header, KeyExtractor, Secret},
 };
 
 const LIMIT: Limit = Limit::per_hour(3);
@@ -121,6 +122,24 @@ async fn a_limiters_decision_is_one_command() {
     assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
     limiter.limit().await.unwrap();
     assert_eq!(commands(&mut feed, &server), ["HMGET"]);
+}
+
+/// Whoever watches Redis sees a digest, and neither the credential nor the secret.
+#[tokio::test]
+async fn a_digested_credential_does_not_reach_redis() {
+    const SECRET: &str = "do not tell anybody about this one";
+    let server = RedisServer::start();
+    let mut feed = Feed::open(&server);
+    let secret = Secret::new("k1", SECRET).unwrap();
+    let key = Header::credential("x-user").digest(&secret);
+    let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(key));
+    assert!(ask(&layer, "hunter2").await);
+    let seen = format!("{:?}", feed.until_now(&server));
+    assert!(seen.contains("ratelimit:{k1."), "{seen}");
+    assert!(
+        !seen.contains("hunter2") && !seen.contains(SECRET),
+        "{seen}"
+    );
 }
 
 /// Every key that a script touches is declared, so that a Cluster can route it: the same five each time.

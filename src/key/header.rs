@@ -5,18 +5,54 @@ use http::{HeaderName, request::Parts};
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 use crate::error::ConfigError;
 
+/// Headers that hold credentials, by convention.
+const CREDENTIALS: [&str; 10] = [
+    "api-key",
+    "apikey",
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "x-access-token",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-auth-token",
+    "x-goog-api-key",
+];
+
 /// The value of a header: an API key, a tenant.
 ///
 /// A header that is absent, empty or sent twice identifies nobody. Bytes count as they are: no trimming, no folding of
 /// case.
 ///
+/// # Credentials
+///
+/// The value becomes part of a key in Redis, where operators can see it. So a header that holds a credential must be
+/// [digested](KeyExtractor::digest): without that it is a [`ConfigError::Credential`] when the layer is built. Those are
+/// the ones that [`credential`](Self::credential) makes, and by their names Authorization, Cookie, Proxy-Authorization,
+/// X-Api-Key, Api-Key, Apikey, X-Auth-Token, X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
+///
 /// # Caveat
 ///
 /// Whoever sends the request chooses the value. Unless something in front has checked it, a caller gets a fresh limit with
-/// every value that it makes up: put an address limit in front, or check first and use [`Extension`](super::Extension).
-/// The value becomes part of a key in Redis, where operators can see it.
+/// every value that it makes up, and with another spelling of a valid one (`bearer`, `BEARER`): put an address limit in
+/// front, or check first and use [`Extension`](super::Extension).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::key::{Header, KeyExtractor, Secret};
+///
+/// let tenant = Header::new("x-tenant");
+/// let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e")?;
+/// let token = Header::new("authorization").digest(&secret);
+/// let session = Header::credential("x-shop-session").digest(&secret);
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
 #[derive(Clone, Debug)]
-pub struct Header(Result<(HeaderName, &'static str), &'static str>);
+pub struct Header {
+    name: Result<(HeaderName, &'static str), &'static str>,
+    is_credential: bool,
+}
 
 impl Header {
     /// The header of this name.
@@ -24,16 +60,40 @@ impl Header {
     /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        Self(match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(header) => Ok((header, name)),
-            Err(_) => Err(name),
-        })
+        match HeaderName::from_bytes(name.as_bytes()) {
+            Ok(header) => Self {
+                is_credential: CREDENTIALS.contains(&header.as_str()),
+                name: Ok((header, name)),
+            },
+            Err(_) => Self {
+                name: Err(name),
+                is_credential: false,
+            },
+        }
+    }
+
+    /// The header of this name, which holds a credential: it must be [digested](KeyExtractor::digest).
+    #[must_use]
+    pub fn credential(name: &'static str) -> Self {
+        Self {
+            is_credential: true,
+            ..Self::new(name)
+        }
+    }
+
+    /// Puts the value into keys as it is, though its name is a credential's. Whoever can read Redis can read it.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self {
+            is_credential: false,
+            ..self
+        }
     }
 }
 
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let (header, name) = match &self.0 {
+        let (header, name) = match &self.name {
             Ok((header, name)) => (header, *name),
             Err(name) => return Err(NoKey::missing(name)),
         };
@@ -46,10 +106,15 @@ impl KeyExtractor for Header {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        match &self.0 {
+        match &self.name {
             Ok(_) => Ok(()),
             Err(name) => Err(ConfigError::HeaderName((*name).to_owned())),
         }
+    }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        let (Ok((_, name)) | Err(name)) = &self.name;
+        self.is_credential.then_some(name)
     }
 }
 
@@ -58,6 +123,7 @@ mod tests {
     use http::Request;
 
     use super::*;
+    use crate::key::Secret;
 
     #[test]
     fn only_one_value_identifies() {
@@ -87,5 +153,39 @@ mod tests {
             Err(ConfigError::HeaderName("x api key".to_owned()))
         );
         assert_eq!(Header::new("x-api-key").check(), Ok(()));
+    }
+
+    #[test]
+    fn credentials_are_known_by_name_or_mark() {
+        let exposed = |header: Header| header.exposed_credential();
+        assert_eq!(exposed(Header::new("Authorization")), Some("Authorization"));
+        assert_eq!(exposed(Header::new("x-api-key")), Some("x-api-key"));
+        assert_eq!(exposed(Header::new("x-tenant")), None);
+        assert_eq!(exposed(Header::credential("x-tenant")), Some("x-tenant"));
+        assert_eq!(exposed(Header::new("cookie").plain()), None);
+        for name in CREDENTIALS {
+            assert_eq!(exposed(Header::new(name)), Some(name));
+        }
+    }
+
+    #[test]
+    fn only_a_digest_hides_a_credential() {
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        let (open, hidden) = (Header::new("cookie"), Header::new("cookie").digest(&secret));
+        let tenant = || Header::new("x-tenant");
+        assert_eq!(hidden.exposed_credential(), None);
+        assert_eq!(
+            (tenant(), open.clone()).exposed_credential(),
+            Some("cookie")
+        );
+        assert_eq!((tenant(), hidden.clone()).exposed_credential(), None);
+        assert_eq!(
+            tenant().or(open.clone()).exposed_credential(),
+            Some("cookie")
+        );
+        assert_eq!(tenant().or(hidden.clone()).exposed_credential(), None);
+        assert_eq!(open.clone().or_skip().exposed_credential(), Some("cookie"));
+        let all = (tenant(), open.or(hidden).or_skip());
+        assert_eq!(all.digest(&secret).exposed_credential(), None);
     }
 }

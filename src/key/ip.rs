@@ -1,13 +1,10 @@
 //! The peer's address as the key.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::{Extensions, request::Parts};
 
-use super::{Key, KeyExtractor, NoKey};
-
-/// Who has a part of an IPv6 network that a provider hands to one customer (RFC 6177, RIPE-690).
-const IPV6_PREFIX: u32 = 56;
+use super::{ClientIp, Key, KeyExtractor, NoKey, mistakes::Mistakes};
 
 /// The address at the other end of the connection.
 ///
@@ -20,23 +17,44 @@ const IPV6_PREFIX: u32 = 56;
 ///
 /// # Deployment caveat
 ///
-/// Behind a proxy or a load balancer this is *its* address, and everybody shares one limit.
+/// Behind a proxy or a load balancer this is *its* address, and everybody shares one limit: use [`ClientIp`]. A peer in
+/// a private network that sends X-Forwarded-For or `Forwarded` looks like one, and a warning says so once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerIp;
 
+impl PeerIp {
+    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
+    pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
+        ClientIp::none().ipv6_prefix(bits)
+    }
+}
+
 /// The peer's address, for servers that have no extension of their own for it: put it into the request's extensions.
+///
+/// It counts before what the server notes. So this is also the place for the address that a PROXY-protocol header names,
+/// where the listener takes such headers from the balancer alone. `LOCAL` and `UNKNOWN` (health checks) name none: put
+/// the balancer's own address there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let peer = peer(&parts.extensions).ok_or(NoKey::missing_peer())?;
-        key.push(spelled(peer));
+        let forwards = |name| parts.headers.contains_key(name);
+        if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
+            key.note(Mistakes::UNTRUSTED_PEER);
+        }
+        key.push(Prefixes::default().spell(peer));
         Ok(())
     }
 }
 
-fn peer(extensions: &Extensions) -> Option<IpAddr> {
+/// The address at the other end of the connection, where the server or an extension says it.
+pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    noted(extensions).map(|address| address.to_canonical())
+}
+
+fn noted(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(PeerAddr(address)) = extensions.get() {
         return Some(address.ip());
     }
@@ -68,13 +86,49 @@ fn peer(extensions: &Extensions) -> Option<IpAddr> {
     None
 }
 
-/// The text under which an address counts: fixed, because another one would reset every limit.
-fn spelled(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
+/// Whether it is in a network where proxies live and clients of the open Internet do not.
+pub(super) fn is_near(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            // RFC 6598: between carriers and customers, and within some clouds.
+            let shared = matches!(address.octets(), [100, 64..=127, ..]);
+            address.is_private() || address.is_loopback() || address.is_link_local() || shared
+        }
         IpAddr::V6(address) => {
-            let network = address.to_bits() & (u128::MAX << (128 - IPV6_PREFIX));
-            format!("{}/{IPV6_PREFIX}", Ipv6Addr::from_bits(network))
+            address.is_unique_local() || address.is_loopback() || address.is_unicast_link_local()
+        }
+    }
+}
+
+/// How many bits of an address count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Prefixes {
+    pub(super) v4: u8,
+    pub(super) v6: u8,
+}
+
+impl Default for Prefixes {
+    fn default() -> Self {
+        // Who has a part of the IPv6 network that a provider hands to one customer has all of it (RFC 6177, RIPE-690).
+        Self { v4: 32, v6: 56 }
+    }
+}
+
+impl Prefixes {
+    /// The text under which an address counts: fixed, because another one would reset every limit.
+    pub(super) fn spell(self, address: IpAddr) -> String {
+        match address.to_canonical() {
+            IpAddr::V4(address) if self.v4 >= 32 => address.to_string(),
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(self.v4));
+                let network = address.to_bits() & kept.unwrap_or_default();
+                format!("{}/{}", Ipv4Addr::from_bits(network), self.v4)
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128_u32.saturating_sub(self.v6.into()));
+                let network = address.to_bits() & kept.unwrap_or_default();
+                format!("{}/{}", Ipv6Addr::from_bits(network), self.v6)
+            }
         }
     }
 }
@@ -94,7 +148,43 @@ mod tests {
             ("::1", "::/56"),
             ("fe80::1", "fe80::/56"),
         ] {
-            assert_eq!(spelled(address.parse().unwrap()), text, "{address}");
+            let address = address.parse().unwrap();
+            assert_eq!(Prefixes::default().spell(address), text, "{address}");
+        }
+    }
+
+    #[test]
+    fn prefixes_cut_bits_off() {
+        for (v4, v6, address, text) in [
+            (24, 56, "192.0.2.77", "192.0.2.0/24"),
+            (8, 56, "10.1.2.3", "10.0.0.0/8"),
+            (0, 56, "10.1.2.3", "0.0.0.0/0"),
+            (24, 56, "::ffff:192.0.2.77", "192.0.2.0/24"),
+            (32, 48, "2001:db8:1:2ff::1", "2001:db8:1::/48"),
+            (32, 128, "2001:db8::1", "2001:db8::1/128"),
+            (32, 0, "2001:db8::1", "::/0"),
+            (32, 64, "2001:db8:1:2ff:3:4:5:6", "2001:db8:1:2ff::/64"),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(Prefixes { v4, v6 }.spell(address), text, "{address}");
+        }
+    }
+
+    #[test]
+    fn proxies_live_in_private_networks() {
+        for near in [
+            "10.1.2.3",
+            "127.0.0.1",
+            "169.254.0.1",
+            "100.64.0.1",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+        ] {
+            assert!(is_near(near.parse().unwrap()), "{near}");
+        }
+        for far in ["192.0.2.1", "100.63.0.1", "100.128.0.1", "2001:db8::1"] {
+            assert!(!is_near(far.parse().unwrap()), "{far}");
         }
     }
 }

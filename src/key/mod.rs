@@ -7,6 +7,7 @@
 //! | extractor | who |
 //! |---|---|
 //! | [`PeerIp`] | the address at the other end of the connection |
+//! | [`ClientIp`] | the client's address, also behind proxies |
 //! | [`Header`] | a header's value |
 //! | [`Extension`] | a value that an outer layer put into the request's extensions: the user |
 //! | [`Route`] | the method and the route, or the gRPC method |
@@ -14,23 +15,33 @@
 //! | [`FromParts`] | what a closure finds |
 //! | tuples of these | all of their components together |
 //!
-//! Combine with care: behind a proxy, the peer's address is the proxy's.
+//! Combine with care: behind a proxy, the peer's address is the proxy's. What others must not read becomes a key as a
+//! [`digest`](KeyExtractor::digest).
 
+mod client_ip;
+mod digest;
 mod extension;
+mod forwarded;
 mod header;
 mod ip;
+mod mistakes;
 mod route;
 
 use std::{any::TypeId, fmt, sync::Arc};
 
 use http::request::Parts;
 
-pub(crate) use self::route::{is_grpc, is_grpc_name, template};
 pub use self::{
+    client_ip::{ClientIp, ForwardedHeader},
+    digest::{Digested, Secret},
     extension::Extension,
     header::Header,
     ip::{PeerAddr, PeerIp},
     route::Route,
+};
+pub(crate) use self::{
+    mistakes::{Mistakes, Warned},
+    route::{is_grpc, is_grpc_name, template},
 };
 use crate::{
     decision::{Fault, Missing},
@@ -75,6 +86,36 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// The credential, `authorization` for example, that this puts into keys as it is.
+    ///
+    /// A rule whose key says so is refused with [`ConfigError::Credential`] when a layer is built. An extractor that hands
+    /// on to others hands this on, too. Default: none.
+    fn exposed_credential(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Puts a digest into keys instead of what this finds: HMAC-SHA-256 under a secret.
+    ///
+    /// Keys can be seen in Redis: by MONITOR and the slow log, in dumps, on replicas. Use it for tokens, e-mail addresses,
+    /// and addresses where they are personal data. A hash without a secret would not do: who can guess a value could
+    /// look it up.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, key::{Header, KeyExtractor, Secret}};
+    ///
+    /// let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e")?;
+    /// let rule = Limit::per_minute(60).by(Header::new("authorization").digest(&secret));
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    fn digest(self, secret: &Secret) -> Digested<Self>
+    where
+        Self: Sized,
+    {
+        Digested::new(self, secret.clone())
+    }
+
     /// Uses another extractor where this one finds nothing.
     ///
     /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1.
@@ -106,12 +147,17 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 ///
 /// Any bytes may be added: they are encoded, so that no component can imitate another.
 #[derive(Clone, Default)]
-pub struct Key(pub(crate) Identity);
+pub struct Key(pub(crate) Identity, pub(crate) Mistakes);
 
 impl Key {
     /// Adds a component. A key to which nothing was added counts as missing.
     pub fn push(&mut self, component: impl AsRef<[u8]>) {
         self.0.push(component.as_ref());
+    }
+
+    /// Notes what looks like a mistake in the set-up, for the rule to warn about.
+    fn note(&mut self, mistake: Mistakes) {
+        self.1.add(mistake);
     }
 }
 
@@ -231,6 +277,12 @@ impl KeyExtractor for Or {
             .iter()
             .try_for_each(|alternative| alternative.check())
     }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        self.0
+            .iter()
+            .find_map(|alternative| alternative.exposed_credential())
+    }
 }
 
 impl fmt::Debug for Or {
@@ -252,6 +304,10 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
     fn check(&self) -> Result<(), ConfigError> {
         self.0.check()
     }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        self.0.exposed_credential()
+    }
 }
 
 macro_rules! tuple {
@@ -270,6 +326,12 @@ macro_rules! tuple {
                 $($field.check()?;)+
                 Ok(())
             }
+
+            #[allow(non_snake_case, reason = "the fields are named as their types")]
+            fn exposed_credential(&self) -> Option<&'static str> {
+                let ($($field,)+) = self;
+                None$(.or_else(|| $field.exposed_credential()))+
+            }
         }
     };
 }
@@ -281,6 +343,7 @@ tuple!(A, B, C, D);
 pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
     fn check(&self) -> Result<(), ConfigError>;
+    fn exposed_credential(&self) -> Option<&'static str>;
     /// Its type and what it was made of: extractors that agree in this find the same keys.
     fn description(&self) -> String;
 }
@@ -292,6 +355,10 @@ impl<K: KeyExtractor> AnyKey for K {
 
     fn check(&self) -> Result<(), ConfigError> {
         KeyExtractor::check(self)
+    }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        KeyExtractor::exposed_credential(self)
     }
 
     fn description(&self) -> String {

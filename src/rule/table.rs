@@ -14,7 +14,7 @@ use super::{Cost, IntoRules, LimitOf, Rule, check_cost, pattern::Pattern};
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
-    key::{AnyKey, Key, NoKey},
+    key::{AnyKey, Key, NoKey, Warned},
     limit::{Algorithm, Limit, LimitSource},
     list::List,
     macros::warning,
@@ -244,6 +244,7 @@ struct Ready {
     cost: Cost,
     on_failure: FailurePolicy,
     warned_of_missing_key: AtomicBool,
+    warned: Warned,
 }
 
 enum Limits {
@@ -285,6 +286,9 @@ impl Ready {
         }
         if let Some(key) = &rule.key {
             key.check()?;
+            if let Some(header) = key.exposed_credential() {
+                return Err(ConfigError::Credential(header.to_owned()));
+            }
         }
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
@@ -348,6 +352,7 @@ impl Ready {
             cost: rule.cost,
             on_failure: rule.on_failure,
             warned_of_missing_key: AtomicBool::new(false),
+            warned: Warned::default(),
         })
     }
 
@@ -366,6 +371,7 @@ impl Ready {
             Some(extractor) => extractor.extract(parts, &mut key),
             None => Ok(()),
         };
+        self.warned.warn(self.rule(), key.1);
         match found {
             Ok(()) if self.key.is_some() && key.0.is_empty() => {
                 return Err(Missing {
@@ -435,10 +441,6 @@ impl Ready {
         Refusal::missing_key(missing)
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(dead_code, reason = "only logs name rules")
-    )]
     fn rule(&self) -> &str {
         match &self.limits {
             Limits::One(named, _) | Limits::Parts(named, _) => &named.rule.name,

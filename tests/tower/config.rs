@@ -7,7 +7,7 @@ use tower::{Layer, Service};
 use tower_ratelimit::{
     ConfigError, IntoRules, Limit, MemoryStore, RateLimit, RateLimitLayer, RateLimiter, RedisStore,
     Rule, Rules, Tiers,
-    key::{Constant, Extension, FromParts, Header, KeyExtractor, PeerIp},
+    key::{ClientIp, Constant, Extension, FromParts, Header, KeyExtractor, PeerIp, Secret},
     limit_by,
 };
 
@@ -122,6 +122,47 @@ fn every_mistake_is_named() {
             ))),
             ConfigError::HeaderName("x key".to_owned()),
             "\"x key\"",
+        ),
+        (
+            error(otherwise(
+                Limit::per_hour(1).by((PeerIp, Header::credential("x-session"))),
+            )),
+            ConfigError::Credential("x-session".to_owned()),
+            "\"x-session\"",
+        ),
+        (
+            Secret::new("k 1", [0; 32]).unwrap_err(),
+            ConfigError::SecretId,
+            "key id",
+        ),
+        (
+            Secret::new("k1", [0; 31]).unwrap_err(),
+            ConfigError::SecretTooShort {
+                id: "k1".to_owned(),
+                bytes: 31,
+            },
+            "\"k1\" has 31 bytes",
+        ),
+        (
+            error(otherwise(Limit::per_hour(1).by(ClientIp::behind(["10/8"])))),
+            ConfigError::TrustedProxy {
+                network: "10/8".to_owned(),
+                reason: "it is no address, and no network as `10.0.0.0/8`",
+            },
+            "\"10/8\"",
+        ),
+        (
+            error(otherwise(Limit::per_hour(1).by(ClientIp::hops(65)))),
+            ConfigError::Hops(65),
+            "not 65",
+        ),
+        (
+            error(otherwise(Limit::per_hour(1).by(PeerIp.ipv6_prefix(1)))),
+            ConfigError::AddressPrefix {
+                version: 6,
+                bits: 1,
+            },
+            "not 1",
         ),
         (
             error(

@@ -1,0 +1,69 @@
+//! Mistakes in a set-up that only requests show: each is logged once for a rule, with what to do.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::macros::warning;
+
+/// What extractors have seen, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mistakes(u8);
+
+impl Mistakes {
+    /// A forwarding header came from a peer that is not trusted
+    pub(crate) const UNTRUSTED_PEER: Self = Self(1);
+    /// `Forwarded` stands beside the header that is read
+    pub(crate) const FORWARDED_BESIDE: Self = Self(1 << 1);
+    /// A trusted proxy's header cannot be read to the end
+    pub(crate) const UNREADABLE: Self = Self(1 << 2);
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a rule has been warned about.
+#[derive(Debug, Default)]
+pub(crate) struct Warned(AtomicU8);
+
+impl Warned {
+    /// Logs what is new. The headers themselves are the caller's words, and stay out.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs name rules")
+    )]
+    pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
+        // Requests that show nothing new must not write what all threads read.
+        if mistakes.0 & !self.0.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let new = Mistakes(mistakes.0 & !self.0.fetch_or(mistakes.0, Ordering::Relaxed));
+        for (mistake, what, hint) in [
+            (
+                Mistakes::UNTRUSTED_PEER,
+                "a forwarding header came from a peer that is not trusted, and was ignored",
+                "if the peer is your proxy, its clients share one limit: count by `ClientIp::behind` with the \
+                 proxy's addresses; otherwise a client has made the header up",
+            ),
+            (
+                Mistakes::FORWARDED_BESIDE,
+                "a request has `Forwarded` beside the header that is read",
+                "one header counts: if your proxy writes `Forwarded`, name it with `ClientIp::header`; otherwise let \
+                 the proxy remove it, as clients may send it",
+            ),
+            (
+                Mistakes::UNREADABLE,
+                "a trusted proxy's forwarding header could not be read, and the last address that could was counted",
+                "let the proxy write one plain address for each hop, and at most 64 of them; a header of one address \
+                 must come once",
+            ),
+        ] {
+            if new.has(mistake) {
+                warning!(rule, hint, "{what}");
+            }
+        }
+    }
+}

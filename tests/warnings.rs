@@ -1,0 +1,252 @@
+//! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
+
+#![cfg(feature = "tracing")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+)]
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+};
+
+use http::{Request, Response, StatusCode};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Limit, MemoryStore, RateLimitLayer,
+    key::{ClientIp, ForwardedHeader, Header, KeyExtractor, PeerAddr, PeerIp, Secret},
+};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Layers of one test must not come between those that another one counts.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// What this thread logs.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Runtimes of these tests have one thread: nothing happens elsewhere.
+    fn capture(&self) -> impl Drop + use<> {
+        let log = self.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_ansi(false)
+            .with_writer(move || log.clone())
+            .finish()
+            .set_default()
+    }
+
+    /// The lines since the last call.
+    fn lines(&self) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        let text = String::from_utf8(bytes).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn layer(key: impl KeyExtractor) -> RateLimitLayer {
+    let rule = Limit::per_hour(1000).by(key).named("api");
+    RateLimitLayer::new(&MemoryStore::new(), rule)
+}
+
+async fn send(layer: &RateLimitLayer, peer: Option<&str>, headers: &[(&str, &str)]) -> StatusCode {
+    let mut request = Request::builder();
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(String::new()).unwrap();
+    if let Some(peer) = peer {
+        let peer: IpAddr = peer.parse().unwrap();
+        let address = PeerAddr(SocketAddr::new(peer, 50_000));
+        request.extensions_mut().insert(address);
+    }
+    let inner =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    layer.layer(inner).oneshot(request).await.unwrap().status()
+}
+
+/// What a request is warned about when it comes for the first time; and that it is not the second time.
+async fn warning(
+    key: impl KeyExtractor,
+    peer: Option<&str>,
+    headers: &[(&str, &str)],
+) -> Option<String> {
+    let log = Log::default();
+    let _capturing = log.capture();
+    let layer = layer(key);
+    send(&layer, peer, headers).await;
+    let mut lines = log.lines();
+    assert!(lines.len() <= 1, "{lines:#?}");
+    for _ in 0..3 {
+        send(&layer.clone(), peer, headers).await;
+    }
+    assert_eq!(log.lines(), [""; 0], "once is enough");
+    let line = lines.pop();
+    if let Some(line) = &line {
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        assert!(line.contains("rule=\"api\""), "{line}");
+        for (_, value) in headers {
+            assert!(!line.contains(value), "{line}");
+        }
+    }
+    line
+}
+
+#[tokio::test]
+async fn forwarding_headers_are_warned_about_once() {
+    const XFF: (&str, &str) = ("x-forwarded-for", "198.51.100.77");
+    const FORWARDED: (&str, &str) = ("forwarded", "for=198.51.100.78");
+    let _alone = ALONE.lock().await;
+    let untrusted = "came from a peer that is not trusted";
+    let beside = "has `Forwarded` beside the header";
+    let unreadable = "could not be read";
+    let behind = || ClientIp::behind(["10.0.0.0/8"]);
+    let real_ip = || behind().header(ForwardedHeader::Single("x-real-ip"));
+    let secret = Secret::new("k1", [7; 32]).unwrap();
+
+    let near = Some("10.0.0.1");
+    let far = Some("192.0.2.1");
+    let cases = [
+        (warning(behind(), far, &[XFF]).await, Some(untrusted)),
+        (warning(behind(), far, &[FORWARDED]).await, Some(untrusted)),
+        (warning(behind(), far, &[]).await, None),
+        (warning(behind(), near, &[XFF]).await, None),
+        (
+            warning(behind(), near, &[XFF, FORWARDED]).await,
+            Some(beside),
+        ),
+        (
+            warning(
+                behind().header(ForwardedHeader::Forwarded),
+                near,
+                &[XFF, FORWARDED],
+            )
+            .await,
+            None,
+        ),
+        (
+            warning(behind(), near, &[("x-forwarded-for", "unix:")]).await,
+            Some(unreadable),
+        ),
+        (
+            warning(
+                behind(),
+                near,
+                &[("x-forwarded-for", "what?, 198.51.100.77")],
+            )
+            .await,
+            None,
+        ),
+        (
+            warning(
+                real_ip(),
+                near,
+                &[("x-real-ip", "198.51.100.1"), ("x-real-ip", "198.51.100.2")],
+            )
+            .await,
+            Some(unreadable),
+        ),
+        (warning(ClientIp::hops(1), far, &[XFF]).await, None),
+        // A peer in a private network that forwards is a proxy that nobody has named; one from outside makes it up.
+        (warning(PeerIp, near, &[XFF]).await, Some(untrusted)),
+        (
+            warning(PeerIp, Some("::1"), &[FORWARDED]).await,
+            Some(untrusted),
+        ),
+        (warning(PeerIp, far, &[XFF]).await, None),
+        (warning(PeerIp, near, &[]).await, None),
+        (
+            warning(PeerIp.ipv6_prefix(64), near, &[XFF]).await,
+            Some(untrusted),
+        ),
+        (warning(PeerIp.ipv6_prefix(64), far, &[XFF]).await, None),
+        // However it is wrapped.
+        (
+            warning((PeerIp, Header::new("host")).or(PeerIp), near, &[XFF]).await,
+            Some(untrusted),
+        ),
+        (
+            warning(PeerIp.digest(&secret), near, &[XFF]).await,
+            Some(untrusted),
+        ),
+        // The peer is missing: that is said, and the header is not believed.
+        (
+            warning(behind(), None, &[XFF]).await,
+            Some("lack the key of the rule"),
+        ),
+    ];
+    for (number, (line, expected)) in cases.into_iter().enumerate() {
+        match (&line, expected) {
+            (None, None) => {}
+            (Some(line), Some(expected)) => {
+                assert!(line.contains(expected), "case {number}: {line}");
+                assert!(line.contains("hint="), "case {number}: {line}");
+            }
+            _ => panic!("case {number}: {line:?}, not {expected:?}"),
+        }
+    }
+}
+
+/// Each mistake is told, also after another one.
+#[tokio::test]
+async fn one_warning_does_not_hide_another() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture();
+    let layer = layer(ClientIp::behind(["10.0.0.0/8"]));
+    let unreadable = [("x-forwarded-for", "?"), ("forwarded", "for=_x")];
+    send(&layer, Some("192.0.2.1"), &unreadable).await;
+    assert_eq!(log.lines().len(), 1);
+    send(&layer, Some("10.0.0.1"), &unreadable).await;
+    assert_eq!(log.lines().len(), 2);
+    send(&layer, None, &unreadable).await;
+    assert_eq!(log.lines().len(), 1);
+    for peer in [Some("192.0.2.1"), Some("10.0.0.1"), None] {
+        send(&layer, peer, &unreadable).await;
+    }
+    assert_eq!(log.lines(), [""; 0]);
+}
+
+#[tokio::test]
+async fn layers_built_for_each_request_are_warned_about_once() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture();
+    // Layers that are kept, and layers that serve nobody, are no mistake.
+    for _ in 0..150 {
+        let kept = layer(PeerIp);
+        for _ in 0..2 {
+            send(&kept, Some("192.0.2.1"), &[]).await;
+        }
+        drop(layer(PeerIp));
+    }
+    assert_eq!(log.lines(), [""; 0]);
+
+    for _ in 0..99 {
+        send(&layer(PeerIp), Some("192.0.2.1"), &[]).await;
+    }
+    assert_eq!(log.lines(), [""; 0]);
+    for _ in 0..300 {
+        send(&layer(PeerIp), Some("192.0.2.1"), &[]).await;
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("WARN tower_ratelimit:"), "{lines:#?}");
+    assert!(lines[0].contains("built for each request"), "{lines:#?}");
+    assert!(lines[0].contains("hint="), "{lines:#?}");
+}
