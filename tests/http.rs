@@ -7,8 +7,12 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "http/grpc_answers.rs"]
+mod grpc_answers;
 #[path = "../examples/orders/mod.rs"]
 mod orders;
+#[path = "http/shared_port.rs"]
+mod shared_port;
 mod support;
 #[path = "http/with_axum.rs"]
 mod with_axum;
