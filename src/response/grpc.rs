@@ -96,7 +96,8 @@ impl Retry {
 }
 
 /// gRFC A6: a signed 32-bit number. Rounded up, because a call that comes early is refused again, and at least one, because
-/// zero invites a hot loop. Beyond 24 days it is as much as can be said.
+/// zero invites a hot loop, and clients on gRPC's C core (1.85) that are told zero hang until the call's deadline. Beyond 24
+/// days it is as much as can be said.
 fn pushback(wait: Duration) -> i32 {
     i32::try_from(whole_millis(wait)).unwrap_or(i32::MAX)
 }
