@@ -25,6 +25,7 @@ const UNAUTHENTICATED: u8 = 16;
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// PROTOCOL-HTTP2.md, `Percent-Byte-Unencoded`: all of printable ASCII but `%`. Bytes above it are always encoded.
@@ -34,23 +35,22 @@ const LONGEST_CONTENT_TYPE: usize = 64;
 
 pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
     let (code, message) = status(refusal);
-    let retry = Retry::of(refusal);
+    let wait = match refusal.kind {
+        RefusalKind::OverLimit => refusal.retry_after,
+        _ => None,
+    };
     let mut answer = Response::new(Bytes::new());
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, content_type(&request.headers));
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
     let encoded = utf8_percent_encode(&message, UNSAFE_IN_MESSAGE).to_string();
     insert(headers, GRPC_MESSAGE, encoded);
-    match retry {
-        Retry::After(wait) => {
-            headers.insert(PUSHBACK, HeaderValue::from(pushback(wait)));
-            let details = base64(&with_retry_info(code, &message, wait));
-            insert(headers, GRPC_STATUS_DETAILS, details);
-        }
-        Retry::Never => {
-            headers.insert(PUSHBACK, HeaderValue::from_static("-1"));
-        }
-        Retry::AsYouLike => {}
+    if let Some(pushback) = pushback(refusal.kind, wait, &request.headers) {
+        headers.insert(PUSHBACK, HeaderValue::from(pushback));
+    }
+    if let Some(wait) = wait {
+        let details = base64(&with_retry_info(code, &message, wait));
+        insert(headers, GRPC_STATUS_DETAILS, details);
     }
     answer
 }
@@ -74,31 +74,51 @@ fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
     }
 }
 
-/// What a client's retry policy is told.
-enum Retry {
-    After(Duration),
-    Never,
-    /// Nothing: the client keeps to its own backoff
-    AsYouLike,
-}
-
-impl Retry {
-    fn of(refusal: &Refusal) -> Self {
-        match refusal.kind {
-            RefusalKind::OverLimit => refusal.retry_after.map_or(Self::AsYouLike, Self::After),
-            // A retry is the same call: it costs as much, and lacks the same.
-            RefusalKind::AboveRate | RefusalKind::MissingKey => Self::Never,
-            // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all
-            // callers would come at one instant upon a store that has just recovered.
-            RefusalKind::Unavailable => Self::AsYouLike,
+/// What a client's retry policy is told (gRFC A6): after how many milliseconds, -1 for never, nothing to leave it to its own
+/// backoff.
+fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> Option<i32> {
+    const NEVER: i32 = -1;
+    match (kind, wait) {
+        // The client would sleep until the call's deadline, to report that instead of the limit.
+        (_, Some(wait)) if patience(request).is_some_and(|patience| patience <= wait) => {
+            Some(NEVER)
         }
+        (_, Some(wait)) => Some(signed_millis(wait)),
+        // A retry is the same call: it costs as much, and lacks the same.
+        (RefusalKind::AboveRate | RefusalKind::MissingKey, None) => Some(NEVER),
+        // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all callers
+        // would come at one instant upon a store that has just recovered.
+        (RefusalKind::OverLimit | RefusalKind::Unavailable, None) => None,
     }
 }
 
-/// gRFC A6: a signed 32-bit number. Rounded up, because a call that comes early is refused again, and at least one, because
-/// zero invites a hot loop, and clients on gRPC's C core (1.85) that are told zero hang until the call's deadline. Beyond 24
-/// days it is as much as can be said.
-fn pushback(wait: Duration) -> i32 {
+/// How long the caller waits for the whole call, retries included. PROTOCOL-HTTP2.md: at most eight digits and a unit.
+fn patience(request: &HeaderMap) -> Option<Duration> {
+    let timeout = request.get(GRPC_TIMEOUT)?.as_bytes();
+    let (unit, digits) = timeout.split_last()?;
+    if digits.is_empty() || digits.len() > 8 {
+        return None;
+    }
+    let number = digits.iter().try_fold(0_u64, |number, digit| {
+        digit
+            .is_ascii_digit()
+            .then(|| number * 10 + u64::from(digit - b'0'))
+    })?;
+    match unit {
+        b'H' => Some(Duration::from_secs(number * 3600)),
+        b'M' => Some(Duration::from_secs(number * 60)),
+        b'S' => Some(Duration::from_secs(number)),
+        b'm' => Some(Duration::from_millis(number)),
+        b'u' => Some(Duration::from_micros(number)),
+        b'n' => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+/// Rounded up, because a call that comes early is refused again, and at least one, because zero invites a hot loop, and
+/// clients on gRPC's C core (1.85) that are told zero hang until the call's deadline. Beyond 24 days it is as much as a
+/// signed 32-bit number can say.
+fn signed_millis(wait: Duration) -> i32 {
     i32::try_from(whole_millis(wait)).unwrap_or(i32::MAX)
 }
 
@@ -231,7 +251,39 @@ mod tests {
             (Duration::from_millis(2_147_483_648), i32::MAX),
             (Duration::MAX, i32::MAX),
         ] {
-            assert_eq!(pushback(wait), millis, "{wait:?}");
+            assert_eq!(signed_millis(wait), millis, "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_ends_before_its_wait_is_not_to_be_retried() {
+        const MAX: Option<i32> = Some(i32::MAX);
+        let (minute, century) = (60, 36_525 * 86_400);
+        for (timeout, wait, told) in [
+            ("1M", minute, Some(-1)),
+            ("60S", minute, Some(-1)),
+            ("60001m", minute, Some(60_000)),
+            ("60000001u", minute, Some(60_000)),
+            ("99999999n", minute, Some(-1)),
+            ("1H", minute, Some(60_000)),
+            ("0n", minute, Some(-1)),
+            ("99999999H", century, MAX),
+            // None of these is a timeout.
+            ("", minute, Some(60_000)),
+            ("S", minute, Some(60_000)),
+            ("1", minute, Some(60_000)),
+            ("1x", minute, Some(60_000)),
+            ("-1S", minute, Some(60_000)),
+            ("+1S", minute, Some(60_000)),
+            ("1 S", minute, Some(60_000)),
+            ("000000001S", minute, Some(60_000)),
+            ("18446744073709551616S", minute, Some(60_000)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(GRPC_TIMEOUT, HeaderValue::from_static(timeout));
+            let wait = Some(Duration::from_secs(wait));
+            let pushback = pushback(RefusalKind::OverLimit, wait, &headers);
+            assert_eq!(pushback, told, "{timeout:?}");
         }
     }
 

@@ -30,6 +30,7 @@ use super::{
 on_both_stores! {
     it_waits_as_long_as_it_is_told,
     it_gives_up_what_waiting_does_not_help,
+    it_says_at_once_that_the_wait_is_longer_than_the_call,
     it_keeps_to_its_own_backoff_while_nobody_knows,
     it_hands_the_details_to_the_caller,
 }
@@ -42,6 +43,7 @@ const RETRYING: &str = r#"{"methodConfig": [{"name": [{}], "retryPolicy": {
 }}]}"#;
 const NOT_RETRYING: &str = "{}";
 
+const HOURLY: &str = "/a.Limit/Hourly";
 const COSTLY: &str = "/a.Limit/Below";
 const KEYED: &str = "/a.Key/Missing";
 const UNKNOWN: &str = "/a.Limit/Unknown";
@@ -88,6 +90,10 @@ async fn serve(store: impl Store) -> (SocketAddr, Attempts) {
         .on_grpc(
             "shop.v1.Orders/Count",
             seconds.by(Constant("all")).named("count"),
+        )
+        .on_grpc(
+            "a.Limit/Hourly",
+            Limit::per_hour(1).by(Constant("all")).named("hourly"),
         )
         .on_grpc(
             "a.Limit/Below",
@@ -177,6 +183,18 @@ async fn it_gives_up_what_waiting_does_not_help(store: impl Store) {
             ],
         ]
     );
+    assert_eq!(attempts.len(), 2, "one each: {attempts:?}");
+}
+
+async fn it_says_at_once_that_the_wait_is_longer_than_the_call(store: impl Store) {
+    let (ends, attempts) = call(store, RETRYING, &[HOURLY, HOURLY]).await;
+    // Otherwise it would sleep, and then know of its deadline only.
+    let [code, message, details] = &ends[1];
+    assert_eq!(
+        [&**code, &**message],
+        ["RESOURCE_EXHAUSTED", "too many requests"]
+    );
+    assert!(!details.is_empty(), "the caller may come back by itself");
     assert_eq!(attempts.len(), 2, "one each: {attempts:?}");
 }
 
