@@ -64,7 +64,9 @@ impl Decision {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let handler = service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new()))));
+    /// # let handler = service_fn(async |_: Request<()>| {
+    /// #     Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new())))
+    /// # });
     /// let (store, _clock) = MemoryStore::manual();
     /// let layer = RateLimitLayer::new(&store, Limit::per_minute(2).by(Constant("all")));
     /// let response = layer.layer(handler).oneshot(Request::new(())).await?;

@@ -1,12 +1,12 @@
 //! A refusal over gRPC: HTTP 200 with the status in the head and no body ("Trailers-Only", PROTOCOL-HTTP2.md).
 //!
-//! A bare 429 would reach the caller as UNAVAILABLE, which generic clients retry at once. gRPC-Web takes the same answer:
-//! "trailers may be sent together with response headers, with no message in the body" (PROTOCOL-WEB.md), which also spares
-//! the frames and the base64 of its text form.
+//! A bare 429 would reach the caller as UNAVAILABLE, which generic clients retry at once. gRPC-Web takes the same
+//! answer: "trailers may be sent together with response headers, with no message in the body" (PROTOCOL-WEB.md), which
+//! also spares the frames and the base64 of its text form.
 //!
 //! When to come back is said twice, because clients read one or the other: `grpc-retry-pushback-ms` is what the retry
-//! policies built into gRPC clients go by (gRFC A6), `google.rpc.RetryInfo` what applications and OpenTelemetry's exporters
-//! do. Nothing here grows with what the caller sent.
+//! policies built into gRPC clients go by (gRFC A6), `google.rpc.RetryInfo` what applications and OpenTelemetry's
+//! exporters do. Nothing here grows with what the caller sent.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -74,8 +74,8 @@ fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
     }
 }
 
-/// What a client's retry policy is told (gRFC A6): after how many milliseconds, -1 for never, nothing to leave it to its own
-/// backoff.
+/// What a client's retry policy is told (gRFC A6): after how many milliseconds, -1 for never, nothing to leave it to
+/// its own backoff.
 fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> Option<i32> {
     const NEVER: i32 = -1;
     match (kind, wait) {
@@ -86,8 +86,8 @@ fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> O
         (_, Some(wait)) => Some(signed_millis(wait)),
         // A retry is the same call: it costs as much, and lacks the same.
         (RefusalKind::AboveRate | RefusalKind::MissingKey, None) => Some(NEVER),
-        // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all callers
-        // would come at one instant upon a store that has just recovered.
+        // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all
+        // callers would come at one instant upon a store that has just recovered.
         (RefusalKind::OverLimit | RefusalKind::Unavailable, None) => None,
     }
 }
@@ -126,8 +126,8 @@ fn whole_millis(wait: Duration) -> u128 {
     wait.as_nanos().div_ceil(1_000_000).max(1)
 }
 
-/// The caller's own content type, which is what its codec expects to find, without parameters. What is no plain media type
-/// is not said back.
+/// The caller's own content type, which is what its codec expects to find, without parameters. What is no plain media
+/// type is not said back.
 fn content_type(request: &HeaderMap) -> HeaderValue {
     let asked = request.get(header::CONTENT_TYPE);
     let asked = asked.map(HeaderValue::as_bytes).unwrap_or_default();
@@ -155,8 +155,9 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
 
 /// `google.rpc.Status` with a `google.rpc.RetryInfo` as its detail, in protobuf.
 ///
-/// By hand, because five numbers and two texts are not worth a protobuf library in everybody's tree. The numbers are those
-/// of the fields in google/rpc/status.proto, google/rpc/error_details.proto, google/protobuf/any.proto and duration.proto.
+/// By hand, because five numbers and two texts are not worth a protobuf library in everybody's tree. The numbers are
+/// those of the fields in google/rpc/status.proto, google/rpc/error_details.proto, google/protobuf/any.proto and
+/// duration.proto.
 fn with_retry_info(code: u8, message: &str, wait: Duration) -> Vec<u8> {
     /// The most seconds of a `google.protobuf.Duration`.
     const MOST_SECONDS: u64 = 315_576_000_000;

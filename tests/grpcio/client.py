@@ -2,8 +2,8 @@
 
 Usage: client.py HOST:PORT SERVICE_CONFIG METHOD...
 
-Calls one method after the other over one channel and prints a line for each: the status code, the message, and the bytes of
-grpc-status-details-bin in hex, with tabs between them.
+Calls one method after the other over one channel and prints a line for each: the status code, the message, and the
+bytes of grpc-status-details-bin in hex, with tabs between them.
 """
 
 import sys
