@@ -1,5 +1,5 @@
-//! The tests of a login route, without sleeping and without Redis: `cargo test --example testing --features
-//! axum,test-util`.
+//! The tests of a login route, without sleeping and without Redis. Run them with
+//! `cargo test --example testing --features axum,test-util`.
 //!
 //! Run, it shows what they are about: seven attempts of one minute, in no time.
 
