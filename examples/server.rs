@@ -42,7 +42,7 @@ const TRY: [(&str, &str); 6] = [
     (
         "one gRPC call a minute: a refusal is an HTTP 200 with a gRPC status",
         "for i in 1 2; do curl -si -H 'content-type: application/grpc' -d '' URL/shop.v1.Orders/Create \
-         | grep -iE '^(HTTP|grpc)'; done",
+         | grep -iE '^(HTTP|grpc-(status|message):)'; done",
     ),
 ];
 

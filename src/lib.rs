@@ -20,6 +20,8 @@ mod response;
 mod rule;
 mod service;
 mod store;
+#[cfg(any(test, feature = "test-util"))]
+mod test_util;
 
 #[cfg(any(test, feature = "test-util"))]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

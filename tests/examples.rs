@@ -119,6 +119,15 @@ async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
     assert!(server.child.wait().unwrap().success());
 }
 
+#[test]
+fn testing() {
+    let commands = document("testing");
+    let [(_, documented)] = &commands[..] else {
+        panic!("one command: {commands:#?}");
+    };
+    assert_eq!(lines(&mut command("testing")), *documented);
+}
+
 /// The Java half is documented to print the same.
 #[test]
 fn redisson() {

@@ -7,11 +7,17 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "http/grpc_answers.rs"]
+mod grpc_answers;
 #[path = "../examples/orders/mod.rs"]
 mod orders;
+#[path = "http/shared_port.rs"]
+mod shared_port;
 mod support;
 #[path = "http/with_axum.rs"]
 mod with_axum;
+#[path = "http/with_grpcio.rs"]
+mod with_grpcio;
 #[path = "http/with_hyper.rs"]
 mod with_hyper;
 #[path = "http/with_tonic.rs"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all tests on a fresh machine: finds or installs redis-server, then calls `cargo test --all-features`.
+# Runs all tests on a fresh machine: finds or installs what they need, then calls `cargo test --all-features`.
 set -euo pipefail
 # A relative path is relative to the caller's directory, which is left here.
 case ${REDIS_SERVER_BIN:-} in
@@ -104,6 +104,10 @@ elif ! command -v redis-server >/dev/null; then
     install_server
 fi
 echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
+
+if [[ -n $everything ]]; then
+    tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
+fi
 
 cargo_args=(--all-features)
 if [[ -n ${CI:-} ]]; then

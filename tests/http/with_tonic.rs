@@ -29,6 +29,7 @@ use super::{
 on_both_stores! {
     a_whole_server_is_limited_by_peer,
     one_service_is_limited_and_others_are_not,
+    services_have_layers_of_their_own,
     methods_have_limits_of_their_own,
     methods_are_counted_apart_by_route,
     methods_of_one_service_are_counted_apart_by_route,
@@ -129,6 +130,41 @@ async fn one_service_is_limited_and_others_are_not(store: impl Store) {
         );
         assert_eq!(send(server, call).await.header("grpc-status"), Some("5"));
     }
+}
+
+async fn services_have_layers_of_their_own(store: impl Store) {
+    let layer = |permits, name| {
+        let limit = Limit::per_hour(permits).by(PeerIp).named(name);
+        RateLimitLayer::builder(&store)
+            .otherwise(limit)
+            .build()
+            .unwrap()
+    };
+    let (incoming, server) = incoming().await;
+    let router = Server::builder()
+        .accept_http1(true)
+        .add_service(layer(1, "orders").layer(OrdersServer::default()))
+        .add_service(layer(2, "stock").layer(Stock));
+    tokio::spawn(router.serve_with_incoming(incoming));
+    let stock = || {
+        let fields = [("content-type", "application/grpc")];
+        send(server, with("POST", "/shop.v1.Stock/Get", &fields))
+    };
+    let mut client = client(server).await;
+    assert_eq!(stock().await.header("grpc-status"), Some("5"));
+    assert_eq!(client.create("tea").await.unwrap().calls_left, Some(0));
+    assert!(is_refused(&client.create("tea").await.unwrap_err()));
+    // What the one refuses leaves the other's count alone.
+    for status in ["5", "8"] {
+        assert_eq!(stock().await.header("grpc-status"), Some(status));
+    }
+    // A service without a layer of its own is nobody's.
+    let call = with(
+        "POST",
+        "/shop.v1.Nothing/Get",
+        &[("content-type", "application/grpc")],
+    );
+    assert_eq!(send(server, call).await.header("grpc-status"), Some("12"));
 }
 
 async fn methods_have_limits_of_their_own(store: impl Store) {
@@ -264,7 +300,7 @@ async fn every_refusal_has_its_code(store: impl Store) {
         (status.code(), status.message()),
         (
             Code::Unauthenticated,
-            "the request lacks what it is limited by"
+            "the request lacks what it is limited by: x-key"
         )
     );
     let status = client.count().await.unwrap_err();

@@ -1,0 +1,339 @@
+//! For the user's own tests: a store on a clock that is moved by hand, and assertions that say what was decided.
+
+use std::{fmt, time::Duration};
+
+use http::Response;
+
+use crate::{
+    clock::ManualClock,
+    decision::{Decision, RefusalKind, Source},
+    store::MemoryStore,
+};
+
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+impl MemoryStore {
+    /// An empty store, and the clock that it counts by, which stands still until it is moved.
+    ///
+    /// Nothing in a test has to sleep, and waits are exact: a limit of sixty a minute is tested in no time.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (store, clock) = MemoryStore::manual();
+    /// let mails = RateLimiter::new(&store, "mails")?;
+    /// mails.try_set_rate(Limit::per_minute(1)).await?;
+    ///
+    /// mails.try_acquire().await?.assert_allowed();
+    /// mails.try_acquire().await?.assert_retry_after(Duration::from_secs(60));
+    /// clock.advance(Duration::from_secs(60));
+    /// mails.try_acquire().await?.assert_allowed();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn manual() -> (Self, ManualClock) {
+        let clock = ManualClock::new();
+        (Self::new().clock(clock.clone()), clock)
+    }
+}
+
+/// Assertions for tests. Each returns the decision, so that another can follow.
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+impl Decision {
+    /// The decision on the request that a response answers; where several layers decided, the innermost's.
+    ///
+    /// It is in the extensions of the response, which do not travel over a socket: call the service itself, with
+    /// `tower::ServiceExt::oneshot` for example.
+    ///
+    /// # Panics
+    ///
+    /// If nothing was decided: no rule concerns the request, or a layer outside has made a response of its own.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use http::{Request, Response};
+    /// # use http_body_util::Full;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_ratelimit::{Decision, Limit, MemoryStore, RateLimitLayer, key::Constant};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<()>| {
+    /// #     Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new())))
+    /// # });
+    /// let (store, _clock) = MemoryStore::manual();
+    /// let layer = RateLimitLayer::new(&store, Limit::per_minute(2).by(Constant("all")));
+    /// let response = layer.layer(handler).oneshot(Request::new(())).await?;
+    /// Decision::of(&response).assert_allowed().assert_remaining(1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    #[allow(clippy::panic, reason = "a test fails by panicking")]
+    pub fn of<B>(response: &Response<B>) -> &Self {
+        match response.extensions().get() {
+            Some(decision) => decision,
+            None => panic!(
+                "nothing was decided: no rule concerns the request, or another layer made the response ({})",
+                response.status()
+            ),
+        }
+    }
+
+    /// Asserts that it says to go ahead.
+    ///
+    /// # Panics
+    ///
+    /// If it does not, with what was decided.
+    #[track_caller]
+    pub fn assert_allowed(&self) -> &Self {
+        assert!(self.is_allowed(), "not allowed, but {}", Told(self));
+        self
+    }
+
+    /// Asserts that it says to come back later, or never.
+    ///
+    /// # Panics
+    ///
+    /// If it does not, with what was decided.
+    #[track_caller]
+    pub fn assert_refused(&self) -> &Self {
+        assert!(!self.is_allowed(), "not refused, but {}", Told(self));
+        self
+    }
+
+    /// Asserts that it is a refusal of this kind.
+    ///
+    /// # Panics
+    ///
+    /// If it is not, with what was decided.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use tower_ratelimit::{Limit, MemoryStore, RateLimiter, RefusalKind};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (store, _clock) = MemoryStore::manual();
+    /// let mails = RateLimiter::new(&store, "mails")?;
+    /// mails.try_set_rate(Limit::per_minute(10)).await?;
+    /// let decision = mails.try_acquire_many(11).await?;
+    /// decision.assert_refused_as(RefusalKind::AboveRate);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn assert_refused_as(&self, kind: RefusalKind) -> &Self {
+        let is_that = matches!(self, Self::Deny(refusal) if refusal.kind() == kind);
+        assert!(is_that, "not refused as {kind:?}, but {}", Told(self));
+        self
+    }
+
+    /// Asserts that it is a refusal that asks for exactly this wait.
+    ///
+    /// A store on a [`ManualClock`] counts in whole milliseconds, and the wait is exact to one.
+    ///
+    /// # Panics
+    ///
+    /// If it is not, with what was decided.
+    #[track_caller]
+    pub fn assert_retry_after(&self, wait: Duration) -> &Self {
+        let is_that = matches!(self, Self::Deny(refusal) if refusal.retry_after() == Some(wait));
+        assert!(is_that, "not refused for {wait:?}, but {}", Told(self));
+        self
+    }
+
+    /// Asserts how many permits are left of the limit that is closest to exhaustion.
+    ///
+    /// # Panics
+    ///
+    /// If another number is left, or nobody counted, with what was decided.
+    #[track_caller]
+    pub fn assert_remaining(&self, permits: u64) -> &Self {
+        let left = self.limits().first().and_then(|limit| limit.remaining());
+        let is_that = left == Some(permits);
+        assert!(is_that, "not {permits} permits left, but {}", Told(self));
+        self
+    }
+}
+
+/// A decision in words. It names rules and what requests lack, and no keys.
+struct Told<'a>(&'a Decision);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Decision::Allow(_) => f.write_str("allowed")?,
+            Decision::Deny(refusal) => {
+                write!(f, "refused as {:?}", refusal.kind())?;
+                if let Some(wait) = refusal.retry_after() {
+                    write!(f, ", retry after {wait:?}")?;
+                }
+                if let Some(missing) = refusal.missing() {
+                    write!(f, ", for lack of: {missing}")?;
+                }
+                if let Some(error) = refusal.error() {
+                    write!(f, ", because of: {error}")?;
+                }
+            }
+        }
+        match self.0.source() {
+            Source::Store => {}
+            Source::FailurePolicy => f.write_str(", by the failure policy")?,
+            Source::Layer => f.write_str(", without asking the store")?,
+        }
+        for limit in self.0.limits() {
+            write!(f, "; {}: ", limit.name())?;
+            match limit.remaining() {
+                Some(left) => write!(f, "{left}")?,
+                None => f.write_str("nobody counted how many")?,
+            }
+            let (permits, interval) = (limit.permits(), limit.interval());
+            write!(f, " of {permits} permits per {interval:?} left")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::{
+        decision::{Fault, Grant, LimitState, Missing, Refusal},
+        error::{Error, ErrorKind},
+        list::List,
+    };
+
+    fn limit(remaining: Option<u64>) -> List<LimitState> {
+        List::one(LimitState {
+            name: "login".into(),
+            permits: 5,
+            interval: Duration::from_secs(60),
+            remaining,
+            reset_after: Duration::from_secs(60),
+        })
+    }
+
+    fn allowed(remaining: Option<u64>) -> Decision {
+        Decision::Allow(Grant {
+            limits: limit(remaining),
+            receipts: List::EMPTY,
+            source: Source::Store,
+        })
+    }
+
+    fn refused(wait: Duration) -> Decision {
+        Decision::Deny(Refusal {
+            kind: RefusalKind::OverLimit,
+            limits: limit(Some(0)),
+            retry_after: Some(wait),
+            source: Source::Store,
+            missing: None,
+            error: None,
+        })
+    }
+
+    /// What a failing assertion says; `None` if it holds.
+    fn complaint(assertion: impl FnOnce()) -> Option<String> {
+        let panic = catch_unwind(AssertUnwindSafe(assertion)).err()?;
+        Some(*panic.downcast::<String>().expect("a formatted message"))
+    }
+
+    #[test]
+    fn what_is_so_passes() {
+        let minute = Duration::from_secs(60);
+        allowed(Some(4)).assert_allowed().assert_remaining(4);
+        refused(minute)
+            .assert_refused()
+            .assert_refused_as(RefusalKind::OverLimit)
+            .assert_retry_after(minute)
+            .assert_remaining(0);
+        let mut response = Response::new(());
+        response.extensions_mut().insert(allowed(None));
+        Decision::of(&response).assert_allowed();
+    }
+
+    #[test]
+    fn what_is_not_so_is_told() {
+        let minute = Duration::from_secs(60);
+        let allowed = allowed(Some(4));
+        let refused = refused(minute);
+        let was_allowed = "allowed; login: 4 of 5 permits per 60s left";
+        let was_refused =
+            "refused as OverLimit, retry after 60s; login: 0 of 5 permits per 60s left";
+        let above = RefusalKind::AboveRate;
+        let later = Duration::from_millis(59_999);
+        for (said, expected) in [
+            (
+                complaint(|| _ = refused.assert_allowed()),
+                format!("not allowed, but {was_refused}"),
+            ),
+            (
+                complaint(|| _ = allowed.assert_refused()),
+                format!("not refused, but {was_allowed}"),
+            ),
+            (
+                complaint(|| _ = allowed.assert_refused_as(above)),
+                format!("not refused as AboveRate, but {was_allowed}"),
+            ),
+            (
+                complaint(|| _ = refused.assert_refused_as(above)),
+                format!("not refused as AboveRate, but {was_refused}"),
+            ),
+            (
+                complaint(|| _ = refused.assert_retry_after(later)),
+                format!("not refused for 59.999s, but {was_refused}"),
+            ),
+            (
+                complaint(|| _ = allowed.assert_retry_after(minute)),
+                format!("not refused for 60s, but {was_allowed}"),
+            ),
+            (
+                complaint(|| _ = allowed.assert_remaining(5)),
+                format!("not 5 permits left, but {was_allowed}"),
+            ),
+        ] {
+            assert_eq!(said.as_deref(), Some(&*expected));
+        }
+        let nothing = complaint(|| _ = Decision::of(&Response::new(())));
+        assert!(nothing.is_some_and(|said| said.starts_with("nothing was decided")));
+    }
+
+    #[test]
+    fn decisions_that_no_store_made_are_told() {
+        let missing = Missing {
+            what: "x-key",
+            fault: Fault::Caller,
+        };
+        let error = Error::new(ErrorKind::Timeout);
+        for (decision, told) in [
+            (
+                Decision::Deny(Refusal::missing_key(missing)),
+                "refused as MissingKey, for lack of: x-key, without asking the store".to_owned(),
+            ),
+            (
+                Decision::Allow(Grant::by_policy()),
+                "allowed, by the failure policy".to_owned(),
+            ),
+            (
+                Decision::Deny(Refusal::unavailable(error.clone())),
+                format!("refused as Unavailable, because of: {error}, by the failure policy"),
+            ),
+            (
+                allowed(None),
+                "allowed; login: nobody counted how many of 5 permits per 60s left".to_owned(),
+            ),
+        ] {
+            assert_eq!(Told(&decision).to_string(), told);
+        }
+    }
+}
