@@ -207,6 +207,8 @@ pub struct LimitState {
     pub(crate) interval: Duration,
     pub(crate) remaining: Option<u64>,
     pub(crate) reset_after: Duration,
+    /// Whether answers do not tell of it.
+    pub(crate) hidden: bool,
 }
 
 impl LimitState {

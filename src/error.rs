@@ -164,6 +164,8 @@ pub enum ConfigError {
         /// What is wrong with it
         reason: &'static str,
     },
+    /// Two header styles of one layer that write the field named here differently
+    Headers(&'static str),
     /// A header name that HTTP does not allow
     HeaderName(String),
     /// Two rules of one name with different limits or keys: they would count in one place
@@ -226,6 +228,10 @@ impl fmt::Display for ConfigError {
             Self::Pattern { pattern, reason } => {
                 write!(f, "{pattern:?} is not `/path` or `METHOD /path`: {reason}")
             }
+            Self::Headers(field) => write!(
+                f,
+                "two header styles write {field} differently: choose one of them"
+            ),
             Self::HeaderName(name) => write!(f, "{name:?} is not a header's name"),
             Self::DuplicateName(name) => write!(
                 f,

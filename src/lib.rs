@@ -38,7 +38,7 @@ pub use self::{
     layer::{RateLimitLayer, RateLimitLayerBuilder},
     limit::{Limit, RateType},
     limiter::RateLimiter,
-    response::{OnRefusal, RateLimitBody},
+    response::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
     rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
     store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},

@@ -92,6 +92,17 @@ impl Reply {
         seconds
     }
 
+    /// What the problem details say in words.
+    fn detail(&self) -> String {
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json")
+        );
+        let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!(problem["status"], self.status);
+        problem["detail"].as_str().unwrap().to_owned()
+    }
+
     async fn read(response: Response<Incoming>) -> Self {
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();

@@ -190,9 +190,9 @@ struct Named {
 }
 
 impl Named {
-    fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
+    fn derived(prefix: &str, rule: &str, hidden: bool) -> Result<Self, ConfigError> {
         Ok(Self {
-            rule: RuleTag::new(rule),
+            rule: RuleTag::new(rule, hidden),
             naming: Naming::derived(prefix, rule)?,
         })
     }
@@ -201,7 +201,7 @@ impl Named {
 impl Ready {
     fn new(rule: Rule, store: &dyn AnyStore, token: &Arc<()>) -> Result<Self, ConfigError> {
         let (prefix, names) = (store.prefix(), store.rule_names());
-        let label = rule.label().to_owned();
+        let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
         check_rule_name(&label)?;
         if rule.misplaced_init {
             return Err(ConfigError::NotShared(label));
@@ -213,11 +213,11 @@ impl Ready {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
                 let source = LimitSource::Code(limit.for_request_key());
-                Limits::One(Named::derived(prefix, &label)?, source)
+                Limits::One(Named::derived(prefix, &label, hidden)?, source)
             }
             LimitOf::Parts(limit) => {
                 check_cost(&label, &rule.cost, None)?;
-                Limits::Parts(Named::derived(prefix, &label)?, Arc::clone(limit))
+                Limits::Parts(Named::derived(prefix, &label, hidden)?, Arc::clone(limit))
             }
             LimitOf::Tiers(tiers) => {
                 let mut named: Vec<(&'static str, Named, Limit)> = Vec::new();
@@ -227,7 +227,7 @@ impl Ready {
                     if named.iter().any(|(other, ..)| *other == tier) {
                         return Err(ConfigError::Tiers(label));
                     }
-                    let name = Named::derived(prefix, &format!("{label}.{tier}"))?;
+                    let name = Named::derived(prefix, &format!("{label}.{tier}"), hidden)?;
                     named.push((tier, name, limit.for_request_key()));
                 }
                 if named.is_empty() {
@@ -241,7 +241,7 @@ impl Ready {
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
-                        rule: RuleTag::new(&label),
+                        rule: RuleTag::new(&label, hidden),
                         naming,
                     },
                     source,

@@ -167,6 +167,8 @@ pub(crate) struct RuleTag {
     pub(crate) name: Arc<str>,
     /// Whether there is a rule: the name of a `RateLimiter` may be somebody's.
     is_rule: bool,
+    /// Whether answers do not tell of its limit.
+    hidden: bool,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -178,19 +180,20 @@ pub(crate) struct RuleTag {
 }
 
 impl RuleTag {
-    pub(crate) fn new(name: &str) -> Arc<Self> {
-        Self::tag(name, true)
+    pub(crate) fn new(name: &str, hidden: bool) -> Arc<Self> {
+        Self::tag(name, true, hidden)
     }
 
     /// Of a limiter without a rule.
     pub(crate) fn unnamed(name: &str) -> Arc<Self> {
-        Self::tag(name, false)
+        Self::tag(name, false, false)
     }
 
-    fn tag(name: &str, is_rule: bool) -> Arc<Self> {
+    fn tag(name: &str, is_rule: bool, hidden: bool) -> Arc<Self> {
         Arc::new(Self {
             name: name.into(),
             is_rule,
+            hidden,
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
@@ -353,6 +356,7 @@ impl Answer {
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),
             reset_after: Duration::from_millis(at_least_zero(self.reset)),
+            hidden: charge.rule.hidden,
         });
         let refused = |kind, retry_after| {
             Decision::Deny(Refusal {

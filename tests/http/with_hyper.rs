@@ -61,13 +61,13 @@ async fn both_versions_share_a_limit(store: impl Store) {
     ] {
         assert_eq!(refused.status, 429);
         let said = format!(
-            "too many requests: retry after {} seconds\n",
+            "too many requests: retry after {} seconds",
             refused.retry_after()
         );
-        assert_eq!(refused.body, said);
+        assert_eq!(refused.detail(), said);
         assert_eq!(
             refused.header("content-length"),
-            Some(&*said.len().to_string())
+            Some(&*refused.body.len().to_string())
         );
     }
 }
