@@ -7,6 +7,10 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "http/fields.rs"]
+mod fields;
+#[path = "http/order.rs"]
+mod order;
 #[path = "../examples/orders/mod.rs"]
 mod orders;
 mod support;
@@ -137,7 +141,15 @@ async fn send(to: SocketAddr, request: Request<String>) -> Reply {
 
 /// As [`send`], over HTTP/2; the answer's body is not read yet.
 async fn send_http2(to: SocketAddr, request: Request<String>) -> Response<Incoming> {
-    let io = TokioIo::new(connect(Ipv4Addr::LOCALHOST, to).await);
+    send_http2_from(Ipv4Addr::LOCALHOST, to, request).await
+}
+
+async fn send_http2_from(
+    from: Ipv4Addr,
+    to: SocketAddr,
+    request: Request<String>,
+) -> Response<Incoming> {
+    let io = TokioIo::new(connect(from, to).await);
     let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
         .await
         .unwrap();

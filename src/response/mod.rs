@@ -139,7 +139,7 @@ fn seconds_to_wait(wait: Duration) -> u64 {
 }
 
 /// RFC 9110, section 9.3.2: an answer to HEAD has no content, and the length, if it is told, is that of the answer to GET. Told
-/// here, as a server would tell that of an empty body.
+/// here, as a server would tell that of an empty body; and emptied here, as hyper sends over HTTP/2 whatever body there is.
 fn without_body(answer: Response<Bytes>) -> Response<Bytes> {
     let (mut head, body) = answer.into_parts();
     let length = HeaderValue::from(body.len());

@@ -36,7 +36,7 @@ on_both_stores! {
 /// A client apart from that at 127.0.0.1.
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-async fn serve(app: Router) -> SocketAddr {
+pub(crate) async fn serve(app: Router) -> SocketAddr {
     let (listener, address) = listen().await;
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, app).into_future());
