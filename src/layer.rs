@@ -174,8 +174,8 @@ impl RateLimitLayerBuilder {
     /// The fields that tell callers how much is left, on every decided response over HTTP. Default:
     /// [`HeaderStyle::Draft11`]. An empty list: none.
     ///
-    /// gRPC responses have none of them. [`Rule::hide_headers`] leaves single rules out. In a browser, scripts read them
-    /// only where CORS exposes them: see the [guide](crate::docs::guide).
+    /// gRPC responses have none of them. [`Rule::hide_headers`] leaves single rules out. In a browser, scripts read
+    /// them only where CORS exposes them: see the [guide](crate::docs::guide).
     ///
     /// # Example
     ///
@@ -197,9 +197,9 @@ impl RateLimitLayerBuilder {
     /// Adds a random time of at most this to the `Retry-After` of HTTP refusals, and to all fields that say the same.
     /// Default: zero.
     ///
-    /// Callers that were refused together are told the same instant, and otherwise come back together. The sum is rounded up
-    /// to whole seconds, so that jitter of less than a second may not be seen. Nobody is told to come earlier than there is
-    /// room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
+    /// Callers that were refused together are told the same instant, and otherwise come back together. The sum is
+    /// rounded up to whole seconds, so that jitter of less than a second may not be seen. Nobody is told to come
+    /// earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
         self.retry_jitter = jitter;
         self
@@ -213,8 +213,8 @@ impl RateLimitLayerBuilder {
 
     /// Whether the permits left are counted for requests that are let pass. Default: true.
     ///
-    /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there, and Redis has less to do. The
-    /// fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
+    /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there, and Redis has less to do.
+    /// The fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
         self.remaining = remaining;
         self

@@ -115,7 +115,8 @@ async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether a client was refused so often; then it was admitted each time when it came again, and came no earlier than told.
+/// Whether a client was refused so often; then it was admitted each time when it came again, and came no earlier than
+/// told.
 fn backed_off(log: &Log, times: usize) -> bool {
     let log = log.lock().unwrap();
     let refused = |seen: &Seen| seen.status == 429;

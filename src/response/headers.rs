@@ -41,8 +41,8 @@ pub enum HeaderStyle {
     /// draft-ietf-httpapi-ratelimit-headers-11, which is that of all since 08
     ///
     /// The string is the rule's name; `q` its permits; `w` its interval in seconds, left out where that is not a whole
-    /// number; `r` the permits left, and without them there is no `RateLimit` field. `t` is in seconds, rounded up: on a
-    /// refusal the same number as `Retry-After`, on a grant the time until *all* permits are free, which the first of
+    /// number; `r` the permits left, and without them there is no `RateLimit` field. `t` is in seconds, rounded up: on
+    /// a refusal the same number as `Retry-After`, on a grant the time until *all* permits are free, which the first of
     /// them are earlier. It is left out where it would lie beyond the `Retry-After` of the same response. The limit
     /// closest to exhaustion comes first. What other limiters have said stays; a layer outside adds to it.
     Draft11,
@@ -315,8 +315,8 @@ fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
     limits.filter(|(_, limit)| !limit.hidden)
 }
 
-/// Permits left and permits of the limit closest to exhaustion, if they are known and told. Where it refused, none is left
-/// for this request.
+/// Permits left and permits of the limit closest to exhaustion, if they are known and told. Where it refused, none is
+/// left for this request.
 fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
     let (_, limit) = shown(limits).next()?;
     match outcome {

@@ -65,8 +65,8 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// The answer to a refused request, as the user's hook leaves it: gRPC if the request is, decided for each request, as
-    /// one port can serve both.
+    /// The answer to a refused request, as the user's hook leaves it: gRPC if the request is, decided for each request,
+    /// as one port can serve both.
     pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
         let mut answer = if is_grpc(&request.headers) {
             grpc::answer(refusal, request)
@@ -132,14 +132,15 @@ impl Answers {
     }
 }
 
-/// RFC 9110, section 10.2.3: whole seconds. Rounded up, because a caller that comes early is refused again, and at least
-/// one, because zero invites a hot loop.
+/// RFC 9110, section 10.2.3: whole seconds. Rounded up, because a caller that comes early is refused again, and at
+/// least one, because zero invites a hot loop.
 fn seconds_to_wait(wait: Duration) -> u64 {
     headers::clamp(headers::ceil(wait)).max(1)
 }
 
-/// RFC 9110, section 9.3.2: an answer to HEAD has no content, and the length, if it is told, is that of the answer to GET. Told
-/// here, as a server would tell that of an empty body; and emptied here, as hyper sends over HTTP/2 whatever body there is.
+/// RFC 9110, section 9.3.2: an answer to HEAD has no content, and the length, if it is told, is that of the answer to
+/// GET. Told here, as a server would tell that of an empty body; and emptied here, as hyper sends over HTTP/2 whatever
+/// body there is.
 fn without_body(answer: Response<Bytes>) -> Response<Bytes> {
     let (mut head, body) = answer.into_parts();
     let length = HeaderValue::from(body.len());

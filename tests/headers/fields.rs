@@ -426,7 +426,7 @@ proptest! {
         let answer = runtime.block_on(ask(&layer, get(&[])));
 
         let clamped = |number: u64| i64::try_from(number.min(999_999_999_999_999)).unwrap();
-        let bare = BareItem::String(sfv::String::from_string(name.clone()).unwrap());
+        let bare = BareItem::String(sfv::String::from_string(name).unwrap());
         let parameter = |name: &str, number| (name.to_owned(), clamped(number));
         let mut policy = vec![parameter("q", permits)];
         if millis % 1000 == 0 {
