@@ -92,6 +92,7 @@ mod tests {
             (&["text/plain;q=0.9, application/json;q=0.8"], true),
             (&["text/plain;q=0.8", "application/json;q=0.9"], false),
             (&["text/plain;q=0.5, */*"], false),
+            (&["text/plain, text/plain;q=0.1, */*;q=0.5"], true),
             (
                 &["application/problem+json;q=0.1, application/json, text/plain;q=0.2"],
                 true,

@@ -345,8 +345,8 @@ async fn what_another_limiter_says_stays() {
         ("x-ratelimit-used", "1"),
     ];
     let (store, _clock) = still();
-    let rule = || by_key(Limit::per_hour(2)).named("ours");
-    let all = layer(&store, rule(), &[DRAFT11, DELTA]);
+    let rule = by_key(Limit::per_hour(9)).named("ours");
+    let all = layer(&store, rule, &[DRAFT11, DELTA]);
     let answer = call(all.layer(inner(OTHERS)), get(&[])).await;
     assert_eq!(names(&answer.all("ratelimit")), ["cdn", "waf", "ours"]);
     assert_eq!(names(&answer.all("ratelimit-policy")), ["cdn", "ours"]);
@@ -355,7 +355,7 @@ async fn what_another_limiter_says_stays() {
     assert_eq!(answer.all("x-ratelimit-remaining"), [""; 0]);
     assert_eq!(answer.one("x-ratelimit-used"), "1");
 
-    // Two of ours around it: neither takes it for ours.
+    // Two of ours around it: the outer one is closer to exhaustion, and does not take it for the inner one's.
     let twice = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
     let answer = call(twice.layer(all.layer(inner(OTHERS))), get(&[])).await;
     assert_eq!(answer.all("x-ratelimit-limit"), ["5000"]);
