@@ -15,7 +15,8 @@ use crate::{
 /// Limits the requests to the services it wraps.
 ///
 /// For each request it finds the rule, asks the store, and either calls the inner service or answers 429 with
-/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service.
+/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Every answer
+/// over HTTP tells what is left, in the fields of a [`HeaderStyle`].
 ///
 /// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits.
 ///

@@ -76,7 +76,26 @@ fn quality<'a>(mut parameters: impl Iterator<Item = &'a str>) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_is_sent_is_read(
+            lines in prop::collection::vec("[ -~]{0,40}|(text/|application/|[*/;,=q.01 ]|plain|json){0,20}", 0..4),
+        ) {
+            let mut headers = HeaderMap::new();
+            for line in &lines {
+                headers.append(header::ACCEPT, HeaderValue::from_str(line).unwrap());
+            }
+            // Nothing that could stand for it, no wish for it.
+            let all = lines.join(",").to_ascii_lowercase();
+            let named = all.contains("text/") || all.contains("*/*");
+            prop_assert!(named || !prefers_text(&headers));
+        }
+    }
 
     #[test]
     fn text_is_chosen_only_where_it_is_wanted_more() {
@@ -104,6 +123,7 @@ mod tests {
                 &["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"],
                 false,
             ),
+            (&["application/json;q=0, */*"], true),
             (&["image/png"], false),
             // Nonsense is no wish.
             (&["text/plain;q=2"], false),
