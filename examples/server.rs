@@ -21,7 +21,7 @@ use tower_ratelimit::{
 const TRY: [(&str, &str); 6] = [
     (
         "five requests in ten seconds for each address",
-        "for i in 1 2 3 4 5 6; do curl -sD - -o /dev/null URL/ | grep -iE '^(HTTP|retry-after)'; done",
+        "for i in 1 2 3 4 5 6; do curl -sD - -o /dev/null URL/ | grep -iE '^(HTTP|retry-after|ratelimit:)'; done",
     ),
     (
         "two a minute for each API key, and none without one",

@@ -217,6 +217,8 @@ pub struct LimitState {
     pub(crate) refused: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) shadow: bool,
+    /// Whether answers do not tell of it.
+    pub(crate) hidden: bool,
 }
 
 impl LimitState {

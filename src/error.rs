@@ -164,6 +164,8 @@ pub enum ConfigError {
         /// What is wrong with it
         reason: &'static str,
     },
+    /// Two header styles of one layer that write the field named here differently
+    Headers(&'static str),
     /// A header name that HTTP does not allow
     HeaderName(String),
     /// A credential's header, named here, as a key without a digest: Redis and its operators would see the credential
@@ -254,6 +256,10 @@ impl fmt::Display for ConfigError {
             Self::Pattern { pattern, reason } => {
                 write!(f, "{pattern:?} is not `/path` or `METHOD /path`: {reason}")
             }
+            Self::Headers(field) => write!(
+                f,
+                "two header styles write {field} differently: choose one of them"
+            ),
             Self::HeaderName(name) => write!(f, "{name:?} is not a header's name"),
             Self::Credential(name) => write!(
                 f,

@@ -7,6 +7,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,9 +16,9 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::{
-    decision::{Decision, Decisions, Refusal},
+    decision::{Decision, Decisions, Grant, Refusal},
     layer::Shared,
-    response::{RateLimitBody, answer},
+    response::RateLimitBody,
     store::Deciding,
 };
 
@@ -49,10 +50,17 @@ pin_project! {
         Calling {
             #[pin]
             future: F,
-            decision: Option<Decision>,
+            granted: Option<Granted>,
         },
         Refusing { answer: Option<Response<Bytes>> },
     }
+}
+
+/// A grant, until the inner service has answered.
+struct Granted {
+    grant: Grant,
+    /// Who tells it in the response, and when it was made; `None` if nobody does.
+    told: Option<(Arc<Shared>, Duration)>,
 }
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
@@ -64,7 +72,7 @@ where
         Self {
             state: State::Calling {
                 future,
-                decision: None,
+                granted: None,
             },
         }
     }
@@ -123,19 +131,24 @@ where
                                 answer: Some(refused(refusal, &parts, shared)),
                             }
                         }
-                        decision => {
-                            note(request.extensions_mut(), decision.clone());
+                        Decision::Allow(grant) => {
+                            let at = shared.answers.noted(request.headers());
+                            let told = at.map(|at| (Arc::clone(shared), at));
+                            note(request.extensions_mut(), Decision::Allow(grant.clone()));
                             State::Calling {
                                 future: ready.call(request),
-                                decision: Some(decision),
+                                granted: Some(Granted { grant, told }),
                             }
                         }
                     }
                 }
-                StateProj::Calling { future, decision } => {
+                StateProj::Calling { future, granted } => {
                     let mut response = ready!(future.poll(cx))?.map(RateLimitBody::inner);
-                    if let Some(decision) = decision.take() {
-                        note_outside(response.extensions_mut(), decision);
+                    if let Some(Granted { grant, told }) = granted.take() {
+                        if let Some((shared, at)) = told {
+                            response = shared.answers.granted(&grant, at, response);
+                        }
+                        note_outside(response.extensions_mut(), Decision::Allow(grant));
                     }
                     return Poll::Ready(Ok(response));
                 }
@@ -151,12 +164,9 @@ where
     }
 }
 
-/// The answer to a refused request, as the user's hook leaves it.
+/// The answer to a refused request, with the decision.
 fn refused(refusal: Refusal, parts: &Parts, shared: &Shared) -> Response<Bytes> {
-    let mut answer = answer(&refusal, parts);
-    if let Some(hook) = &shared.on_refusal {
-        answer = hook.on_refusal(&refusal, parts, answer);
-    }
+    let mut answer = shared.answers.refuse(&refusal, parts);
     note(answer.extensions_mut(), Decision::Deny(refusal));
     answer
 }

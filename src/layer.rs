@@ -1,13 +1,13 @@
 //! What the user builds: [`RateLimitLayer`].
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
 use crate::{
     error::ConfigError,
     lifetime::Lifetime,
-    response::OnRefusal,
+    response::{Answers, Fields, HeaderStyle, OnRefusal},
     rule::{IntoRules, Planner, Rule, Rules},
     service::RateLimit,
     store::{AnyStore, Store},
@@ -16,7 +16,8 @@ use crate::{
 /// Limits the requests to the services it wraps.
 ///
 /// For each request it finds the rule, asks the store, and either calls the inner service or answers 429 with
-/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service.
+/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Every answer
+/// over HTTP tells what is left, in the fields of a [`HeaderStyle`].
 ///
 /// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits.
 ///
@@ -42,7 +43,7 @@ pub struct RateLimitLayer {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn AnyStore>,
     pub(crate) planner: Planner,
-    pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
+    pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) lifetime: Lifetime,
 }
@@ -87,6 +88,8 @@ impl RateLimitLayer {
             store: store.handle().0,
             rules: Rules::new(),
             on_refusal: None,
+            headers: vec![HeaderStyle::Draft11],
+            retry_jitter: Duration::ZERO,
             enabled: true,
             remaining: true,
         }
@@ -108,6 +111,8 @@ pub struct RateLimitLayerBuilder {
     store: Arc<dyn AnyStore>,
     rules: Rules,
     on_refusal: Option<Arc<dyn OnRefusal>>,
+    headers: Vec<HeaderStyle>,
+    retry_jitter: Duration,
     enabled: bool,
     remaining: bool,
 }
@@ -169,6 +174,40 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// The fields that tell callers how much is left, on every decided response over HTTP. Default:
+    /// [`HeaderStyle::Draft11`]. An empty list: none.
+    ///
+    /// gRPC responses have none of them. [`Rule::hide_headers`] leaves single rules out. In a browser, scripts read
+    /// them only where CORS exposes them: see the [guide](crate::docs::guide).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit};
+    ///
+    /// let legacy = HeaderStyle::Legacy { reset: ResetUnit::EpochSeconds };
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new())
+    ///     .otherwise(Limit::per_second(100))
+    ///     .headers([HeaderStyle::Draft11, legacy])
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
+        self.headers = styles.into_iter().collect();
+        self
+    }
+
+    /// Adds a random time of at most this to the `Retry-After` of HTTP refusals, and to all fields that say the same.
+    /// Default: zero.
+    ///
+    /// Callers that were refused together are told the same instant, and otherwise come back together. The sum is
+    /// rounded up to whole seconds, so that jitter of less than a second may not be seen. Nobody is told to come
+    /// earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
+    pub fn retry_jitter(mut self, jitter: Duration) -> Self {
+        self.retry_jitter = jitter;
+        self
+    }
+
     /// Whether requests are limited at all. Default: true.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
@@ -178,6 +217,7 @@ impl RateLimitLayerBuilder {
     /// Whether the permits left are counted for requests that are let pass. Default: true.
     ///
     /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there, and Redis has less to do.
+    /// The fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
         self.remaining = remaining;
         self
@@ -189,12 +229,17 @@ impl RateLimitLayerBuilder {
     ///
     /// [`ConfigError`], naming the entry, the rule or the value at fault.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
+        let fields = Fields::new(&self.headers)?;
         let planner = Planner::new(self.rules, &*self.store, self.remaining)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 store: self.store,
                 planner,
-                on_refusal: self.on_refusal,
+                answers: Answers {
+                    fields,
+                    jitter: self.retry_jitter,
+                    on_refusal: self.on_refusal,
+                },
                 enabled: self.enabled,
                 lifetime: Lifetime::new(),
             }),

@@ -43,7 +43,7 @@ pub use self::{
     layer::{RateLimitLayer, RateLimitLayerBuilder},
     limit::{Algorithm, Limit, RateType},
     limiter::RateLimiter,
-    response::{OnRefusal, RateLimitBody},
+    response::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
     rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
     store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},

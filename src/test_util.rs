@@ -220,6 +220,10 @@ mod tests {
             interval: Duration::from_secs(60),
             remaining,
             reset_after: Duration::from_secs(60),
+            refused: false,
+            retry_after: None,
+            shadow: false,
+            hidden: false,
         })
     }
 

@@ -7,8 +7,12 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "http/fields.rs"]
+mod fields;
 #[path = "http/grpc_answers.rs"]
 mod grpc_answers;
+#[path = "http/order.rs"]
+mod order;
 #[path = "../examples/orders/mod.rs"]
 mod orders;
 #[path = "http/shared_port.rs"]
@@ -98,6 +102,17 @@ impl Reply {
         seconds
     }
 
+    /// What the problem details say in words.
+    fn detail(&self) -> String {
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json")
+        );
+        let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!(problem["status"], self.status);
+        problem["detail"].as_str().unwrap().to_owned()
+    }
+
     async fn read(response: Response<Incoming>) -> Self {
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -132,7 +147,15 @@ async fn send(to: SocketAddr, request: Request<String>) -> Reply {
 
 /// As [`send`], over HTTP/2; the answer's body is not read yet.
 async fn send_http2(to: SocketAddr, request: Request<String>) -> Response<Incoming> {
-    let io = TokioIo::new(connect(Ipv4Addr::LOCALHOST, to).await);
+    send_http2_from(Ipv4Addr::LOCALHOST, to, request).await
+}
+
+async fn send_http2_from(
+    from: Ipv4Addr,
+    to: SocketAddr,
+    request: Request<String>,
+) -> Response<Incoming> {
+    let io = TokioIo::new(connect(from, to).await);
     let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
         .await
         .unwrap();

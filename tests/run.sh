@@ -49,19 +49,35 @@ HINT
     exit 1
 }
 
-install_server() {
-    command -v apt-get >/dev/null || no_server
+# The same for the clients that tests/clients.rs watches.
+no_clients() {
+    cat >&2 <<'HINT'
+tests/run.sh: the tests need curl, and python3 with the package urllib3. One of these installs them:
+    sudo apt-get install curl python3-urllib3
+    sudo dnf install curl python3-urllib3
+    sudo pacman -S curl python-urllib3
+    sudo apk add curl py3-urllib3
+HINT
+    exit 1
+}
+
+# apt_install PACKAGE...: fails where apt-get is missing, or the right to use it.
+apt_install() {
+    command -v apt-get >/dev/null || return 1
     local as_root=()
     if [[ $(id -u) != 0 ]]; then
-        command -v sudo >/dev/null || no_server
+        command -v sudo >/dev/null || return 1
         as_root=(sudo)
     fi
-    echo "tests/run.sh: redis-server is missing, installing it with apt-get" >&2
+    echo "tests/run.sh: missing, and now installed with apt-get: $*" >&2
     # "${a[@]+...}": bash before 4.4 takes an empty array for an unset variable.
-    ${as_root[@]+"${as_root[@]}"} apt-get update
-    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
-        apt-get install --yes --no-install-recommends redis-server
-    command -v redis-server >/dev/null || no_server
+    ${as_root[@]+"${as_root[@]}"} apt-get update &&
+        ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
+            apt-get install --yes --no-install-recommends "$@"
+}
+
+has_clients() {
+    command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
 }
 
 everything=1 redisson='' long=''
@@ -101,7 +117,12 @@ if [[ -n ${REDIS_SERVER_BIN:-} ]]; then
         exit 1
     fi
 elif ! command -v redis-server >/dev/null; then
-    install_server
+    apt_install redis-server || no_server
+    command -v redis-server >/dev/null || no_server
+fi
+if [[ -n $everything ]] && ! has_clients; then
+    apt_install curl python3-urllib3 || no_clients
+    has_clients || no_clients
 fi
 echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
 

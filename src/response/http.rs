@@ -1,13 +1,25 @@
-//! A refusal over HTTP.
+//! A refusal over HTTP: problem details (RFC 9457), or plain text for those who would rather have it.
 
-use std::time::Duration;
+use std::fmt::Write;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 
-use crate::decision::{Fault, Refusal, RefusalKind};
+use super::accept::prefers_text;
+use crate::decision::{Fault, LimitState, Refusal, RefusalKind};
 
-pub(super) fn answer(refusal: &Refusal) -> Response<Bytes> {
+/// Of draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
+const QUOTA_EXCEEDED: (&str, &str) = (
+    "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    "Quota Exceeded",
+);
+
+/// The answer; `retry_after` is in seconds.
+pub(super) fn answer(
+    refusal: &Refusal,
+    request: &Parts,
+    retry_after: Option<u64>,
+) -> Response<Bytes> {
     let status = match (refusal.kind, refusal.missing) {
         (RefusalKind::OverLimit | RefusalKind::AboveRate, _) => StatusCode::TOO_MANY_REQUESTS,
         (RefusalKind::MissingKey, Some(missing)) if missing.fault == Fault::Server => {
@@ -17,29 +29,31 @@ pub(super) fn answer(refusal: &Refusal) -> Response<Bytes> {
         // Not 429: the caller has done nothing wrong, and 5xx alerts must see an outage.
         (RefusalKind::Unavailable, _) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let retry_after = refusal.retry_after().map(whole_seconds);
-    let text = match (refusal.kind, retry_after) {
-        (RefusalKind::OverLimit, Some(1)) => "too many requests: retry after 1 second\n".to_owned(),
+    let detail = match (refusal.kind, retry_after) {
+        (RefusalKind::OverLimit, Some(1)) => "too many requests: retry after 1 second".to_owned(),
         (RefusalKind::OverLimit, Some(seconds)) => {
-            format!("too many requests: retry after {seconds} seconds\n")
+            format!("too many requests: retry after {seconds} seconds")
         }
-        (RefusalKind::OverLimit, None) => "too many requests\n".to_owned(),
-        (RefusalKind::AboveRate, _) => "the request costs more than its limit allows\n".to_owned(),
+        (RefusalKind::OverLimit, None) => "too many requests".to_owned(),
+        (RefusalKind::AboveRate, _) => "the request costs more than its limit allows".to_owned(),
         (RefusalKind::MissingKey, _) => {
             format!(
-                "the request lacks what it is limited by: {}\n",
+                "the request lacks what it is limited by: {}",
                 refusal.missing().unwrap_or("")
             )
         }
-        (RefusalKind::Unavailable, _) => "the rate limiter is unavailable\n".to_owned(),
+        (RefusalKind::Unavailable, _) => "the rate limiter is unavailable".to_owned(),
     };
-    let mut answer = Response::new(Bytes::from(text));
+    let (content_type, body) = if prefers_text(&request.headers) {
+        ("text/plain; charset=utf-8", detail + "\n")
+    } else {
+        let body = problem(refusal, status, &detail);
+        ("application/problem+json", body)
+    };
+    let mut answer = Response::new(Bytes::from(body));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     // RFC 6585, section 4: a cache must not store a 429.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(seconds) = retry_after {
@@ -48,11 +62,52 @@ pub(super) fn answer(refusal: &Refusal) -> Response<Bytes> {
     answer
 }
 
-/// RFC 9110, section 10.2.3: whole seconds. Rounded up, because a caller that comes early is refused again, and at least
-/// one, because zero invites a hot loop.
-fn whole_seconds(wait: Duration) -> u64 {
-    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    seconds.max(1)
+/// RFC 9457, section 3. Nothing of it comes from the caller.
+fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
+    let (kind, title) = match refusal.kind {
+        RefusalKind::OverLimit => QUOTA_EXCEEDED,
+        // Section 4.2.1: the status says it all, and its phrase is the title.
+        _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
+    };
+    let mut json = String::with_capacity(256);
+    json.push_str("{\"type\":");
+    push_string(&mut json, kind);
+    json.push_str(",\"title\":");
+    push_string(&mut json, title);
+    json.push_str(",\"status\":");
+    json.push_str(status.as_str());
+    json.push_str(",\"detail\":");
+    push_string(&mut json, detail);
+    let violated = |limit: &&LimitState| limit.refused && !limit.hidden;
+    let mut violated = refusal.limits().iter().filter(violated);
+    if let (RefusalKind::OverLimit, Some(first)) = (refusal.kind, violated.next()) {
+        json.push_str(",\"violated-policies\":[");
+        push_string(&mut json, first.name());
+        for limit in violated {
+            json.push(',');
+            push_string(&mut json, limit.name());
+        }
+        json.push(']');
+    }
+    json.push_str("}\n");
+    json
+}
+
+/// RFC 8259, section 7.
+fn push_string(json: &mut String, text: &str) {
+    json.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            // A `String` takes everything: never an error.
+            '\0'..='\u{1f}' => {
+                let _ = write!(json, "\\u{:04x}", u32::from(letter));
+            }
+            _ => json.push(letter),
+        }
+    }
+    json.push('"');
 }
 
 #[cfg(test)]
@@ -60,20 +115,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_rounded_up_and_never_zero() {
-        for (millis, seconds) in [
-            (0, 1),
-            (1, 1),
-            (1000, 1),
-            (1001, 2),
-            (59_999, 60),
-            (60_000, 60),
+    fn strings_are_escaped() {
+        for (text, json) in [
+            ("", r#""""#),
+            ("x-api-key", r#""x-api-key""#),
+            ("a \"b\" \\ c/", r#""a \"b\" \\ c/""#),
+            (
+                "1\n2\t3\0\u{1f}\u{7f}",
+                "\"1\\u000a2\\u00093\\u0000\\u001f\u{7f}\"",
+            ),
+            ("Grüße 🚦", "\"Grüße 🚦\""),
         ] {
-            assert_eq!(
-                whole_seconds(Duration::from_millis(millis)),
-                seconds,
-                "{millis} ms"
-            );
+            let mut told = String::new();
+            push_string(&mut told, text);
+            assert_eq!(told, json);
         }
     }
 }

@@ -1,21 +1,31 @@
-//! What do we say? A refusal as an answer, in the caller's protocol.
+//! What do we say? A decision as fields, a refusal as an answer, in the caller's protocol.
 
+mod accept;
 mod body;
 mod grpc;
+mod headers;
 mod http;
 
-use std::fmt;
+use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
-use ::http::{Response, request::Parts};
+use ::http::{HeaderMap, HeaderValue, Method, Response, header, request::Parts};
 use bytes::Bytes;
 
-pub use self::body::RateLimitBody;
-use crate::{decision::Refusal, key::is_grpc};
+pub(crate) use self::headers::Fields;
+use self::headers::Outcome;
+pub use self::{
+    body::RateLimitBody,
+    headers::{HeaderStyle, ResetUnit},
+};
+use crate::{
+    decision::{Grant, LimitState, Refusal},
+    key::is_grpc,
+};
 
 /// Edits the answer to a refused request.
 ///
 /// Implemented by closures. The answer is finished, for HTTP or gRPC: what is not changed stays right. For gRPC the answer
-/// must stay without a body.
+/// must stay without a body; one to HEAD has the body that GET would have had, and loses it afterwards.
 pub trait OnRefusal: Send + Sync + 'static {
     /// Returns the answer to send.
     fn on_refusal(
@@ -46,11 +56,140 @@ impl fmt::Debug for dyn OnRefusal {
     }
 }
 
-/// The answer to a refused request: gRPC if the request is, decided for each request, as one port can serve both.
-pub(crate) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
-    if is_grpc(&request.headers) {
-        grpc::answer(refusal, request)
-    } else {
-        http::answer(refusal)
+/// How a layer speaks.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    pub(crate) fields: Fields,
+    pub(crate) jitter: Duration,
+    pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
+}
+
+impl Answers {
+    /// The answer to a refused request, as the user's hook leaves it: gRPC if the request is, decided for each request,
+    /// as one port can serve both.
+    pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+        let mut answer = if is_grpc(&request.headers) {
+            grpc::answer(refusal, request)
+        } else {
+            let wait = refusal.retry_after().map(|wait| self.jittered(wait));
+            let retry_after = wait.map(seconds_to_wait);
+            let answer = http::answer(refusal, request, retry_after);
+            let outcome = Outcome::Refused(retry_after);
+            self.tell(refusal.limits(), outcome, self.now(), answer)
+        };
+        if let Some(hook) = &self.on_refusal {
+            answer = hook.on_refusal(refusal, request, answer);
+        }
+        if request.method == Method::HEAD {
+            answer = without_body(answer);
+        }
+        answer
+    }
+
+    /// When a grant was decided, for the response to tell; `None` if it is not to be told.
+    ///
+    /// gRPC has no such fields: its clients read trailers.
+    pub(crate) fn noted(&self, request: &HeaderMap) -> Option<Duration> {
+        (!is_grpc(request)).then(|| self.now())
+    }
+
+    /// Tells a grant in the inner service's response.
+    pub(crate) fn granted<B>(
+        &self,
+        grant: &Grant,
+        at: Duration,
+        response: Response<B>,
+    ) -> Response<B> {
+        self.tell(grant.limits(), Outcome::Granted, at, response)
+    }
+
+    fn now(&self) -> Duration {
+        self.fields.now()
+    }
+
+    fn tell<B>(
+        &self,
+        limits: &[LimitState],
+        outcome: Outcome,
+        at: Duration,
+        response: Response<B>,
+    ) -> Response<B> {
+        let (mut head, body) = response.into_parts();
+        let (headers, extensions) = (&mut head.headers, &head.extensions);
+        self.fields.tell(limits, outcome, at, headers, extensions);
+        Response::from_parts(head, body)
+    }
+
+    /// The wait and a random part of the jitter: callers that were refused together do not come back together.
+    fn jittered(&self, wait: Duration) -> Duration {
+        let span = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
+        if span == 0 {
+            return wait;
+        }
+        // Two of std's hashers hardly ever agree. Good enough to scatter, and no secret.
+        let random = RandomState::new().hash_one(());
+        wait.saturating_add(Duration::from_millis(random % span.saturating_add(1)))
+    }
+}
+
+/// RFC 9110, section 10.2.3: whole seconds. Rounded up, because a caller that comes early is refused again, and at
+/// least one, because zero invites a hot loop.
+fn seconds_to_wait(wait: Duration) -> u64 {
+    headers::clamp(headers::ceil(wait)).max(1)
+}
+
+/// RFC 9110, section 9.3.2: an answer to HEAD has no content, and the length, if it is told, is that of the answer to
+/// GET. Told here, as a server would tell that of an empty body; and emptied here, as hyper sends over HTTP/2 whatever
+/// body there is.
+fn without_body(answer: Response<Bytes>) -> Response<Bytes> {
+    let (mut head, body) = answer.into_parts();
+    let length = HeaderValue::from(body.len());
+    head.headers.insert(header::CONTENT_LENGTH, length);
+    Response::from_parts(head, Bytes::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_and_never_zero() {
+        for (millis, seconds) in [
+            (0, 1),
+            (1, 1),
+            (1000, 1),
+            (1001, 2),
+            (59_999, 60),
+            (60_000, 60),
+            (u64::MAX, 999_999_999_999_999),
+        ] {
+            assert_eq!(
+                seconds_to_wait(Duration::from_millis(millis)),
+                seconds,
+                "{millis} ms"
+            );
+        }
+    }
+
+    #[test]
+    fn jitter_is_only_added_and_at_most_what_was_said() {
+        let of = |jitter| Answers {
+            fields: Fields::new(&[]).unwrap(),
+            jitter,
+            on_refusal: None,
+        };
+        let wait = Duration::from_secs(1);
+        assert_eq!(of(Duration::ZERO).jittered(wait), wait);
+        let jittered = of(Duration::from_millis(999));
+        let waits: std::collections::BTreeSet<_> =
+            (0..100).map(|_| jittered.jittered(wait)).collect();
+        assert!(
+            waits
+                .iter()
+                .all(|it| (wait..Duration::from_secs(2)).contains(it))
+        );
+        assert!(waits.len() > 50, "scattered: {waits:?}");
+        // Nobody waits that long; it must not overflow either.
+        assert!(of(Duration::MAX).jittered(Duration::MAX) >= wait);
     }
 }

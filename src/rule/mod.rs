@@ -40,6 +40,7 @@ pub struct Rule {
     cost: Cost,
     on_failure: FailurePolicy,
     algorithm: Algorithm,
+    hide_headers: bool,
     /// Whether it was given a limit to set that it has no use for.
     misplaced_init: bool,
 }
@@ -159,6 +160,22 @@ impl Rule {
         self
     }
 
+    /// Leaves the rule out of the fields that tell how much is left, and its name out of refusals. Default: it is told.
+    ///
+    /// For limits that callers share with others, as that of an account which anybody may name at a login: what is left
+    /// there tells what somebody else has done. A refusal still says `Retry-After`, and handlers still find the
+    /// [`Decision`](crate::Decision).
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, key::Header};
+    ///
+    /// let per_account = Limit::per_hour(10).by(Header::new("x-account")).named("account").hide_headers();
+    /// ```
+    pub fn hide_headers(mut self) -> Self {
+        self.hide_headers = true;
+        self
+    }
+
     fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
         Self {
             name,
@@ -167,6 +184,7 @@ impl Rule {
             cost: Cost::Fixed(1),
             on_failure: FailurePolicy::default(),
             algorithm: Algorithm::default(),
+            hide_headers: false,
             misplaced_init: false,
         }
     }

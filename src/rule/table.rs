@@ -268,9 +268,14 @@ struct Named {
 }
 
 impl Named {
-    fn derived(prefix: &str, rule: &str, algorithm: Algorithm) -> Result<Self, ConfigError> {
+    fn derived(
+        prefix: &str,
+        rule: &str,
+        hidden: bool,
+        algorithm: Algorithm,
+    ) -> Result<Self, ConfigError> {
         Ok(Self {
-            rule: RuleTag::new(rule),
+            rule: RuleTag::new(rule, hidden),
             naming: Naming::derived(prefix, rule)?.counted_by(algorithm),
         })
     }
@@ -279,7 +284,7 @@ impl Named {
 impl Ready {
     fn new(rule: Rule, store: &dyn AnyStore, token: &Arc<()>) -> Result<Self, ConfigError> {
         let (prefix, names) = (store.prefix(), store.rule_names());
-        let label = rule.label().to_owned();
+        let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
         check_rule_name(&label)?;
         if rule.misplaced_init {
             return Err(ConfigError::NotShared(label));
@@ -294,14 +299,13 @@ impl Ready {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
                 let source = LimitSource::Code(limit.for_request_key());
-                Limits::One(Named::derived(prefix, &label, rule.algorithm)?, source)
+                let named = Named::derived(prefix, &label, hidden, rule.algorithm)?;
+                Limits::One(named, source)
             }
             LimitOf::Parts(limit) => {
                 check_cost(&label, &rule.cost, None)?;
-                Limits::Parts(
-                    Named::derived(prefix, &label, rule.algorithm)?,
-                    Arc::clone(limit),
-                )
+                let named = Named::derived(prefix, &label, hidden, rule.algorithm)?;
+                Limits::Parts(named, Arc::clone(limit))
             }
             LimitOf::Tiers(tiers) => {
                 let mut named: Vec<(&'static str, Named, Limit)> = Vec::new();
@@ -311,7 +315,8 @@ impl Ready {
                     if named.iter().any(|(other, ..)| *other == tier) {
                         return Err(ConfigError::Tiers(label));
                     }
-                    let name = Named::derived(prefix, &format!("{label}.{tier}"), rule.algorithm)?;
+                    let name = format!("{label}.{tier}");
+                    let name = Named::derived(prefix, &name, hidden, rule.algorithm)?;
                     named.push((tier, name, limit.for_request_key()));
                 }
                 if named.is_empty() {
@@ -325,7 +330,7 @@ impl Ready {
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
-                        rule: RuleTag::new(&label),
+                        rule: RuleTag::new(&label, hidden),
                         naming,
                     },
                     source,

@@ -219,6 +219,8 @@ pub(crate) struct RuleTag {
     pub(crate) name: Arc<str>,
     /// Whether there is a rule: the name of a `RateLimiter` may be somebody's.
     is_rule: bool,
+    /// Whether answers do not tell of its limit.
+    hidden: bool,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -230,19 +232,20 @@ pub(crate) struct RuleTag {
 }
 
 impl RuleTag {
-    pub(crate) fn new(name: &str) -> Arc<Self> {
-        Self::tag(name, true)
+    pub(crate) fn new(name: &str, hidden: bool) -> Arc<Self> {
+        Self::tag(name, true, hidden)
     }
 
     /// Of a limiter without a rule.
     pub(crate) fn unnamed(name: &str) -> Arc<Self> {
-        Self::tag(name, false)
+        Self::tag(name, false, false)
     }
 
-    fn tag(name: &str, is_rule: bool) -> Arc<Self> {
+    fn tag(name: &str, is_rule: bool, hidden: bool) -> Arc<Self> {
         Arc::new(Self {
             name: name.into(),
             is_rule,
+            hidden,
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
@@ -415,6 +418,8 @@ impl Answer {
             retry_after: (self.verdict == Verdict::Refused)
                 .then(|| Duration::from_millis(at_least_zero(self.wait))),
             shadow: charge.shadow,
+            // A limit that is tried out is nobody's business.
+            hidden: charge.rule.hidden || charge.shadow,
         }
     }
 }

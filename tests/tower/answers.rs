@@ -42,6 +42,12 @@ fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
         .map(|value| value.to_str().unwrap())
 }
 
+/// What the problem details say in words.
+async fn detail(answer: Answer) -> String {
+    let problem: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
+    problem["detail"].as_str().unwrap().to_owned()
+}
+
 async fn text(answer: Answer) -> String {
     let bytes = answer.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(bytes.to_vec()).unwrap()
@@ -86,7 +92,7 @@ async fn over_the_limit() {
     assert_eq!(header_of(&refused, "cache-control"), Some("no-store"));
     assert_eq!(
         header_of(&refused, "content-type"),
-        Some("text/plain; charset=utf-8")
+        Some("application/problem+json")
     );
     assert_eq!(refusal(&refused).kind(), RefusalKind::OverLimit);
     assert_eq!(
@@ -94,8 +100,8 @@ async fn over_the_limit() {
         Some(Duration::from_millis(59_999))
     );
     assert_eq!(
-        text(refused).await,
-        "too many requests: retry after 60 seconds\n"
+        detail(refused).await,
+        "too many requests: retry after 60 seconds"
     );
 
     // Whoever waits exactly as long is admitted, and a moment earlier is not.
@@ -103,8 +109,8 @@ async fn over_the_limit() {
     let early = answer(&layer, request("a")).await;
     assert_eq!(header_of(&early, "retry-after"), Some("1"), "never zero");
     assert_eq!(
-        text(early).await,
-        "too many requests: retry after 1 second\n"
+        detail(early).await,
+        "too many requests: retry after 1 second"
     );
     clock.advance(Duration::from_millis(1));
     assert_eq!(code(&layer, request("a")).await, 200);
@@ -123,16 +129,16 @@ async fn a_missing_key_is_the_callers_fault_unless_it_is_the_peers_address() {
     let decision = lacking.extensions().get::<Decision>().unwrap();
     assert_eq!(decision.source(), Source::Layer);
     assert_eq!(
-        text(lacking).await,
-        "the request lacks what it is limited by: x-key\n"
+        detail(lacking).await,
+        "the request lacks what it is limited by: x-key"
     );
 
     let by_ip = layer(Limit::per_hour(1).by(PeerIp));
     let forgotten = answer(&by_ip, nobody()).await;
     assert_eq!(forgotten.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(
-        text(forgotten).await,
-        "the request lacks what it is limited by: peer address\n"
+        detail(forgotten).await,
+        "the request lacks what it is limited by: peer address"
     );
     let mut noted = nobody();
     noted
@@ -344,8 +350,8 @@ async fn costs() {
         "waiting does not help"
     );
     assert_eq!(
-        text(above).await,
-        "the request costs more than its limit allows\n"
+        detail(above).await,
+        "the request costs more than its limit allows"
     );
 
     assert_eq!(code(&layer, of("/123")).await, 200);
@@ -424,7 +430,7 @@ async fn without_redis_the_policy_decides() {
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refusal(&refused).kind(), RefusalKind::Unavailable);
     assert!(refusal(&refused).error().is_some());
-    assert_eq!(text(refused).await, "the rate limiter is unavailable\n");
+    assert_eq!(detail(refused).await, "the rate limiter is unavailable");
     // The missing key is told all the same.
     assert_eq!(code(&open, nobody()).await, 401);
 }

@@ -276,7 +276,7 @@ impl Pair {
             .map(|(permits, waits)| {
                 let charge = Charge {
                     name: self.name.clone(),
-                    rule: RuleTag::new("model"),
+                    rule: RuleTag::new("model", false),
                     limit,
                     permits: *permits,
                     id: PermitId([0; 16]),
@@ -532,7 +532,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let _: Value = pair.on_value("SET", &["1", "PXAT", &end.to_string()]);
     let charge = Charge {
         name: pair.name.clone(),
-        rule: RuleTag::new("model"),
+        rule: RuleTag::new("model", false),
         limit: LimitSource::Store,
         permits: 2,
         id: PermitId([0; 16]),

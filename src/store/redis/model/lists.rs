@@ -155,7 +155,7 @@ impl Stage {
                 charges
                     .map(|(((sent, shadow), limiter), how)| Charge {
                         name: self.pairs[*limiter].name.clone(),
-                        rule: RuleTag::new("model"),
+                        rule: RuleTag::new("model", false),
                         limit: how.limit,
                         permits: sent.permits,
                         id: sent.id,

@@ -375,7 +375,7 @@ impl Pair {
             .map(|(sent, waits)| {
                 let charge = Charge {
                     name: self.name.clone(),
-                    rule: RuleTag::new("model"),
+                    rule: RuleTag::new("model", false),
                     limit: how.limit,
                     permits: sent.permits,
                     id: sent.id,

@@ -1,0 +1,186 @@
+//! Clients that this project did not write back off by what the answers say: curl, and Python's urllib3.
+//!
+//! What they did is read from the server's side: how often each came, and that it never came too early.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
+mod support;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::{Next, from_fn_with_state},
+    response::Response,
+    routing::get,
+};
+use tokio::{net::TcpListener, process::Command};
+use tower_ratelimit::{
+    Decision, HeaderStyle, Limit, MemoryStore, RateLimitLayer, RedisStore, ResetUnit, Store,
+    key::PeerIp,
+};
+
+use support::{RedisServer, unique};
+
+/// Longer than what a client waits that goes by its own head: curl begins with one second, urllib3 with none.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// Longer than anything here takes, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One request, as the server saw it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    came: Instant,
+    answered: Instant,
+    status: u16,
+    /// What it was told to wait, to the millisecond.
+    wait: Option<Duration>,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+async fn note(State(log): State<Log>, request: Request, next: Next) -> Response {
+    let came = Instant::now();
+    let answer = next.run(request).await;
+    let wait = match answer.extensions().get::<Decision>() {
+        Some(Decision::Deny(refusal)) => refusal.retry_after(),
+        _ => None,
+    };
+    log.lock().unwrap().push(Seen {
+        came,
+        answered: Instant::now(),
+        status: answer.status().as_u16(),
+        wait,
+    });
+    answer
+}
+
+/// A server that admits one request in an interval, and what it sees.
+async fn serve(store: &impl Store) -> (SocketAddr, Log) {
+    let legacy = HeaderStyle::Legacy {
+        reset: ResetUnit::EpochSeconds,
+    };
+    let layer = RateLimitLayer::builder(store)
+        .otherwise(Limit::new(1, INTERVAL).by(PeerIp))
+        // All that a client may know of, to be misled by.
+        .headers([HeaderStyle::Draft11, legacy])
+        .build()
+        .unwrap();
+    let log = Log::default();
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer)
+        .layer(from_fn_with_state(Arc::clone(&log), note));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(axum::serve(listener, app).into_future());
+    (address, log)
+}
+
+/// Runs a client to its end, and returns what it printed. `install` says what brings it.
+async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
+    let mut client = Command::new(program);
+    client
+        .args(arguments)
+        // The server is here, whatever proxy or settings this machine has.
+        .envs([
+            ("no_proxy", "*"),
+            ("CURL_HOME", "/nowhere"),
+            ("HOME", "/nowhere"),
+        ])
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, client.output())
+        .await
+        .unwrap_or_else(|_| panic!("{program} does not end"))
+        .unwrap_or_else(|error| panic!("{program} cannot be run ({error}): install {install}"));
+    assert!(
+        output.status.success(),
+        "{program} failed; if something is missing, install {install}:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether a client was refused so often; then it was admitted each time when it came again, and came no earlier than
+/// told.
+fn backed_off(log: &Log, times: usize) -> bool {
+    let log = log.lock().unwrap();
+    let refused = |seen: &Seen| seen.status == 429;
+    assert!(!refused(log.last().unwrap()), "gave up: {log:#?}");
+    for pair in log.windows(2) {
+        let [before, after] = pair else { continue };
+        if refused(before) {
+            assert_eq!(after.status, 200, "{pair:#?}");
+            let told = before.answered + before.wait.expect("a wait");
+            assert!(after.came >= told, "too early: {pair:#?}");
+        }
+    }
+    log.iter().filter(|seen| refused(seen)).count() >= times
+}
+
+fn redis() -> RedisStore {
+    RedisStore::open(RedisServer::shared().url())
+        .unwrap()
+        .prefix(&unique("t"))
+        // A busy machine must not turn decisions into policy answers.
+        .deadline(Duration::from_secs(5))
+}
+
+async fn curl(store: &impl Store) {
+    let (server, log) = serve(store).await;
+    let url = format!("http://{server}/");
+    // A busy machine may start it so late that it is not refused.
+    for _ in 0..10 {
+        // It retries a 429 by itself, and prints both answers.
+        let printed = run("curl", "curl", &["-s", "--retry", "5", &url]).await;
+        assert!(printed.ends_with("hello"), "{printed}");
+        if backed_off(&log, 2) {
+            return;
+        }
+    }
+    panic!("never refused: {log:#?}");
+}
+
+async fn urllib3(store: &impl Store) {
+    let (server, log) = serve(store).await;
+    let url = format!("http://{server}/");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/retry.py");
+    // One process for all: as soon as one is answered, the next is asked for.
+    let printed = run("python3-urllib3", "python3", &[script, &url, &url, &url]).await;
+    assert_eq!(printed, "hello\nhello\nhello\n");
+    assert!(backed_off(&log, 1), "never refused: {log:#?}");
+}
+
+#[tokio::test]
+async fn curl_waits_as_long_as_memory_says() {
+    curl(&MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn curl_waits_as_long_as_redis_says() {
+    curl(&redis()).await;
+}
+
+#[tokio::test]
+async fn urllib3_waits_as_long_as_memory_says() {
+    urllib3(&MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn urllib3_waits_as_long_as_redis_says() {
+    urllib3(&redis()).await;
+}

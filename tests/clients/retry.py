@@ -1,0 +1,13 @@
+"""Asks for each URL once, in the way of a client that was told nothing about this server: urllib3's own retries.
+
+No backoff of its own: whatever it waits, the server has said.
+"""
+
+import sys
+
+import urllib3
+
+retries = urllib3.Retry(total=5, backoff_factor=0)
+with urllib3.PoolManager(retries=retries) as client:
+    for url in sys.argv[1:]:
+        print(client.request("GET", url).data.decode())
