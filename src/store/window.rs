@@ -1,4 +1,4 @@
-//! The sliding log as pure functions of state and now: what `lua/acquire.lua` does, in Rust.
+//! The sliding log as pure functions of state and now: what `lua/acquire.lua` and `lua/acquire_run.lua` do, in Rust.
 //!
 //! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
 //! [`Limiter`] can lack each of its parts, as the keys in Redis can.
@@ -162,7 +162,11 @@ impl Limiter {
         self.value = Some(value);
         for answer in answers.iter_mut() {
             answer.remaining = value;
-            answer.reset = newest.map_or(0, |newest| newest + interval - now);
+            answer.reset = match newest {
+                Some(newest) if ask.exact => newest + interval - now,
+                Some(_) => interval,
+                None => 0,
+            };
             answer.repaired = repaired;
         }
         Ok(answers)

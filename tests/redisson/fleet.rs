@@ -322,7 +322,7 @@ fn number(bytes: &[u8]) -> Option<i64> {
 }
 
 /// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, source, exact, four fields of a
-/// limit, and for each caller permits, member, waits.
+/// limit, and for each caller permits, member, and, unless it is alone, waits.
 fn call(seen: &Seen) -> Call {
     let rest = &seen.arguments[8..];
     let java = rest.len() == 3;

@@ -6,17 +6,31 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::connection::{Connection, Failed};
 
-/// Joins the shared pieces and one operation at compile time.
-macro_rules! script {
+macro_rules! text {
     ($file:literal) => {
-        Script::new(concat!(
+        concat!(
             include_str!("../../../lua/lib/state.lua"),
             include_str!(concat!("../../../lua/", $file))
+        )
+    };
+}
+
+/// Joins the shared pieces and one operation at compile time; before them, what may do without.
+macro_rules! script {
+    ($file:literal) => {
+        Script::new(text!($file))
+    };
+    ($first:literal, $file:literal) => {
+        Script::new(concat!(
+            include_str!(concat!("../../../lua/", $first)),
+            text!($file)
         ))
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| script!("acquire.lua"));
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| script!("acquire.lua", "acquire_run.lua"));
+pub(crate) static ACQUIRE_RUN: LazyLock<Script> = LazyLock::new(|| script!("acquire_run.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
 pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));
@@ -110,6 +124,12 @@ impl Arguments {
             keys: keys.into(),
             argv,
         }
+    }
+
+    /// The same for other keys.
+    #[cfg(test)]
+    pub(crate) fn on(self, keys: impl Into<Vec<String>>) -> Self {
+        Self::new(keys, self.argv)
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {

@@ -10,8 +10,8 @@ use super::{
     returns::Returns,
     rewritten::Rewritten,
     script::{
-        ACQUIRE, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR, SET_RATE,
-        Script, TRY_SET_RATE,
+        ACQUIRE, ACQUIRE_RUN, AVAILABLE, Arguments, CLEAR_EXPIRE, EXPIRE, RELEASE, RENAME, REPAIR,
+        SET_RATE, Script, TRY_SET_RATE,
     },
     wire,
 };
@@ -55,20 +55,23 @@ impl Decide for Server {
         };
         let rewrite =
             matches!(first.limit, LimitSource::Code(_)) && !self.rewritten.lately(&first.name);
-        let callers = run
-            .iter()
-            .map(|acquire| (&acquire.first, acquire.patience.is_some()));
-        let arguments = wire::acquire(
-            first,
-            callers,
-            self.client_id()?,
-            self.now(),
+        let how = wire::Ask {
+            client_id: self.client_id()?,
+            now: self.now(),
             rewrite,
             exact,
-        );
+        };
+        let (script, arguments) = if run.len() == 1 {
+            (&ACQUIRE, wire::acquire(first, how))
+        } else {
+            let callers = run
+                .iter()
+                .map(|acquire| (&acquire.first, acquire.patience.is_some()));
+            (&ACQUIRE_RUN, wire::acquire_run(first, callers, how))
+        };
         // Made before the call: see `Receipt`.
         let receipts: List<_> = run.iter().map(|acquire| acquire.first.receipt()).collect();
-        let reply = match ACQUIRE.call(&self.connection, &arguments).await {
+        let reply = match script.call(&self.connection, &arguments).await {
             Ok(reply) => reply,
             Err(failed) => {
                 if failed.unheard {

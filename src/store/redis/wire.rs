@@ -65,32 +65,57 @@ pub(crate) fn time(now: Option<Millis>) -> Vec<u8> {
     now.map_or_else(Vec::new, |now| now.to_string().into_bytes())
 }
 
-/// The call for a run of charges on one limiter. Each goes with whether it waits in line.
-pub(crate) fn acquire<'a>(
+/// What a call says beside whom it is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) client_id: &'a str,
+    /// The caller's time, or none for the server's
+    pub(crate) now: Option<Millis>,
+    /// Whether a stored limit that differs from the code's is rewritten
+    pub(crate) rewrite: bool,
+    /// Whether the permits left are wanted exactly
+    pub(crate) exact: bool,
+}
+
+/// The call for one charge: `acquire.lua`.
+pub(crate) fn acquire(charge: &Charge, ask: Ask<'_>) -> Arguments {
+    let mut argv = Vec::with_capacity(9);
+    push_limiter(&mut argv, charge, ask);
+    push_caller(&mut argv, charge);
+    Arguments::new(keys(&charge.name, ask.client_id), argv)
+}
+
+/// The call for a run of charges on one limiter: `acquire_run.lua`. Each goes with whether it waits in line.
+pub(crate) fn acquire_run<'a>(
     first: &Charge,
     run: impl ExactSizeIterator<Item = (&'a Charge, bool)>,
-    client_id: &str,
-    now: Option<Millis>,
-    rewrite: bool,
-    exact: bool,
+    ask: Ask<'_>,
 ) -> Arguments {
-    let (source, limit): (&[u8], _) = match first.limit {
-        LimitSource::Store => (b"redis", None),
-        LimitSource::StoreOrInit(limit) => (b"init", Some(limit.stored())),
-        LimitSource::Code(limit) if rewrite => (b"code", Some(limit.stored())),
-        LimitSource::Code(limit) => (b"keep", Some(limit.stored())),
-    };
     let mut argv = Vec::with_capacity(7 + 3 * run.len());
-    argv.push(time(now));
-    argv.push(source.to_vec());
-    argv.push(flag_byte(exact));
-    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| limit_fields(&limit)));
+    push_limiter(&mut argv, first, ask);
     for (charge, waits) in run {
-        argv.push(charge.permits.to_string().into_bytes());
-        argv.push(member(charge.id, charge.permits).to_vec());
+        push_caller(&mut argv, charge);
         argv.push(flag_byte(waits));
     }
-    Arguments::new(keys(&first.name, client_id), argv)
+    Arguments::new(keys(&first.name, ask.client_id), argv)
+}
+
+fn push_limiter(argv: &mut Vec<Vec<u8>>, charge: &Charge, ask: Ask<'_>) {
+    let (source, limit): (&[u8], _) = match charge.limit {
+        LimitSource::Store => (b"redis", None),
+        LimitSource::StoreOrInit(limit) => (b"init", Some(limit.stored())),
+        LimitSource::Code(limit) if ask.rewrite => (b"code", Some(limit.stored())),
+        LimitSource::Code(limit) => (b"keep", Some(limit.stored())),
+    };
+    argv.push(time(ask.now));
+    argv.push(source.to_vec());
+    argv.push(flag_byte(ask.exact));
+    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| limit_fields(&limit)));
+}
+
+fn push_caller(argv: &mut Vec<Vec<u8>>, charge: &Charge) {
+    argv.push(charge.permits.to_string().into_bytes());
+    argv.push(member(charge.id, charge.permits).to_vec());
 }
 
 pub(crate) fn flag_byte(flag: bool) -> Vec<u8> {
@@ -116,7 +141,7 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Reads the reply of `acquire.lua`: an answer for each of the callers.
+/// Reads the reply of `acquire.lua` and `acquire_run.lua`: an answer for each of the callers.
 pub(crate) fn answers(reply: &Value, callers: usize) -> Result<List<Answer>, Error> {
     let numbers = numbers(reply)?;
     let &[

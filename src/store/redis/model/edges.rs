@@ -4,11 +4,11 @@ use redis::Value;
 
 use super::{
     super::{
-        script::{ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script},
+        script::{ACQUIRE, ACQUIRE_RUN, AVAILABLE, Arguments, GIVE_BACK, Script},
         wire,
     },
     members::Generation,
-    pair::{Clock, How, Pair, START, Sent},
+    pair::{Clock, How, Lone, Pair, START, Sent},
 };
 use crate::{
     error::ErrorKind,
@@ -167,8 +167,13 @@ fn every_generation_is_counted() {
 
 #[test]
 fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
-    for (clock, repaired) in [(Clock::Server, 2), (Clock::Given(START), 0)] {
-        let mut pair = Pair::new(RateType::Overall, clock);
+    let cases = [
+        (Clock::Server, Lone::Own, 2),
+        (Clock::Server, Lone::Run, 2),
+        (Clock::Given(START), Lone::Own, 0),
+    ];
+    for (clock, lone, repaired) in cases {
+        let mut pair = Pair::new(RateType::Overall, clock).through(lone);
         let limit = pair.limit(5, 60_000);
         pair.try_set_rate(limit);
         let now = pair.now();
@@ -320,13 +325,14 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
             id: pair.new_id(),
             permits: 1,
         };
-        let arguments = pair.acquire_arguments(sent, how);
-        let error = pair.call(&ACQUIRE, &arguments).unwrap_err();
-        assert_eq!(
-            wire::failure(error).kind(),
-            ErrorKind::ForeignState,
-            "{key}"
-        );
+        for (script, arguments) in lone_calls(&pair, sent, how) {
+            let error = pair.call(script, &arguments).unwrap_err();
+            assert_eq!(
+                wire::failure(error).kind(),
+                ErrorKind::ForeignState,
+                "{key}"
+            );
+        }
         for other in (0..5).filter(|other| *other != place) {
             let key = pair.keys[other].clone();
             assert_eq!(pair.ask::<i64>(&["EXISTS", &key]), 0, "{key}");
@@ -350,8 +356,17 @@ fn cannot_acquire(pair: &mut Pair, how: How) {
         id: pair.new_id(),
         permits: 1,
     };
-    let arguments = pair.acquire_arguments(sent, how);
-    changes_nothing(pair, &ACQUIRE, &arguments);
+    for (script, arguments) in lone_calls(pair, sent, how) {
+        changes_nothing(pair, script, &arguments);
+    }
+}
+
+/// The same call for one caller, and for a run of one.
+fn lone_calls(pair: &Pair, sent: Sent, how: How) -> [(&'static Script, Arguments); 2] {
+    [
+        (&ACQUIRE, pair.acquire_arguments(sent, how)),
+        (&ACQUIRE_RUN, pair.run_arguments(&[(sent, false)], how)),
+    ]
 }
 
 /// The same for the count of free permits.

@@ -5,8 +5,8 @@ use redis::{Connection, RedisError, Value};
 use super::{
     super::{
         script::{
-            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, RELEASE, REPAIR, SET_RATE, Script,
-            TRY_SET_RATE, is_unknown_script,
+            ACQUIRE, ACQUIRE_RUN, AVAILABLE, Arguments, GIVE_BACK, RELEASE, REPAIR, SET_RATE,
+            Script, TRY_SET_RATE, is_unknown_script,
         },
         wire,
     },
@@ -36,8 +36,18 @@ pub(super) struct Pair {
     rate_type: RateType,
     pub(super) model: Limiter,
     clock: Clock,
+    lone: Lone,
     ids: u64,
     pub(super) sent: Vec<Sent>,
+}
+
+/// Which script decides for a lone caller. By a given clock the other one always does so, too, on a copy of the keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Lone {
+    /// `acquire.lua`
+    Own,
+    /// `acquire_run.lua`
+    Run,
 }
 
 /// Which branch of the scripts is tested.
@@ -86,6 +96,7 @@ impl Pair {
             rate_type,
             model: Limiter::default(),
             clock,
+            lone: Lone::Own,
             ids: 0,
             sent: Vec::new(),
         }
@@ -97,6 +108,10 @@ impl Pair {
             RateType::Overall => limit,
             RateType::PerClient => limit.per_client(),
         }
+    }
+
+    pub(super) fn through(self, lone: Lone) -> Self {
+        Self { lone, ..self }
     }
 
     /// The time by the clock under test.
@@ -144,8 +159,30 @@ impl Pair {
     }
 
     pub(super) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        self.send_run(&[(sent, false)], how)
-            .map(|answers| answers[0])
+        let run = [(sent, false)];
+        let calls = [
+            (&*ACQUIRE, self.acquire_arguments(sent, how)),
+            (&*ACQUIRE_RUN, self.run_arguments(&run, how)),
+        ];
+        let [(script, arguments), (other, others)] = match self.lone {
+            Lone::Own => calls,
+            Lone::Run => {
+                let [own, run] = calls;
+                [run, own]
+            }
+        };
+        let copy = matches!(self.clock, Clock::Given(_)).then(|| {
+            let copies = self.copies();
+            let reply = self.call(other, &others.on(copies.clone())).unwrap();
+            (copies, reply)
+        });
+        let reply = self.call(script, &arguments).unwrap();
+        if let Some((copies, replied)) = copy {
+            assert_eq!(reply, replied, "one caller, and a run of one");
+            let (own, others) = (self.raw(), self.raw_of(&copies));
+            assert_eq!(own, others, "keys after one caller, and after a run of one");
+        }
+        self.replied(&reply, &run, how).map(|answers| answers[0])
     }
 
     /// Sends a call of several callers; each with whether it waits in line.
@@ -155,8 +192,18 @@ impl Pair {
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
         let arguments = self.run_arguments(run, how);
-        let reply = self.call(&ACQUIRE, &arguments).unwrap();
-        let replied = wire::answers(&reply, run.len()).map_err(|error| error.kind());
+        let reply = self.call(&ACQUIRE_RUN, &arguments).unwrap();
+        self.replied(&reply, run, how)
+    }
+
+    /// Has the model answer the same, and compares.
+    fn replied(
+        &mut self,
+        reply: &Value,
+        run: &[(Sent, bool)],
+        how: How,
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let replied = wire::answers(reply, run.len()).map_err(|error| error.kind());
         let now = match (self.clock, &replied) {
             (Clock::Given(now), _) => now,
             (Clock::Server, Ok(answers)) => answers[0].now,
@@ -359,29 +406,38 @@ impl Pair {
     }
 
     pub(super) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
-        self.run_arguments(&[(sent, false)], how)
+        wire::acquire(&self.charge(sent, how), self.asks(how))
     }
 
-    fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
+    pub(super) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
         let charges: Vec<_> = run
             .iter()
-            .map(|(sent, waits)| {
-                let charge = Charge {
-                    name: self.name.clone(),
-                    rule: RuleTag::new("model"),
-                    limit: how.limit,
-                    permits: sent.permits,
-                    id: sent.id,
-                };
-                (charge, *waits)
-            })
+            .map(|(sent, waits)| (self.charge(*sent, how), *waits))
             .collect();
-        let given: Option<Millis> = match self.clock {
-            Clock::Given(now) => Some(now.cast_unsigned()),
-            Clock::Server => None,
-        };
         let run = charges.iter().map(|(charge, waits)| (charge, *waits));
-        wire::acquire(&charges[0].0, run, CLIENT, given, how.rewrite, how.exact)
+        wire::acquire_run(&charges[0].0, run, self.asks(how))
+    }
+
+    fn charge(&self, sent: Sent, how: How) -> Charge {
+        Charge {
+            name: self.name.clone(),
+            rule: RuleTag::new("model"),
+            limit: how.limit,
+            permits: sent.permits,
+            id: sent.id,
+        }
+    }
+
+    fn asks(&self, how: How) -> wire::Ask<'static> {
+        wire::Ask {
+            client_id: CLIENT,
+            now: match self.clock {
+                Clock::Given(now) => Some(now.cast_unsigned()),
+                Clock::Server => None,
+            },
+            rewrite: how.rewrite,
+            exact: how.exact,
+        }
     }
 
     pub(super) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
@@ -423,12 +479,30 @@ impl Pair {
 
     /// The keys as they stand, raw.
     pub(super) fn raw(&mut self) -> Value {
+        let keys = self.keys.clone();
+        self.raw_of(&keys)
+    }
+
+    /// Copies of the keys, with their lives, under another name.
+    fn copies(&mut self) -> [String; 5] {
+        let name = Name::exact(&format!("{}.copy", self.name.as_str())).unwrap();
+        let copies = wire::keys(&name, CLIENT);
         let mut pipeline = redis::pipe();
-        pipeline.cmd("HGETALL").arg(&self.keys[0]);
-        for key in &self.keys[1..3] {
+        pipeline.cmd("DEL").arg(&copies).ignore();
+        for (key, copy) in self.keys.iter().zip(&copies) {
+            pipeline.cmd("COPY").arg(key).arg(copy).ignore();
+        }
+        pipeline.query::<()>(&mut self.connection).unwrap();
+        copies
+    }
+
+    fn raw_of(&mut self, keys: &[String; 5]) -> Value {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HGETALL").arg(&keys[0]);
+        for key in &keys[1..3] {
             pipeline.cmd("GET").arg(key);
         }
-        for key in &self.keys[3..5] {
+        for key in &keys[3..5] {
             pipeline
                 .cmd("ZRANGE")
                 .arg(key)
@@ -496,19 +570,26 @@ impl Pair {
         }
     }
 
-    /// With a keep-alive time no key outlives, or is outlived by, what it counts.
+    /// With a keep-alive time no entry outlives the log that it was written to, and no key is left to die before.
     fn check_expiry(&mut self, answer: &Answer) {
         let limit = self.model.limit.unwrap();
+        let [hash, value, log] = self.ttls();
         if answer.verdict == Verdict::AboveRate && answer.changed == Changed::Nothing {
             return;
         }
-        let least = limit.interval + ahead_of(limit.interval);
-        for ttl in self.ttls() {
-            match ttl {
-                -2 => {}
-                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{ttl}"),
-                ttl => assert_eq!(ttl, -1),
+        if limit.keep_alive == 0 {
+            for ttl in [hash, value, log] {
+                assert!(matches!(ttl, -2 | -1), "{ttl}");
             }
+            return;
+        }
+        let least = limit.interval + ahead_of(limit.interval);
+        if answer.verdict == Verdict::Granted {
+            assert!(log == -2 || log >= least, "{log}");
+        }
+        for ttl in [hash, value, log] {
+            // None where these tests have written a key.
+            assert!(ttl < 0 || ttl >= least, "{ttl}");
         }
     }
 }
