@@ -222,6 +222,18 @@ fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
     assert_eq!(pair.send(other, lower).unwrap().verdict, Verdict::AboveRate);
 }
 
+// Found by random histories: what the second entry became was removed as the first.
+#[test]
+fn two_entries_of_one_acquire_shrink_one_after_the_other() {
+    let mut pair = with_limit(10, 1000);
+    pair.acquire(3, STORED).unwrap();
+    let sent = pair.sent[0];
+    pair.release(1);
+    pair.send(sent, STORED).unwrap();
+    pair.release(3);
+    assert_eq!(pair.available(), Ok(8));
+}
+
 #[test]
 fn nothing_is_credited_where_nothing_is_counted() {
     let mut pair = with_limit(10, 1000);
