@@ -39,7 +39,7 @@ if usual then
   local missing = value and permits - value
   if value and value <= rate and permits <= rate and missing <= 100 then
     local now = tonumber(ARGV[1])
-    local latest = math.huge
+    local latest
     if not now then
       local time = call('TIME')
       now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -47,76 +47,84 @@ if usual then
     end
     local expired = now - interval
 
-    -- The oldest entries: as many as may be needed to tell how long to wait.
-    local page, newest
-    local readable, credited = true, false
+    -- What is left of it. A credit that falls short is written at once, whatever becomes of the call.
+
+    local stored, known, first = value, true, 1
+    local page
     if exact or missing > 0 then
+      -- The oldest entries: as many as may be needed to tell how long to wait.
       page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
-      readable = page[2]
+    else
+      page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
     end
-    if exact or missing <= 0 or (readable and tonumber(page[2]) <= expired) then
-      newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
-      readable = newest
-    end
-    if newest and newest <= expired then
-      -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
-      call('UNLINK', log)
-      value, newest, credited = rate, now, true
-    elseif newest and page and tonumber(page[2]) <= expired then
-      local size = exact and 100 or math.max(permits, missing) + 1
-      local gone = call('ZRANGEBYSCORE', log, '-inf', expired, 'LIMIT', '0', size)
-      local freed = 0
-      for i = 1, #gone do
-        local bytes = #gone[i]
-        if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
-          readable = false
-          break
+    local score = tonumber(page[2])
+    if not score then
+      known = false
+    elseif score <= expired then
+      local newest, freed, foreign = score, 0, false
+      if exact or missing > 0 then
+        -- As many as may go, or in the exact case one more than are needed: it is mostly alive.
+        local most = exact and math.max(missing, 1) or math.max(permits, missing)
+        page = call('ZRANGE', log, '0', most, 'WITHSCORES')
+        repeat
+          local bytes = #page[first]
+          if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
+            foreign = true
+            break
+          end
+          freed = freed + struct.unpack('<I4', page[first], bytes - 3)
+          first = first + 2
+          newest = tonumber(page[first + 1])
+        until not newest or newest > expired
+        if not newest then
+          newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
+          known = not exact and freed >= missing
         end
-        freed = freed + struct.unpack('<I4', gone[i], bytes - 3)
       end
-      if value + freed > rate or (#gone == size and (exact or freed < missing)) then
-        readable = false
-      end
-      if readable then
-        call('ZREMRANGEBYRANK', log, '0', #gone - 1)
-        value, missing, credited = value + freed, missing - freed, true
-        if missing > 0 then
+      if foreign then
+        known = false
+      elseif newest <= expired then
+        -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+        call('UNLINK', log)
+        value, missing, known = rate, 0, true
+      elseif known and value + freed <= rate then
+        call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
+        value, missing = value + freed, missing - freed
+        if missing > 0 and freed > 0 then
           call('SET', value_key, value, 'KEEPTTL')
-          page = call('ZRANGE', log, '0', missing - 1, 'WITHSCORES')
         end
+      else
+        known = false
       end
     end
 
-    local status, wait, written
-    if not readable then
+    -- The decision.
+
+    local status, wait, wrote, added = nil, 0, true, false
+    if not known then
       status = nil
     elseif value >= permits then
+      status = 1
       -- NX: a call that was sent twice finds its member and takes nothing more.
-      status, wait, written = 1, 0, true
-      if call('ZADD', log, 'NX', now, member) == 1 then
+      added = call('ZADD', log, 'NX', latest and now or ARGV[1], member) == 1
+      if added then
         value = value - permits
-        if not credited and type(redis.pcall('INCRBY', value_key, '-' .. ARGV[8])) == 'number' then
-          credited = nil
-        else
-          credited = true
-        end
-        if newest < now then
-          newest = now
-        end
       end
-      if credited then
-        call('SET', value_key, value, 'KEEPTTL')
+      if value ~= stored then
+        -- What is no whole number is written as one that is counted with.
+        if stored - value ~= permits or type(redis.pcall('INCRBY', value_key, '-' .. ARGV[8])) ~= 'number' then
+          call('SET', value_key, value, 'KEEPTTL')
+        end
       end
     elseif call('ZSCORE', log, member) then
       -- So does one whose own permits were the last.
-      status, wait, written = 1, 0, true
+      status = 1
     else
       -- Walk from the oldest entry to the one whose expiry makes enough room.
       -- A refusal that wrote nothing leaves the lives alone: what it met, they outlast. But where nobody can write the
       -- limit again, one that is asked must not vanish.
-      written = credited or source == 'redis'
-      local at = 1
-      local freed = 0
+      wrote = value ~= stored or source == 'redis'
+      local freed, at = 0, first
       while freed < missing do
         local held = page[at]
         local bytes = held and #held
@@ -128,15 +136,14 @@ if usual then
       end
       if freed >= missing then
         local due = tonumber(page[at - 1])
-        if due <= latest then
+        if not latest or due <= latest then
           status, wait = 0, due - expired
-          newest = newest and math.min(newest, latest)
         end
       end
     end
 
     if status then
-      if written then
+      if wrote then
         local keep = tonumber(limit[4]) or 0
         if keep > 0 then
           -- See keep_alive in lib/state.lua: none of the keys is new, or the log's life is none.
@@ -155,7 +162,15 @@ if usual then
           end
         end
       end
-      local reset = exact and newest - expired or interval
+      local reset = interval
+      -- Mostly what was just added is the newest, and its score need not be read.
+      if exact and not (added and call('ZRANGE', log, '-1', '-1')[1] == member) then
+        local newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
+        if latest and status == 0 and newest > latest then
+          newest = latest
+        end
+        reset = newest - expired
+      end
       return { 1, value, reset, now, rate, interval, 0, 0, status, wait }
     end
   end
