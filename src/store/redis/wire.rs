@@ -265,16 +265,20 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
 
 /// The error that a negative first number stands for, or the numbers.
 fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
-    let Value::Array(items) = reply else {
-        return Err(unreadable());
+    let numbers: Option<Vec<i64>> = match reply {
+        Value::Array(items) => items
+            .iter()
+            .map(|item| match item {
+                Value::Int(number) => Some(*number),
+                _ => None,
+            })
+            .collect(),
+        Value::BulkString(text) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
+        _ => None,
     };
-    let numbers: Vec<i64> = items
-        .iter()
-        .map(|item| match item {
-            Value::Int(number) => Ok(*number),
-            _ => Err(unreadable()),
-        })
-        .collect::<Result<_, _>>()?;
+    let numbers = numbers.ok_or_else(unreadable)?;
     match numbers.first().copied().and_then(script_error) {
         Some(error) => Err(error),
         None => Ok(numbers),
@@ -369,6 +373,11 @@ mod tests {
             Value::Array(vec![Value::Int(1); 9]),
             Value::Array(vec![Value::Int(1); 12]),
             Value::Array(vec![Value::Nil; 9]),
+            Value::BulkString(b"".to_vec()),
+            Value::BulkString(b"1 0 1000 7 5 1000 0 0 0".to_vec()),
+            Value::BulkString(b"1 0 1000 7 5 1000 0 0 0 many".to_vec()),
+            Value::BulkString(b"1 0 1000 7 5 1000 0 0 0 \xff".to_vec()),
+            Value::SimpleString("1 0 1000 7 5 1000 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
                 answers(&reply, 1).unwrap_err().kind(),

@@ -362,6 +362,32 @@ fn a_value_that_is_no_number_is_counted_anew() {
     assert_eq!(pair.acquire(4, STORED).unwrap().remaining, 3);
 }
 
+#[test]
+fn a_number_that_is_spelled_otherwise_is_one() {
+    for (field, text) in [("rate", "5.0"), ("interval", "1e3")] {
+        let mut pair = with_limit(5, 1000);
+        pair.acquire(1, STORED).unwrap();
+        let (hash, value) = (pair.keys[0].clone(), pair.value_key());
+        pair.command(&["HSET", &hash, field, text]);
+        // INCRBY refuses it.
+        pair.command(&["SET", &value, "4.0"]);
+        let sent = Sent {
+            id: pair.new_id(),
+            permits: 1,
+        };
+        let how = How {
+            exact: false,
+            ..STORED
+        };
+        let arguments = pair.acquire_arguments(sent, how);
+        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let answer = wire::answers(&reply, 1).unwrap()[0];
+        assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
+        assert_eq!((answer.rate, answer.interval), (5, 1000));
+        assert_eq!(pair.ask::<String>(&["GET", &value]), "3");
+    }
+}
+
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = Sent {
