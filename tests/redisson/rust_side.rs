@@ -191,9 +191,16 @@ fn failed(error: &Error) -> Outcome {
 
 /// The reply of our acquire script to one caller.
 pub fn raw_outcome(reply: Result<Value, RedisError>) -> Outcome {
-    let numbers: Vec<i64> = match reply.map(redis::from_redis_value) {
-        Ok(Ok(numbers)) => numbers,
-        other => return Reply::Other(format!("{other:?}")).into(),
+    let numbers: Option<Vec<i64>> = match &reply {
+        // What is usual is answered with one text.
+        Ok(Value::BulkString(text)) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
+        Ok(array) => redis::from_redis_value(array.clone()).ok(),
+        Err(_) => None,
+    };
+    let Some(numbers) = numbers else {
+        return Reply::Other(format!("{reply:?}")).into();
     };
     let outcome = |reply, wait, left: i64, reset: i64| Outcome {
         reply,
