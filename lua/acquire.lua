@@ -1,206 +1,177 @@
--- Takes permits of one limiter for one caller or several, or tells when they will be free. The hot path.
+-- Takes permits of one limiter for one caller, or tells when they will be free. The hot path.
 --
 -- KEYS  1-5, see lib/state.lua
--- ARGV  1  now in ms since the epoch, or empty for the server's clock
---       2  whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
---          'code' the one given, 'keep' the same but a differing stored one is left for now
---       3  '1' when the permits left are wanted exactly, else '0'
---       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
---       8, 9, 10, and so on in threes, for each caller in the order in which they came:
---          permits to take, 1 .. 2^32 - 1
---          the caller's own member: 0x10, 16 bytes never used before, permits as 32 bits little-endian
---          '1' if it waits in line, else '0'
--- Reply 1  1; negative: an error, alone in the reply
---       2  permits left after this call; a lower bound unless wanted exactly (see 3) or somebody was refused
---       3  ms until all permits are free
---       4  the time that was used, ms since the epoch
---       5  rate and  6  interval, ms, in force
---       7  0 nothing, 1 the limit was created, 2 the limit was rewritten
---       8  scores that were set back because they came from a wrong clock
---       9, 10, and so on in pairs, for each caller:
---          1 granted, 0 refused, 2 refused for ever: more permits than the rate
---          ms until its permits are free, those of the callers that wait before it included; 0 when granted
+-- ARGV  those of acquire_list.lua for one limiter and one caller that does not wait and is not only tried out:
+--       1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type   7  keepAliveTime
+--       8  '0'   9  permits   10  member   11  '0'
+-- Reply as of acquire_list.lua; where all is usual, as one text with spaces between
 --
--- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, retry-safe, with an exact wait and bounded work. Each
--- caller is granted whole or not at all. One that waits in line and does not fit closes the line to those behind it; one
--- that does not wait takes what is left.
+-- RRateLimiter.tryAcquire of Redisson 4.7.0. What is usual is decided here, with few commands; all else is left to
+-- acquire_list.lua, which follows: a limit to write, a lost key, drift, a wrong clock, a member that no Redisson wrote.
+-- Nothing is written before that is known, or value and log agree again. What acquire_list.lua defines is made only there.
+--
+-- Numbers cost more than their commands: each that goes to Redis or comes as a score is printed and read again. So
+-- constants are text, and what came as text is handed on.
 
-local now = clock(ARGV[1])
-local source = ARGV[2]
-local exact = ARGV[3] == '1'
-
--- The limit in force.
-
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local changed = 0
-if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[6] then
-  return { OTHER_TYPE }
+local call = redis.call
+local ARGV = ARGV
+local source = ARGV[3]
+local limit = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local rate, interval = tonumber(limit[1]), tonumber(limit[2])
+local usual = rate and interval and limit[3] and rate <= 9007199254740991 and interval <= 9007199254740991
+if source == 'code' then
+  usual = usual and limit[1] == ARGV[4] and limit[2] == ARGV[5] and limit[3] == ARGV[6]
+elseif source == 'keep' then
+  usual = usual and limit[3] == ARGV[6]
 end
-if not (limit[1] and limit[2] and limit[3]) then
-  if source == 'redis' then
-    return { UNINITIALIZED }
+
+if usual then
+  local value_key, log = KEYS[2], KEYS[4]
+  if limit[3] == '1' then
+    value_key, log = KEYS[3], KEYS[5]
   end
-  limit = { limit[1] or ARGV[4], limit[2] or ARGV[5], limit[3] or ARGV[6], limit[4] or ARGV[7] }
-  changed = 1
-end
-local rate, interval = number_of(limit[1]), number_of(limit[2])
-if not rate or not interval then
-  return { UNREADABLE }
-end
-
-local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
-  value_key, log = KEYS[3], KEYS[5]
-end
-local stored = tonumber(redis.call('GET', value_key) or nil)
-local value = stored
-
-if source == 'code' and (limit[1] ~= ARGV[4] or limit[2] ~= ARGV[5]) then
-  if limit[2] == ARGV[5] then
-    -- O(1), and a lowered rate holds at once: value may fall below zero.
-    value = value and value + tonumber(ARGV[4]) - rate
-  else
-    value = nil
-  end
-  limit[1], limit[2] = ARGV[4], ARGV[5]
-  rate, interval = tonumber(ARGV[4]), tonumber(ARGV[5])
-  changed = 2
-end
-
--- What is asked of it.
-
-local reply = { 1, 0, 0, now, rate, interval, changed, 0 }
-local wanted = 0
-for i = 8, #ARGV, 3 do
-  local permits = tonumber(ARGV[i])
-  -- More than the rate only if it was granted before the limit was lowered.
-  if permits <= rate or redis.call('ZSCORE', log, ARGV[i + 1]) then
-    wanted = wanted + permits
-  end
-end
-if wanted == 0 and changed == 0 then
-  for _ = 8, #ARGV, 3 do
-    reply[#reply + 1] = ABOVE_RATE
-    reply[#reply + 1] = 0
-  end
-  return reply
-end
-
--- What is left of it.
-
-local newest
-value, newest = agree(log, value, rate, interval, now, string.sub(ARGV[9], 2, 17))
-if not value then
-  return { FOREIGN_MEMBER }
-end
-if changed > 0 then
-  -- Not earlier: limit and value change together or not at all.
-  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
-end
-if newest and (exact or value < wanted) then
-  local budget = wanted + math.max(0, -value) + 1
-  local enough, readable = wanted, nil
-  if exact then
-    budget = math.max(budget, wanted + PAGE)
-    enough = math.huge
-  end
-  value, readable = sweep(log, value, rate, interval, now, enough, budget)
-  if not readable then
-    redis.call('SET', value_key, value, 'KEEPTTL')
-    return { FOREIGN_MEMBER }
-  end
-end
-
--- The decisions.
-
-local closed = false
--- For the one error that is found only later: what to undo.
-local untouched, added = value, {}
--- Callers refused, and the permits that must be free for each of them.
-local refused = {}
-local in_line = 0
-for i = 8, #ARGV, 3 do
-  local permits, member, waits = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2] == '1'
-  local status = GRANTED
-  if value >= permits and not (closed and waits) then
-    -- NX: a call that was sent twice finds its member and takes nothing more.
-    if redis.call('ZADD', log, 'NX', now, member) == 1 then
-      value = value - permits
-      newest = math.max(newest or now, now)
-      added[#added + 1] = member
+  local permits, member, exact = tonumber(ARGV[9]), ARGV[10], ARGV[2] == '1'
+  local value = tonumber(call('GET', value_key))
+  local missing = value and permits - value
+  if value and value <= rate and permits <= rate and missing <= 100 then
+    local now = tonumber(ARGV[1])
+    local latest
+    if not now then
+      local time = call('TIME')
+      now = time[1] * 1000 + math.floor(time[2] / 1000)
+      latest = now + math.floor(interval / 10)
     end
-  elseif redis.call('ZSCORE', log, member) then
-    -- So does one whose own permits were the last.
-    status = GRANTED
-  elseif permits > rate then
-    status = ABOVE_RATE
-  else
-    status = REFUSED
-    local before = 0
-    if waits then
-      before = in_line
-      in_line = in_line + permits
-      closed = true
+    local expired = now - interval
+
+    -- What is left of it. A credit that falls short is written at once, whatever becomes of the call.
+
+    local stored, known, first = value, true, 1
+    local page
+    if exact or missing > 0 then
+      -- The oldest entries: as many as may be needed to tell how long to wait.
+      page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
+    else
+      page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
     end
-    -- More than the rate is never free at once: each further rate follows an interval later.
-    local needs = before + permits
-    local rounds = math.floor((needs - 1) / rate)
-    refused[#refused + 1] = { reply = #reply + 2, needs = needs - rounds * rate, later = rounds * interval }
-  end
-  reply[#reply + 1] = status
-  reply[#reply + 1] = 0
-end
+    local score = tonumber(page[2])
+    if not score then
+      known = false
+    elseif score <= expired then
+      local newest, freed, foreign = score, 0, false
+      if exact or missing > 0 then
+        -- As many as may go, or in the exact case one more than are needed: it is mostly alive.
+        local most = exact and math.max(missing, 1) or math.max(permits, missing)
+        page = call('ZRANGE', log, '0', most, 'WITHSCORES')
+        repeat
+          local bytes = #page[first]
+          if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
+            foreign = true
+            break
+          end
+          freed = freed + struct.unpack('<I4', page[first], bytes - 3)
+          first = first + 2
+          newest = tonumber(page[first + 1])
+        until not newest or newest > expired
+        if not newest then
+          newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
+          known = not exact and freed >= missing
+        end
+      end
+      if foreign then
+        known = false
+      elseif newest <= expired then
+        -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+        call('UNLINK', log)
+        value, missing, known = rate, 0, true
+      elseif known and value + freed <= rate then
+        call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
+        value, missing = value + freed, missing - freed
+        if missing > 0 and freed > 0 then
+          call('SET', value_key, value, 'KEEPTTL')
+        end
+      else
+        known = false
+      end
+    end
 
--- The waits, after all grants: walk from the oldest entry to those whose expiry makes enough room.
+    -- The decision.
 
-if #refused > 0 then
-  table.sort(refused, function(a, b) return a.needs < b.needs end)
-  -- A score that no clock of ours can have made, too far ahead of the server's, was granted no later than now: it is set
-  -- back on the way.
-  local latest = ARGV[1] == '' and now + ahead_of(interval) or math.huge
-  local page, at, start = {}, 1, 0
-  -- What is left is free now.
-  local freed, due = value, now - interval
-  for _, caller in ipairs(refused) do
-    while freed < caller.needs do
-      if at > #page then
-        local size = math.min(caller.needs - freed, PAGE)
-        page, at = redis.call('ZRANGE', log, start, start + size - 1, 'WITHSCORES'), 1
-        start = start + size
-        if #page == 0 then
-          -- Fewer permits in the log than are missing: the books are whole again when its last entry has expired.
+    local status, wait, wrote, added = nil, 0, true, false
+    if not known then
+      status = nil
+    elseif value >= permits then
+      status = 1
+      -- NX: a call that was sent twice finds its member and takes nothing more.
+      added = call('ZADD', log, 'NX', latest and now or ARGV[1], member) == 1
+      if added then
+        value = value - permits
+      end
+      if value ~= stored then
+        -- What is no whole number is written as one that is counted with.
+        if stored - value ~= permits or type(redis.pcall('INCRBY', value_key, '-' .. ARGV[9])) ~= 'number' then
+          call('SET', value_key, value, 'KEEPTTL')
+        end
+      end
+    elseif call('ZSCORE', log, member) then
+      -- So does one whose own permits were the last.
+      status = 1
+    else
+      -- Walk from the oldest entry to the one whose expiry makes enough room.
+      -- A refusal that wrote nothing leaves the lives alone: what it met, they outlast. But where nobody can write the
+      -- limit again, one that is asked must not vanish.
+      wrote = value ~= stored or source == 'redis'
+      local freed, at = 0, first
+      while freed < missing do
+        local held = page[at]
+        local bytes = held and #held
+        if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
           break
         end
+        freed = freed + struct.unpack('<I4', held, bytes - 3)
+        at = at + 2
       end
-      local held = permits_of(page[at])
-      if not held then
-        if #added > 0 then
-          redis.call('ZREM', log, unpack(added))
+      if freed >= missing then
+        local due = tonumber(page[at - 1])
+        if not latest or due <= latest then
+          status, wait = 0, due - expired
         end
-        redis.call('SET', value_key, untouched, 'KEEPTTL')
-        return { FOREIGN_MEMBER }
       end
-      due = tonumber(page[at + 1])
-      if due > latest then
-        due = latest
-        redis.call('ZADD', log, 'XX', due, page[at])
-        reply[8] = reply[8] + 1
-      end
-      freed = freed + held
-      at = at + 2
     end
-    reply[caller.reply] = due + interval - now + caller.later
+
+    if status then
+      if wrote then
+        local keep = tonumber(limit[4]) or 0
+        if keep > 0 then
+          -- See keep_alive in lib/state.lua: none of the keys is new, or the log's life is none.
+          local life = interval + math.floor(interval / 10)
+          if call('PTTL', log) < math.max(keep / 2, life) then
+            local ttl = math.max(keep, life)
+            call('PEXPIRE', KEYS[1], ttl)
+            call('PEXPIRE', value_key, ttl)
+            call('PEXPIRE', log, ttl)
+          end
+        else
+          local ttl = call('PTTL', KEYS[1])
+          if ttl > 0 then
+            call('PEXPIRE', value_key, ttl)
+            call('PEXPIRE', log, ttl)
+          end
+        end
+      end
+      local reset = interval
+      -- Mostly what was just added is the newest, and its score need not be read.
+      if exact and not (added and call('ZRANGE', log, '-1', '-1')[1] == member) then
+        local newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
+        if latest and status == 0 and newest > latest then
+          newest = latest
+        end
+        reset = newest - expired
+      end
+      -- A text of ten numbers costs a third of a table of them.
+      return string.format('1 %d %d %d %d %d 0 0 %d %d', now, value, reset, rate, interval, status, wait)
+    end
   end
-  newest = newest and math.min(newest, latest)
 end
 
--- What is stored.
+-- What is not usual.
 
-if value ~= stored then
-  redis.call('SET', value_key, value, 'KEEPTTL')
-end
-keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval, changed == 1)
-
-reply[2] = value
-reply[3] = newest and newest + interval - now or 0
-return reply

@@ -1,27 +1,33 @@
--- Takes permits of several limiters, of all or of none, for one caller or several, or tells when they will be free.
+-- Takes permits of one limiter, or of several, all or none, for one caller or several, or tells when they will be free.
 --
 -- KEYS  1-5 of each limiter, one after the other, see lib/state.lua
 -- ARGV  1  now in ms since the epoch, or empty for the server's clock
 --       2  '1' when the permits left are wanted exactly, else '0'
 --       for each limiter five:
---          whose limit counts: 'redis', 'init', 'code' or 'keep', see acquire.lua
+--          whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
+--          'code' the one given, 'keep' the same but a differing stored one is left for now
 --          rate; interval, ms; type; keepAliveTime, ms; all empty with 'redis'
 --       for each caller, in the order in which they came:
 --          '1' if it waits in line, else '0'
---          for each limiter three: permits to take; the caller's own member; '1' if it is only tried out: taken if there is
---          room, and no reason to refuse if there is none
+--          for each limiter three: permits to take, 1 .. 2^32 - 1
+--          the caller's own member: 0x10, 16 bytes never used before, permits as 32 bits little-endian
+--          '1' if it is only tried out: taken if there is room, and no reason to refuse if there is none
 -- Reply 1  1; negative: an error, alone in the reply; nothing was taken then
 --       2  the time that was used, ms since the epoch
 --       for each limiter six:
 --          permits left after this call; a lower bound unless wanted exactly or refused for their lack
---          ms until all permits are free; rate and interval, ms, in force
+--          ms until all permits are free, or, unless wanted exactly, the interval if some are not
+--          rate and interval, ms, in force
 --          0 nothing, 1 the limit was created, 2 the limit was rewritten
 --          scores that were set back because they came from a wrong clock
 --       for each caller, for each limiter two:
 --          1 has room, and it was taken if all have; 0 has none; 2 never has as much
 --          ms until it has room, for those of the callers that wait before it, too; 0 if it has
 --
--- Redisson has no such operation: two tryAcquire one after the other take from the first what the second refuses.
+-- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, retry-safe, with an exact wait and bounded work; for several
+-- limiters it has no such operation: two tryAcquire take from the first what the second refuses. Each caller is granted
+-- whole or not at all. One that waits in line and does not fit closes the line to those behind it; one that does not wait
+-- takes what is left.
 
 local now = clock(ARGV[1])
 local exact = ARGV[2] == '1'
@@ -180,10 +186,11 @@ for index = 1, anything and callers or 0 do
     for place = 1, limiters do
       local book, take = books[place], ask.takes[place]
       if fits and book.value >= take.permits then
-        redis.call('ZADD', book.log, now, take.member)
-        book.value = book.value - take.permits
-        book.newest = math.max(book.newest or now, now)
-        book.added[#book.added + 1] = take.member
+        if redis.call('ZADD', book.log, 'NX', now, take.member) == 1 then
+          book.value = book.value - take.permits
+          book.newest = math.max(book.newest or now, now)
+          book.added[#book.added + 1] = take.member
+        end
       elseif take.possible then
         local needs = take.permits
         if ask.waits and not take.shadow then
@@ -253,10 +260,11 @@ for place = 1, limiters do
     if book.value ~= book.stored then
       redis.call('SET', book.value_key, book.value, 'KEEPTTL')
     end
-    keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval, book.changed == 1)
+    keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval, book.changed == 1,
+      book.stored and book.changed == 0)
   end
   reply[#reply + 1] = anything and book.value or 0
-  reply[#reply + 1] = book.newest and book.newest + book.interval - now or 0
+  reply[#reply + 1] = book.newest and (exact and book.newest + book.interval - now or book.interval) or 0
   reply[#reply + 1] = book.rate
   reply[#reply + 1] = book.interval
   reply[#reply + 1] = book.changed

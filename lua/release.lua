@@ -56,6 +56,11 @@ while readable and newest and given < wanted do
       given = given + held
       whole = whole + 1
     else
+      -- Those before it first: one of them may be what this one becomes, left of an acquire that came again.
+      if whole > 0 then
+        redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
+        whole = 0
+      end
       -- The same entry with fewer permits: its bytes but for the count.
       local rest = struct.pack('<I4', held - (wanted - given))
       -- In this order, or the log could be gone for a moment, and its TTL with it.

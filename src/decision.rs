@@ -249,6 +249,9 @@ impl LimitState {
     }
 
     /// How long until all permits are free again, if none is taken meanwhile.
+    ///
+    /// Exact where the permits left were counted, as they are by default. Otherwise the whole interval while any permit is
+    /// in use: after a grant that is the same, after a refusal it may be too long.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after

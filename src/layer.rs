@@ -216,7 +216,8 @@ impl RateLimitLayerBuilder {
 
     /// Whether the permits left are counted for requests that are let pass. Default: true.
     ///
-    /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there, and Redis has less to do.
+    /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there,
+    /// [`LimitState::reset_after`](crate::LimitState::reset_after) is the interval, and Redis has less to do.
     /// The fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
         self.remaining = remaining;

@@ -1,17 +1,17 @@
 -- Takes permits of one limiter for one caller or several, or tells when they will be free. The hot path.
 --
 -- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
--- ARGV  those of the sliding log's acquire; not used are 1, now, as windows end by the server's clock, 3, as the permits
---       left are always exact, and the callers' members, as there is no log:
---       2  whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
+-- ARGV  those of acquire_list.lua for one limiter; not used are 1, now, as windows end by the server's clock, 2, as the
+--       permits left are always exact, and the callers' members, as there is no log:
+--       3  whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
 --          'code' the one given, 'keep' the same but a differing stored one is left for now
 --       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
---       8, 9, 10, and so on in threes, for each caller in the order in which they came:
---          permits to take, 1 .. 2^32 - 1;  not used;  '1' if it waits in line, else '0'
+--       8, 9, 10, 11, and so on in fours, for each caller in the order in which they came:
+--          '1' if it waits in line, else '0';  permits to take, 1 .. 2^32 - 1;  not used;  not used
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits left after this call
---       3  ms until all permits are free; 0 if they are. One ms less is when the window ends
---       4  the server's time, ms since the epoch
+--       2  the server's time, ms since the epoch
+--       3  permits left after this call
+--       4  ms until all permits are free; 0 if they are. One ms less is when the window ends
 --       5  rate and  6  interval, ms, in force
 --       7  0 nothing, 1 the limit was created, 2 the limit was rewritten
 --       8  0: there are no scores to set back
@@ -24,7 +24,7 @@
 -- behind it; one that does not wait takes what is left. Not safe to send again: nothing tells one grant from another.
 
 local now = clock('')
-local source = ARGV[2]
+local source = ARGV[3]
 
 -- The limit in force.
 
@@ -53,12 +53,12 @@ if source == 'code' and (limit[1] ~= ARGV[4] or limit[2] ~= ARGV[5]) then
 end
 
 local possible = changed > 0
-for i = 8, #ARGV, 3 do
-  possible = possible or tonumber(ARGV[i]) <= rate
+for i = 8, #ARGV, 4 do
+  possible = possible or tonumber(ARGV[i + 1]) <= rate
 end
-local reply = { 1, 0, 0, now, rate, interval, changed, 0 }
+local reply = { 1, now, 0, 0, rate, interval, changed, 0 }
 if not possible then
-  for _ = 8, #ARGV, 3 do
+  for _ = 8, #ARGV, 4 do
     reply[#reply + 1] = ABOVE_RATE
     reply[#reply + 1] = 0
   end
@@ -81,8 +81,8 @@ local value = stored and math.min(stored + raised, rate) or rate
 local closed, in_line = false, 0
 -- Of each caller that is refused: its place in the reply, and the windows after the next one that it waits for.
 local refused = {}
-for i = 8, #ARGV, 3 do
-  local permits, waits = tonumber(ARGV[i]), ARGV[i + 2] == '1'
+for i = 8, #ARGV, 4 do
+  local waits, permits = ARGV[i] == '1', tonumber(ARGV[i + 1])
   local status = REFUSED
   if value >= permits and not (closed and waits) then
     status = GRANTED
@@ -117,6 +117,6 @@ left = keep_limit(value_key, left, tonumber(limit[4]) or 0, interval, changed ==
 for _, caller in ipairs(refused) do
   reply[caller.reply] = left + 1 + caller.later
 end
-reply[2] = value
-reply[3] = value < rate and left + 1 or 0
+reply[3] = value
+reply[4] = value < rate and left + 1 or 0
 return reply

@@ -140,12 +140,14 @@ end
 -- With a keepAliveTime the TTL covers at least every entry's life, and is renewed when less than half of it is left.
 -- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does; but a limit
 -- `written` just now has none, and takes it off what is left of an earlier one: grants must not vanish while they count.
-local function keep_alive(hash, value_key, log, keep_alive_time, interval, written)
+-- Where value and log are `together`, neither of them new, they were given their lives together, and a look at the log's
+-- is enough: it alone must outlast what it holds. What another program did to the others' lasts until the next renewal.
+local function keep_alive(hash, value_key, log, keep_alive_time, interval, written, together)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
     local enough = math.max(keep_alive_time / 2, life)
-    if redis.call('PTTL', hash) < enough or redis.call('PTTL', value_key) < enough
-      or redis.call('PTTL', log) < enough then
+    if redis.call('PTTL', log) < enough or not together
+      and (redis.call('PTTL', hash) < enough or redis.call('PTTL', value_key) < enough) then
       local ttl = math.max(keep_alive_time, life)
       redis.call('PEXPIRE', hash, ttl)
       redis.call('PEXPIRE', value_key, ttl)

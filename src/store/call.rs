@@ -48,8 +48,8 @@ pub(crate) trait Counts {
     fn note(&mut self, take: &Take, now: i64);
 
     /// Stores the permits left, and tells when there is room for those that were refused: in the order of `needs`, which do
-    /// not fall. `own_clock` says whether all entries are scored by this clock.
-    fn end(&mut self, value: i64, needs: &[Needs], own_clock: bool, now: i64) -> End;
+    /// not fall.
+    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: i64) -> End;
 }
 
 /// What must be free for a caller.
@@ -68,7 +68,7 @@ pub(crate) struct Needs {
 pub(crate) struct End {
     /// Milliseconds until there is room, for each of the needs.
     pub(crate) waits: List<i64>,
-    /// Milliseconds until all permits are free.
+    /// Milliseconds until all permits are free; the interval where some are not, unless that is wanted exactly.
     pub(crate) reset: i64,
     /// Scores that were set back.
     pub(crate) repaired: i64,
@@ -305,8 +305,7 @@ impl<'a> Book<'a> {
     /// `answers` are those of all limiters; this one's is the one at `place` of each caller.
     fn close(&mut self, now: i64, place: usize, limiters: usize, answers: &mut [Answer]) {
         self.refused.sort_unstable();
-        let own_clock = self.ask.own_clock;
-        let end = self.limiter.end(self.value, &self.refused, own_clock, now);
+        let end = self.limiter.end(self.value, &self.refused, &self.ask, now);
         for (needs, wait) in self.refused.iter().zip(end.waits.iter()) {
             answers[needs.answer].wait = *wait;
         }

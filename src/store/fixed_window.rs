@@ -5,7 +5,7 @@
 
 use super::{
     Changed,
-    call::{Counts, End, Needs, Take},
+    call::{Ask, Counts, End, Needs, Take},
 };
 use crate::{decision::PermitId, error::ErrorKind, limit::StoredLimit};
 
@@ -60,7 +60,7 @@ impl Counts for Limiter {
 
     fn note(&mut self, _take: &Take, _now: i64) {}
 
-    fn end(&mut self, value: i64, needs: &[Needs], _own_clock: bool, now: i64) -> End {
+    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: i64) -> End {
         let (rate, interval) = self
             .limit
             .map_or((0, 0), |limit| (limit.rate, limit.interval));

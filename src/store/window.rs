@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::{
     Changed,
-    call::{Counts, End, Needs, Take},
+    call::{Ask, Counts, End, Needs, Take},
 };
 use crate::{decision::PermitId, error::ErrorKind, limit::StoredLimit, list::List};
 
@@ -79,13 +79,13 @@ impl Counts for Limiter {
         });
     }
 
-    fn end(&mut self, value: i64, needs: &[Needs], own_clock: bool, now: i64) -> End {
+    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: i64) -> End {
         self.value = Some(value);
         let interval = self.limit.map_or(0, |limit| limit.interval);
         let mut newest = self.log.newest();
         let (mut waits, mut repaired) = (List::EMPTY, 0);
         if !needs.is_empty() {
-            let latest = if own_clock {
+            let latest = if ask.own_clock {
                 now + ahead_of(interval)
             } else {
                 i64::MAX
@@ -101,7 +101,11 @@ impl Counts for Limiter {
         }
         End {
             waits,
-            reset: newest.map_or(0, |newest| newest + interval - now),
+            reset: match newest {
+                Some(newest) if ask.exact => newest + interval - now,
+                Some(_) => interval,
+                None => 0,
+            },
             repaired,
         }
     }

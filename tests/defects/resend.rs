@@ -24,6 +24,17 @@ async fn take_and_tell(world: &World, permits: u32) -> Vec<Vec<u8>> {
 /// The outcome for the caller: the first of a pair behind the eight numbers of the reply.
 fn outcome(reply: &Reply) -> i64 {
     match reply {
+        Reply::Bulk(text) => {
+            let text = String::from_utf8_lossy(text);
+            let numbers: Vec<i64> = text
+                .split(' ')
+                .map(|number| number.parse().unwrap())
+                .collect();
+            match *numbers {
+                [1, .., status, _] => status,
+                _ => panic!("not a decision: {text}"),
+            }
+        }
         Reply::Array(numbers) => match numbers.as_slice() {
             [Reply::Int(1), .., Reply::Int(status), Reply::Int(_)] => *status,
             other => panic!("not a decision: {other:?}"),

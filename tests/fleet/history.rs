@@ -26,8 +26,8 @@ impl History {
         for seen in seen {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
-                // EVALSHA, hash, 5, five keys, time, whose, exactly, four of the limit, permits, member, waits: see
-                // lua/acquire.lua. One caller in each call.
+                // EVALSHA, hash, 5, five keys, time, exactly, whose, four of the limit, waits, permits, member, shadow: see
+                // lua/acquire.lua.
                 (
                     false,
                     [
@@ -40,6 +40,7 @@ impl History {
                         _,
                         _,
                         "",
+                        _,
                         _,
                         _,
                         _,

@@ -321,8 +321,8 @@ fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, source, exact, four fields of a
-/// limit, and for each caller permits, member, waits.
+/// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, exact, source, four fields of a
+/// limit, and for each caller waits, permits, member, shadow.
 fn call(seen: &Seen) -> Call {
     let rest = &seen.arguments[8..];
     let java = rest.len() == 3;
@@ -331,8 +331,8 @@ fn call(seen: &Seen) -> Call {
         let member = [&[16], &rest[2][..], &(permits as u32).to_le_bytes()].concat();
         (number(&rest[1]), vec![(permits, Some(member))])
     } else {
-        let callers = rest[7..].chunks(3);
-        let asks = callers.map(|caller| (number(&caller[0]).unwrap(), Some(caller[1].clone())));
+        let callers = rest[7..].chunks(4);
+        let asks = callers.map(|caller| (number(&caller[1]).unwrap(), Some(caller[2].clone())));
         (number(&rest[0]), asks.collect())
     };
     Call {

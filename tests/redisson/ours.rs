@@ -159,8 +159,9 @@ impl State {
     pub fn our_call(&mut self, client: &str, now: i64, asks: &[Ask]) -> Vec<bool> {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();
+        let together = self.pair(client).value.is_some();
         let granted = self.pair(client).take(&limit, now, asks, &mut marks).0;
-        self.our_keep_alive(client, &mut marks);
+        self.our_keep_alive(client, together, &mut marks);
         granted
     }
 
@@ -180,6 +181,7 @@ impl State {
         }
         let now = caller.now;
         let pair = self.pair(&caller.client);
+        let together = pair.value.is_some();
         let (granted, value) = pair.take(&limit, now, &[(permits, caller.member.clone())], marks);
         let (reply, wait) = if granted[0] {
             (Reply::Granted, None)
@@ -202,7 +204,7 @@ impl State {
         let reset = pair
             .newest()
             .map_or(0, |newest| newest + limit.interval - now);
-        self.our_keep_alive(&caller.client, marks);
+        self.our_keep_alive(&caller.client, together, marks);
         Outcome {
             reply,
             // Waits and times in the past are told as none.
@@ -229,7 +231,7 @@ impl State {
             pair.keep(value, marks);
         }
         marks.insert(Deviation::ReadKeepsAlive);
-        self.our_keep_alive(&caller.client, marks);
+        self.our_keep_alive(&caller.client, false, marks);
         if value < 0 {
             marks.insert(Deviation::ReadAtLeastZero);
         }
@@ -356,7 +358,7 @@ impl State {
             value + given
         };
         pair.keep(value, marks);
-        self.our_keep_alive(&caller.client, marks);
+        self.our_keep_alive(&caller.client, false, marks);
         Reply::Number(given)
     }
 
@@ -386,7 +388,7 @@ impl State {
             pair.agree(&limit, caller.now, marks)
         };
         pair.keep(value, marks);
-        self.our_keep_alive(&caller.client, marks);
+        self.our_keep_alive(&caller.client, false, marks);
         Reply::Done
     }
 
@@ -395,7 +397,7 @@ impl State {
         let Some(limit) = &mut self.limit else { return };
         if limit.keep_alive.unwrap_or(0) > 0 {
             marks.insert(Deviation::SetRateKeepsAlive);
-            self.our_keep_alive(client, marks);
+            self.our_keep_alive(client, false, marks);
         } else {
             marks.insert(Deviation::SetRatePersists);
             limit.ttl = None;
@@ -404,7 +406,8 @@ impl State {
         }
     }
 
-    fn our_keep_alive(&mut self, client: &str, marks: &mut Marks) {
+    /// Where value and log are `together`, as neither was missing, the log's life stands for all.
+    fn our_keep_alive(&mut self, client: &str, together: bool, marks: &mut Marks) {
         self.tidy();
         let Some(limit) = self.limit.clone() else {
             return;
@@ -416,9 +419,9 @@ impl State {
             let enough = (field / 2).max(life);
             let short =
                 |exists: bool, ttl: Option<i64>| !exists || ttl.is_none_or(|ttl| ttl < enough);
-            if short(true, limit.ttl)
-                || short(pair.value.is_some(), pair.value_ttl)
-                || short(!pair.log.is_empty(), pair.log_ttl)
+            if short(!pair.log.is_empty(), pair.log_ttl)
+                || !together
+                    && (short(true, limit.ttl) || short(pair.value.is_some(), pair.value_ttl))
             {
                 Some(field.max(life))
             } else {

@@ -191,9 +191,16 @@ fn failed(error: &Error) -> Outcome {
 
 /// The reply of our acquire script to one caller.
 pub fn raw_outcome(reply: Result<Value, RedisError>) -> Outcome {
-    let numbers: Vec<i64> = match reply.map(redis::from_redis_value) {
-        Ok(Ok(numbers)) => numbers,
-        other => return Reply::Other(format!("{other:?}")).into(),
+    let numbers: Option<Vec<i64>> = match &reply {
+        // What is usual is answered with one text.
+        Ok(Value::BulkString(text)) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
+        Ok(array) => redis::from_redis_value(array.clone()).ok(),
+        Err(_) => None,
+    };
+    let Some(numbers) = numbers else {
+        return Reply::Other(format!("{reply:?}")).into();
     };
     let outcome = |reply, wait, left: i64, reset: i64| Outcome {
         reply,
@@ -203,8 +210,8 @@ pub fn raw_outcome(reply: Result<Value, RedisError>) -> Outcome {
     };
     match *numbers {
         [-1] => Reply::NotInitialized.into(),
-        [1, left, reset, _, _, _, _, _, 1, _] => outcome(Reply::Granted, None, left, reset),
-        [1, left, reset, _, _, _, _, _, 0, wait] => {
+        [1, _, left, reset, _, _, _, _, 1, _] => outcome(Reply::Granted, None, left, reset),
+        [1, _, left, reset, _, _, _, _, 0, wait] => {
             outcome(Reply::Denied, Some(wait.max(0)), left, reset)
         }
         [1, .., 2, _] => Reply::NeverGranted.into(),

@@ -7,12 +7,24 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use super::connection::{Connection, Failed};
 use crate::limit::Algorithm;
 
-/// Joins the shared pieces and one operation at compile time.
-macro_rules! script {
+macro_rules! text {
     ($file:literal) => {
-        Script::new(concat!(
+        concat!(
             include_str!("../../../lua/lib/state.lua"),
             include_str!(concat!("../../../lua/", $file))
+        )
+    };
+}
+
+/// Joins the shared pieces and one operation at compile time; before them, what may do without.
+macro_rules! script {
+    ($file:literal) => {
+        Script::new(text!($file))
+    };
+    ($first:literal, $file:literal) => {
+        Script::new(concat!(
+            include_str!(concat!("../../../lua/", $first)),
+            text!($file)
         ))
     };
 }
@@ -28,7 +40,8 @@ macro_rules! fixed_window {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| script!("acquire.lua"));
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| script!("acquire.lua", "acquire_list.lua"));
 pub(crate) static ACQUIRE_LIST: LazyLock<Script> = LazyLock::new(|| script!("acquire_list.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
@@ -173,6 +186,12 @@ impl Arguments {
             keys: keys.into(),
             argv,
         }
+    }
+
+    /// The same for other keys.
+    #[cfg(test)]
+    pub(crate) fn on(self, keys: impl Into<Vec<String>>) -> Self {
+        Self::new(keys, self.argv)
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {

@@ -165,51 +165,28 @@ impl Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<Vec<Decision>, Error> {
-        if first.rest.is_empty() {
-            self.acquire_one(first, run).await
-        } else {
-            self.acquire_list(first, run).await
-        }
-    }
-
-    /// For callers of one limiter.
-    async fn acquire_one(&self, first: &Acquire, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let callers = run
-            .iter()
-            .map(|acquire| (&acquire.first, acquire.patience.is_some()));
-        let arguments = wire::acquire(
-            &first.first,
-            callers,
-            self.client_id()?,
-            self.now(),
-            self.rewrites(&first.first),
-            first.remaining,
-        );
         let algorithm = first.first.name.algorithm();
+        let limiters = 1 + first.rest.len();
         let script = match algorithm {
-            Algorithm::SlidingLog => &*ACQUIRE,
+            Algorithm::SlidingLog if limiters == 1 && is_lone(run) => &*ACQUIRE,
+            Algorithm::SlidingLog => &*ACQUIRE_LIST,
             Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
         };
-        let reply = self.call_for(script, algorithm, &arguments, run).await?;
-        let answers = wire::answers(&reply, run.len())?;
-        Ok(self.decisions(run, &answers))
-    }
-
-    /// For callers of several limiters, all of them logs in one slot.
-    async fn acquire_list(&self, first: &Acquire, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let limiters: Vec<_> = first
+        let charges: List<_> = first
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
-        let (client_id, now) = (self.client_id()?, self.now());
-        let arguments = wire::acquire_list(&limiters, callers, client_id, now, first.remaining);
-        let reply = self
-            .call_for(&ACQUIRE_LIST, Algorithm::SlidingLog, &arguments, run)
-            .await?;
-        let answers = wire::list_answers(&reply, limiters.len(), run.len())?;
+        let ask = wire::Ask {
+            client_id: self.client_id()?,
+            now: self.now(),
+            exact: first.remaining,
+        };
+        let arguments = wire::acquire(charges.iter().copied(), callers, ask);
+        let reply = self.call_for(script, algorithm, &arguments, run).await?;
+        let answers = wire::answers(&reply, limiters, run.len())?;
         Ok(self.decisions(run, &answers))
     }
 
@@ -326,6 +303,11 @@ impl Server {
             );
         }
     }
+}
+
+/// Whether there is one caller, which takes what it asks for if there is room: then whether it waits does not matter.
+fn is_lone(run: &[Acquire]) -> bool {
+    matches!(run, [acquire] if !acquire.first.shadow)
 }
 
 impl fmt::Debug for Server {

@@ -76,46 +76,36 @@ pub(crate) fn time(now: Option<Millis>) -> Vec<u8> {
     now.map_or_else(Vec::new, |now| now.to_string().into_bytes())
 }
 
-/// The call for a run of charges on one limiter. Each goes with whether it waits in line.
-pub(crate) fn acquire<'a>(
-    first: &Charge,
-    run: impl ExactSizeIterator<Item = (&'a Charge, bool)>,
-    client_id: &str,
-    now: Option<Millis>,
-    rewrite: bool,
-    exact: bool,
-) -> Arguments {
-    let (source, limit) = limit_source(first.limit, rewrite);
-    let mut argv = Vec::with_capacity(7 + 3 * run.len());
-    argv.push(time(now));
-    argv.push(source);
-    argv.push(flag_byte(exact));
-    argv.extend(limit);
-    for (charge, waits) in run {
-        argv.push(charge.permits.to_string().into_bytes());
-        argv.push(member(charge.id, charge.permits).to_vec());
-        argv.push(flag_byte(waits));
-    }
-    Arguments::new(keys(&first.name, client_id), argv)
+/// What a call says beside whom it is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) client_id: &'a str,
+    /// The caller's time, or none for the server's
+    pub(crate) now: Option<Millis>,
+    /// Whether the permits left are wanted exactly
+    pub(crate) exact: bool,
 }
 
-/// The call for callers of several limiters. `first` is the first caller's list, and each limiter goes with whether a
-/// differing limit is rewritten; the callers are lists of the same limiters.
-pub(crate) fn acquire_list<'a, L>(
-    first: &[(&Charge, bool)],
-    callers: impl Iterator<Item = (L, bool)>,
-    client_id: &str,
-    now: Option<Millis>,
-    exact: bool,
+/// The call for callers of one limiter or of several: `acquire_list.lua`, and `acquire.lua` for a lone caller of one.
+///
+/// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
+/// charges on the same limiters, goes with whether it waits in line.
+pub(crate) fn acquire<'a, L>(
+    limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)>,
+    callers: impl ExactSizeIterator<Item = (L, bool)>,
+    ask: Ask<'_>,
 ) -> Arguments
 where
     L: Iterator<Item = &'a Charge>,
 {
-    let mut all_keys = Vec::with_capacity(5 * first.len());
-    let mut argv = vec![time(now), flag_byte(exact)];
-    for (charge, rewrite) in first {
-        all_keys.extend(keys(&charge.name, client_id));
-        let (source, limit) = limit_source(charge.limit, *rewrite);
+    let (width, height) = (limiters.len(), callers.len());
+    let mut all_keys = Vec::with_capacity(5 * width);
+    let mut argv = Vec::with_capacity(2 + 5 * width + height * (1 + 3 * width));
+    argv.push(time(ask.now));
+    argv.push(flag_byte(ask.exact));
+    for (charge, rewrite) in limiters {
+        all_keys.extend(keys(&charge.name, ask.client_id));
+        let (source, limit) = limit_source(charge.limit, rewrite);
         argv.push(source);
         argv.extend(limit);
     }
@@ -171,48 +161,9 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Reads the reply of an acquire, whatever the algorithm: an answer for each of the callers.
-pub(crate) fn answers(reply: &Value, callers: usize) -> Result<List<Answer>, Error> {
-    let numbers = numbers(reply)?;
-    let &[
-        1,
-        remaining,
-        reset,
-        now,
-        rate,
-        interval,
-        changed,
-        repaired,
-        ref outcomes @ ..,
-    ] = &*numbers
-    else {
-        return Err(unreadable());
-    };
-    let (outcomes, []) = outcomes.as_chunks::<2>() else {
-        return Err(unreadable());
-    };
-    if outcomes.len() != callers {
-        return Err(unreadable());
-    }
-    let mut answers = List::EMPTY;
-    for &[status, wait] in outcomes {
-        answers.push(Answer {
-            verdict: verdict(status)?,
-            remaining,
-            wait,
-            reset,
-            now,
-            rate,
-            interval,
-            changed: change(changed),
-            repaired,
-        });
-    }
-    Ok(answers)
-}
-
-/// Reads the reply of `acquire_list.lua`: an answer for each caller and limiter, those of the first caller first.
-pub(crate) fn list_answers(
+/// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter, those of the first caller
+/// first.
+pub(crate) fn answers(
     reply: &Value,
     limiters: usize,
     callers: usize,
@@ -339,16 +290,20 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
 
 /// The error that a negative first number stands for, or the numbers.
 fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
-    let Value::Array(items) = reply else {
-        return Err(unreadable());
+    let numbers: Option<Vec<i64>> = match reply {
+        Value::Array(items) => items
+            .iter()
+            .map(|item| match item {
+                Value::Int(number) => Some(*number),
+                _ => None,
+            })
+            .collect(),
+        Value::BulkString(text) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
+        _ => None,
     };
-    let numbers: Vec<i64> = items
-        .iter()
-        .map(|item| match item {
-            Value::Int(number) => Ok(*number),
-            _ => Err(unreadable()),
-        })
-        .collect::<Result<_, _>>()?;
+    let numbers = numbers.ok_or_else(unreadable)?;
     match numbers.first().copied().and_then(script_error) {
         Some(error) => Err(error),
         None => Ok(numbers),
@@ -443,9 +398,14 @@ mod tests {
             Value::Array(vec![Value::Int(1); 9]),
             Value::Array(vec![Value::Int(1); 12]),
             Value::Array(vec![Value::Nil; 9]),
+            Value::BulkString(b"".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 many".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 \xff".to_vec()),
+            Value::SimpleString("1 7 0 1000 5 1000 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
-                answers(&reply, 1).unwrap_err().kind(),
+                answers(&reply, 1, 1).unwrap_err().kind(),
                 ErrorKind::Unavailable,
                 "{reply:?}"
             );
@@ -457,7 +417,7 @@ mod tests {
             (-4, ErrorKind::ForeignState),
         ] {
             let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(answers(&reply, 1).unwrap_err().kind(), kind);
+            assert_eq!(answers(&reply, 1, 1).unwrap_err().kind(), kind);
         }
     }
 }

@@ -4,11 +4,11 @@ use redis::Value;
 
 use super::{
     super::{
-        script::{ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, Script},
+        script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, GIVE_BACK, Script},
         wire,
     },
     members::Generation,
-    pair::{Clock, How, Pair, START, Sent},
+    pair::{Clock, How, Lone, Pair, START, Sent},
 };
 use crate::{
     error::ErrorKind,
@@ -167,8 +167,13 @@ fn every_generation_is_counted() {
 
 #[test]
 fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
-    for (clock, repaired) in [(Clock::Server, 2), (Clock::Given(START), 0)] {
-        let mut pair = Pair::new(RateType::Overall, clock);
+    let cases = [
+        (Clock::Server, Lone::Own, 2),
+        (Clock::Server, Lone::Run, 2),
+        (Clock::Given(START), Lone::Own, 0),
+    ];
+    for (clock, lone, repaired) in cases {
+        let mut pair = Pair::new(RateType::Overall, clock).through(lone);
         let limit = pair.limit(5, 60_000);
         pair.try_set_rate(limit);
         let now = pair.now();
@@ -215,6 +220,18 @@ fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
     assert_eq!(pair.send(sent, lower).unwrap().verdict, Verdict::Granted);
     let lower = code(&pair, 3, 1000);
     assert_eq!(pair.send(other, lower).unwrap().verdict, Verdict::AboveRate);
+}
+
+// Found by random histories: what the second entry became was removed as the first.
+#[test]
+fn two_entries_of_one_acquire_shrink_one_after_the_other() {
+    let mut pair = with_limit(10, 1000);
+    pair.acquire(3, STORED).unwrap();
+    let sent = pair.sent[0];
+    pair.release(1);
+    pair.send(sent, STORED).unwrap();
+    pair.release(3);
+    assert_eq!(pair.available(), Ok(8));
 }
 
 #[test]
@@ -320,13 +337,14 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
             id: pair.new_id(),
             permits: 1,
         };
-        let arguments = pair.acquire_arguments(sent, how);
-        let error = pair.call(&ACQUIRE, &arguments).unwrap_err();
-        assert_eq!(
-            wire::failure(error).kind(),
-            ErrorKind::ForeignState,
-            "{key}"
-        );
+        for (script, arguments) in lone_calls(&pair, sent, how) {
+            let error = pair.call(script, &arguments).unwrap_err();
+            assert_eq!(
+                wire::failure(error).kind(),
+                ErrorKind::ForeignState,
+                "{key}"
+            );
+        }
         for other in (0..5).filter(|other| *other != place) {
             let key = pair.keys[other].clone();
             assert_eq!(pair.ask::<i64>(&["EXISTS", &key]), 0, "{key}");
@@ -344,14 +362,49 @@ fn a_value_that_is_no_number_is_counted_anew() {
     assert_eq!(pair.acquire(4, STORED).unwrap().remaining, 3);
 }
 
+#[test]
+fn a_number_that_is_spelled_otherwise_is_one() {
+    for (field, text) in [("rate", "5.0"), ("interval", "1e3")] {
+        let mut pair = with_limit(5, 1000);
+        pair.acquire(1, STORED).unwrap();
+        let (hash, value) = (pair.keys[0].clone(), pair.value_key());
+        pair.command(&["HSET", &hash, field, text]);
+        // INCRBY refuses it.
+        pair.command(&["SET", &value, "4.0"]);
+        let sent = Sent {
+            id: pair.new_id(),
+            permits: 1,
+        };
+        let how = How {
+            exact: false,
+            ..STORED
+        };
+        let arguments = pair.acquire_arguments(sent, how);
+        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let answer = wire::answers(&reply, 1, 1).unwrap()[0];
+        assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
+        assert_eq!((answer.rate, answer.interval), (5, 1000));
+        assert_eq!(pair.ask::<String>(&["GET", &value]), "3");
+    }
+}
+
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = Sent {
         id: pair.new_id(),
         permits: 1,
     };
-    let arguments = pair.acquire_arguments(sent, how);
-    changes_nothing(pair, &ACQUIRE, &arguments);
+    for (script, arguments) in lone_calls(pair, sent, how) {
+        changes_nothing(pair, script, &arguments);
+    }
+}
+
+/// The same call for one caller, and for a run of one.
+fn lone_calls(pair: &Pair, sent: Sent, how: How) -> [(&'static Script, Arguments); 2] {
+    [
+        (&ACQUIRE, pair.acquire_arguments(sent, how)),
+        (&ACQUIRE_LIST, pair.run_arguments(&[(sent, false)], how)),
+    ]
 }
 
 /// The same for the count of free permits.

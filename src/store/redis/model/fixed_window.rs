@@ -27,6 +27,11 @@ use crate::{
 };
 
 const CLIENT: &str = "7d9";
+const ASK: wire::Ask<'_> = wire::Ask {
+    client_id: CLIENT,
+    now: None,
+    exact: false,
+};
 /// What a busy machine may lose between two commands, in ms.
 const TOLERANCE: i64 = 2_000;
 /// Windows that have no more left than this count as over, so that none ends by itself.
@@ -285,10 +290,12 @@ impl Pair {
                 (charge, *waits)
             })
             .collect();
-        let run = charges.iter().map(|(charge, waits)| (charge, *waits));
-        let arguments = wire::acquire(&charges[0].0, run, CLIENT, None, rewrite, false);
+        let limiters = charges[..1].iter().map(|(charge, _)| (charge, rewrite));
+        let run = charges.iter();
+        let run = run.map(|(charge, waits)| (std::iter::once(charge), *waits));
+        let arguments = wire::acquire(limiters, run, ASK);
         let reply = self.send(&fixed_window::ACQUIRE, &arguments);
-        let replied = wire::answers(&reply, callers.len())
+        let replied = wire::answers(&reply, 1, callers.len())
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
         let now = replied.as_ref().map_or(0, |answers| answers[0].now);
@@ -540,10 +547,10 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     };
     let mut exact = 0;
     for _ in 0..100 {
-        let run = std::iter::once((&charge, false));
-        let arguments = wire::acquire(&charge, run, CLIENT, None, false, false);
+        let run = std::iter::once((std::iter::once(&charge), false));
+        let arguments = wire::acquire(std::iter::once((&charge, false)), run, ASK);
         let reply = pair.send(&fixed_window::ACQUIRE, &arguments);
-        let answer = wire::answers(&reply, 1).unwrap()[0];
+        let answer = wire::answers(&reply, 1, 1).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now + answer.wait == end + 1);
     }

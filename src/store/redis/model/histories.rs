@@ -4,7 +4,7 @@ use proptest::{prelude::*, sample::Index};
 
 use super::{
     members::Generation,
-    pair::{Clock, How, Pair, START, Sent},
+    pair::{Clock, How, Lone, Pair, START, Sent},
 };
 use crate::limit::{Limit, LimitSource, RateType};
 
@@ -264,8 +264,8 @@ pub(super) fn take(pair: &mut Pair, step: Step) {
     }
 }
 
-fn live(rate_type: RateType, clock: Clock, steps: Vec<Step>) {
-    let mut pair = Pair::new(rate_type, clock);
+fn live(rate_type: RateType, clock: Clock, lone: Lone, steps: Vec<Step>) {
+    let mut pair = Pair::new(rate_type, clock).through(lone);
     for step in steps {
         take(&mut pair, step);
     }
@@ -273,7 +273,8 @@ fn live(rate_type: RateType, clock: Clock, steps: Vec<Step>) {
 
 pub(super) fn config() -> ProptestConfig {
     ProptestConfig {
-        cases: 400,
+        // PROPTEST_CASES asks for more.
+        cases: ProptestConfig::default().cases.max(400),
         // A sequence that failed becomes a test of its own in `edges.rs`.
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -292,7 +293,7 @@ proptest! {
         rate_type in rate_type(),
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        live(rate_type, Clock::Given(START), steps);
+        live(rate_type, Clock::Given(START), Lone::Own, steps);
     }
 
     #[test]
@@ -300,6 +301,7 @@ proptest! {
         rate_type in rate_type(),
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        live(rate_type, Clock::Server, steps);
+        live(rate_type, Clock::Server, Lone::Own, steps.clone());
+        live(rate_type, Clock::Server, Lone::Run, steps);
     }
 }

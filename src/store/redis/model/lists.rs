@@ -5,10 +5,9 @@ use proptest::{prelude::*, sample::Index};
 use super::{
     super::{script::ACQUIRE_LIST, wire},
     histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
-    pair::{CLIENT, Clock, Pair, START, Sent},
+    pair::{Clock, Pair, START, Sent},
 };
 use crate::{
-    clock::Millis,
     limit::RateType,
     list::List,
     store::{
@@ -165,20 +164,13 @@ impl Stage {
             })
             .collect();
         let clock = self.pairs[0].clock;
-        let given: Option<Millis> = match clock {
-            Clock::Given(now) => Some(now.cast_unsigned()),
-            Clock::Server => None,
-        };
-        let limiters: Vec<_> = charges[0]
-            .iter()
-            .zip(&hows)
-            .map(|(charge, how)| (charge, how.rewrite))
-            .collect();
+        let limiters = charges[0].iter().zip(&hows);
+        let limiters = limiters.map(|(charge, how)| (charge, how.rewrite));
         let callers = charges.iter().zip(&list.callers);
         let callers = callers.map(|(charges, (waits, _))| (charges.iter(), *waits));
-        let arguments = wire::acquire_list(&limiters, callers, CLIENT, given, list.exact);
+        let arguments = wire::acquire(limiters, callers, self.pairs[0].asks(list.exact));
         let reply = self.pairs[0].call(&ACQUIRE_LIST, &arguments).unwrap();
-        let replied = wire::list_answers(&reply, list.which.len(), list.callers.len());
+        let replied = wire::answers(&reply, list.which.len(), list.callers.len());
         let replied = replied
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());

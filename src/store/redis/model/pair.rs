@@ -5,8 +5,8 @@ use redis::{Connection, RedisError, Value};
 use super::{
     super::{
         script::{
-            ACQUIRE, AVAILABLE, Arguments, GIVE_BACK, RELEASE, REPAIR, SET_RATE, Script,
-            TRY_SET_RATE, is_unknown_script,
+            ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, GIVE_BACK, RELEASE, REPAIR, SET_RATE,
+            Script, TRY_SET_RATE, is_unknown_script,
         },
         wire,
     },
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-pub(super) const CLIENT: &str = "7d9";
+const CLIENT: &str = "7d9";
 /// Where the given clock begins: a number of milliseconds as long as today's.
 pub(super) const START: i64 = 1_704_153_600_000;
 
@@ -38,8 +38,18 @@ pub(super) struct Pair {
     rate_type: RateType,
     pub(super) model: Limiter,
     pub(super) clock: Clock,
+    lone: Lone,
     ids: u64,
     pub(super) sent: Vec<Sent>,
+}
+
+/// Which script decides for a lone caller. By a given clock the other one always does so, too, on a copy of the keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Lone {
+    /// `acquire.lua`
+    Own,
+    /// `acquire_list.lua`
+    Run,
 }
 
 /// Which branch of the scripts is tested.
@@ -88,6 +98,7 @@ impl Pair {
             rate_type,
             model: Limiter::default(),
             clock,
+            lone: Lone::Own,
             ids: 0,
             sent: Vec::new(),
         }
@@ -99,6 +110,10 @@ impl Pair {
             RateType::Overall => limit,
             RateType::PerClient => limit.per_client(),
         }
+    }
+
+    pub(super) fn through(self, lone: Lone) -> Self {
+        Self { lone, ..self }
     }
 
     /// The time by the clock under test.
@@ -146,8 +161,34 @@ impl Pair {
     }
 
     pub(super) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        self.send_run(&[(sent, false)], how)
-            .map(|answers| answers[0])
+        let run = [(sent, false)];
+        let calls = [
+            (&*ACQUIRE, self.acquire_arguments(sent, how)),
+            (&*ACQUIRE_LIST, self.run_arguments(&run, how)),
+        ];
+        let [(script, arguments), (other, others)] = match self.lone {
+            Lone::Own => calls,
+            Lone::Run => {
+                let [own, run] = calls;
+                [run, own]
+            }
+        };
+        let copy = matches!(self.clock, Clock::Given(_)).then(|| {
+            let copies = self.copies();
+            let reply = self.call(other, &others.on(copies.clone())).unwrap();
+            (copies, reply)
+        });
+        let reply = self.call(script, &arguments).unwrap();
+        if let Some((copies, replied)) = copy {
+            let [one, run] = [&reply, &replied].map(|reply| {
+                let answers = wire::answers(reply, 1, 1).map_err(|error| error.kind());
+                answers.map(|answers| answers.to_vec())
+            });
+            assert_eq!(one, run, "one caller, and a run of one");
+            let (own, others) = (self.raw(), self.raw_of(&copies));
+            assert_eq!(own, others, "keys after one caller, and after a run of one");
+        }
+        self.replied(&reply, &run, how).map(|answers| answers[0])
     }
 
     /// Sends a call of several callers; each with whether it waits in line.
@@ -157,8 +198,18 @@ impl Pair {
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
         let arguments = self.run_arguments(run, how);
-        let reply = self.call(&ACQUIRE, &arguments).unwrap();
-        let replied = wire::answers(&reply, run.len()).map_err(|error| error.kind());
+        let reply = self.call(&ACQUIRE_LIST, &arguments).unwrap();
+        self.replied(&reply, run, how)
+    }
+
+    /// Has the model answer the same, and compares.
+    fn replied(
+        &mut self,
+        reply: &Value,
+        run: &[(Sent, bool)],
+        how: How,
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let replied = wire::answers(reply, 1, run.len()).map_err(|error| error.kind());
         let now = match (self.clock, &replied) {
             (Clock::Given(now), _) => now,
             (Clock::Server, Ok(answers)) => answers[0].now,
@@ -369,27 +420,38 @@ impl Pair {
         self.run_arguments(&[(sent, false)], how)
     }
 
-    fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
+    pub(super) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
         let charges: Vec<_> = run
             .iter()
-            .map(|(sent, waits)| {
-                let charge = Charge {
-                    name: self.name.clone(),
-                    rule: RuleTag::new("model", false),
-                    limit: how.limit,
-                    permits: sent.permits,
-                    id: sent.id,
-                    shadow: false,
-                };
-                (charge, *waits)
-            })
+            .map(|(sent, waits)| (self.charge(*sent, how), *waits))
             .collect();
-        let given: Option<Millis> = match self.clock {
-            Clock::Given(now) => Some(now.cast_unsigned()),
-            Clock::Server => None,
-        };
-        let run = charges.iter().map(|(charge, waits)| (charge, *waits));
-        wire::acquire(&charges[0].0, run, CLIENT, given, how.rewrite, how.exact)
+        let limiters = charges[..1].iter();
+        let limiters = limiters.map(|(charge, _)| (charge, how.rewrite));
+        let callers = charges.iter();
+        let callers = callers.map(|(charge, waits)| (std::iter::once(charge), *waits));
+        wire::acquire(limiters, callers, self.asks(how.exact))
+    }
+
+    fn charge(&self, sent: Sent, how: How) -> Charge {
+        Charge {
+            name: self.name.clone(),
+            rule: RuleTag::new("model", false),
+            limit: how.limit,
+            permits: sent.permits,
+            id: sent.id,
+            shadow: false,
+        }
+    }
+
+    pub(super) fn asks(&self, exact: bool) -> wire::Ask<'static> {
+        wire::Ask {
+            client_id: CLIENT,
+            now: match self.clock {
+                Clock::Given(now) => Some(now.cast_unsigned()),
+                Clock::Server => None,
+            },
+            exact,
+        }
     }
 
     pub(super) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
@@ -431,12 +493,30 @@ impl Pair {
 
     /// The keys as they stand, raw.
     pub(super) fn raw(&mut self) -> Value {
+        let keys = self.keys.clone();
+        self.raw_of(&keys)
+    }
+
+    /// Copies of the keys, with their lives, under another name.
+    fn copies(&mut self) -> [String; 5] {
+        let name = Name::exact(&format!("{}.copy", self.name.as_str())).unwrap();
+        let copies = wire::keys(&name, CLIENT);
         let mut pipeline = redis::pipe();
-        pipeline.cmd("HGETALL").arg(&self.keys[0]);
-        for key in &self.keys[1..3] {
+        pipeline.cmd("DEL").arg(&copies).ignore();
+        for (key, copy) in self.keys.iter().zip(&copies) {
+            pipeline.cmd("COPY").arg(key).arg(copy).ignore();
+        }
+        pipeline.query::<()>(&mut self.connection).unwrap();
+        copies
+    }
+
+    fn raw_of(&mut self, keys: &[String; 5]) -> Value {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HGETALL").arg(&keys[0]);
+        for key in &keys[1..3] {
             pipeline.cmd("GET").arg(key);
         }
-        for key in &self.keys[3..5] {
+        for key in &keys[3..5] {
             pipeline
                 .cmd("ZRANGE")
                 .arg(key)
@@ -504,19 +584,26 @@ impl Pair {
         }
     }
 
-    /// With a keep-alive time no key outlives, or is outlived by, what it counts.
+    /// With a keep-alive time no entry outlives the log that it was written to, and no key is left to die before.
     fn check_expiry(&mut self, answer: &Answer) {
         let limit = self.model.limit.unwrap();
+        let [hash, value, log] = self.ttls();
         if answer.verdict == Verdict::AboveRate && answer.changed == Changed::Nothing {
             return;
         }
-        let least = limit.interval + ahead_of(limit.interval);
-        for ttl in self.ttls() {
-            match ttl {
-                -2 => {}
-                ttl if limit.keep_alive > 0 => assert!(ttl >= least, "{ttl}"),
-                ttl => assert_eq!(ttl, -1),
+        if limit.keep_alive == 0 {
+            for ttl in [hash, value, log] {
+                assert!(matches!(ttl, -2 | -1), "{ttl}");
             }
+            return;
+        }
+        let least = limit.interval + ahead_of(limit.interval);
+        if answer.verdict == Verdict::Granted {
+            assert!(log == -2 || log >= least, "{log}");
+        }
+        for ttl in [hash, value, log] {
+            // None where these tests have written a key.
+            assert!(ttl < 0 || ttl >= least, "{ttl}");
         }
     }
 }
