@@ -240,6 +240,24 @@ async fn a_waiter_that_leaves_unheard_gives_back() {
     assert_eq!(free(&limiter).await, 1);
 }
 
+/// Nor has one that leaves while it is asked for, where another hears the answer for it.
+#[tokio::test]
+async fn a_waiter_that_leaves_while_asked_for_gives_back() {
+    let store = redis_store();
+    let limiter = hourly(&store, 10).await;
+    let [mut first, mut second, mut third] =
+        [1, 1, 4].map(|permits| Box::pin(limiter.acquire_many(permits)));
+    // The first call is for the first alone, as the others come later; the second is for both of them.
+    for waiter in [&mut first, &mut second, &mut third] {
+        assert!(poll(waiter).is_pending());
+    }
+    first.await.unwrap();
+    drop(third);
+    second.await.unwrap();
+    store.close().await;
+    assert_eq!(free(&limiter).await, 8);
+}
+
 #[tokio::test]
 async fn a_dropped_call_costs_no_more_than_its_window() {
     let store = redis_store();
