@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{error::Error, list::List, name::Name};
+use crate::{error::Error, limit::LimitSource, list::List, name::Name};
 
 /// The answer to a request for permits.
 ///
@@ -267,6 +267,15 @@ impl Decisions {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
+impl PermitId {
+    /// The id of what is charged in addition. Ids are random, or count in their second half: no other is the same.
+    pub(crate) fn for_more(self) -> Self {
+        let mut id = self.0;
+        id[8] ^= 0x80;
+        Self(id)
+    }
+}
+
 /// Proof of what one acquire took, with which exactly that can be given back.
 ///
 /// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same.
@@ -275,6 +284,10 @@ pub struct Receipt {
     pub(crate) name: Name,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
+    /// The limit to write where an extra charge finds none.
+    pub(crate) limit: LimitSource,
+    /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.
+    pub(crate) interval: Duration,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
 }

@@ -56,8 +56,10 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
     /// Carries out one of the verbs that do not take permits.
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing;
 
-    /// Gives back what an acquire took, or may yet take. Returns at once; a lost one costs at most one interval.
-    fn give_back(&self, receipt: Receipt);
+    /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back, more than it took charges
+    /// the rest. Returns at once; a lost one costs at most one interval, or what was to be charged. A receipt is settled
+    /// once.
+    fn give_back(&self, receipt: Receipt, keep: u32);
 
     /// An id that no other acquire has.
     fn permit_id(&self) -> Result<PermitId, Error>;
@@ -116,7 +118,7 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
 
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
-    fn give_back(&self, receipt: Receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32);
 }
 
 /// What is asked for: a list of charges, never empty, granted together or not at all.
@@ -229,6 +231,8 @@ impl Charge {
             name: self.name.clone(),
             id: self.id,
             permits: self.permits,
+            limit: self.limit,
+            interval: Duration::ZERO,
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
         }
@@ -367,7 +371,10 @@ impl Answer {
         match self.verdict {
             Verdict::Granted => Decision::Allow(Grant {
                 limits,
-                receipts: List::one(charge.receipt()),
+                receipts: List::one(Receipt {
+                    interval: Duration::from_millis(at_least_zero(self.interval)),
+                    ..charge.receipt()
+                }),
                 source: Source::Store,
             }),
             Verdict::Refused => {

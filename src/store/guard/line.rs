@@ -146,8 +146,8 @@ impl<S: Decide> Decide for Line<S> {
         outcome
     }
 
-    fn give_back(&self, receipt: Receipt) {
-        self.inner.give_back(receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.inner.give_back(receipt, keep);
     }
 }
 
@@ -184,7 +184,7 @@ impl<S: Decide> Place<'_, S> {
 impl<S: Decide> Drop for Place<'_, S> {
     fn drop(&mut self) {
         if let Some(receipt) = self.queue.leave(self.ticket) {
-            self.line.inner.give_back(receipt);
+            self.line.inner.give_back(receipt, 0);
         }
         // The driver knows the line, and the line the driver: the last one out ends both.
         let driver = {

@@ -7,5 +7,6 @@ mod histories;
 mod keep_alive;
 mod members;
 mod pair;
+mod settling;
 #[path = "../../../tests/support/mod.rs"]
 pub(super) mod support;

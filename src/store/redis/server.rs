@@ -74,7 +74,7 @@ impl Decide for Server {
                 if failed.unheard {
                     receipts
                         .iter()
-                        .for_each(|receipt| self.give_back(receipt.clone()));
+                        .for_each(|receipt| self.give_back(receipt.clone(), 0));
                 }
                 return Err(wire::failure(failed));
             }
@@ -168,11 +168,14 @@ impl Decide for Server {
         }
     }
 
-    fn give_back(&self, receipt: Receipt) {
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        if keep == receipt.permits {
+            return;
+        }
         // Without a client id nothing was taken either.
         if let Ok(client_id) = self.client_id() {
-            self.returns
-                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
+            let arguments = wire::settle(&receipt, keep, client_id, self.now());
+            self.returns.push(&receipt, keep, arguments);
         }
     }
 }
