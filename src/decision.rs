@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{error::Error, limit::LimitSource, list::List, name::Name};
+use crate::{error::Error, limit::LimitSource, list::List, name::Name, store::RuleTag};
 
 /// The answer to a request for permits.
 ///
@@ -284,6 +284,7 @@ pub struct Receipt {
     pub(crate) name: Name,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
+    pub(crate) rule: Arc<RuleTag>,
     /// The limit to write where an extra charge finds none.
     pub(crate) limit: LimitSource,
     /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.

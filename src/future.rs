@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Extensions, Request, Response, request::Parts};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -18,6 +19,7 @@ use crate::{
     decision::{Decision, Decisions, Refusal},
     layer::Shared,
     response::{RateLimitBody, answer},
+    settle::Settling,
     store::Deciding,
 };
 
@@ -26,7 +28,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the request. One that is being decided stays charged: hanging up must not be free.
+    /// Dropping it drops the request. One that is being decided or answered stays charged, hanging up must not be free; what
+    /// a handler has said to its [`Charge`](crate::Charge) by then counts.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, ReqBody>
     where
@@ -49,7 +52,8 @@ pin_project! {
         Calling {
             #[pin]
             future: F,
-            decision: Option<Decision>,
+            // What was granted, until the answer's body has it.
+            granted: Option<(Decision, Settling)>,
         },
         Refusing { answer: Option<Response<Bytes>> },
     }
@@ -64,7 +68,7 @@ where
         Self {
             state: State::Calling {
                 future,
-                decision: None,
+                granted: None,
             },
         }
     }
@@ -98,6 +102,7 @@ where
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
 {
     type Output = Result<Response<RateLimitBody<ResBody>>, S::Error>;
 
@@ -123,21 +128,30 @@ where
                                 answer: Some(refused(refusal, &parts, shared)),
                             }
                         }
-                        decision => {
+                        Decision::Allow(grant) => {
+                            let settling = Settling::new(shared, &grant);
+                            settling.tell(request.extensions_mut());
+                            let decision = Decision::Allow(grant);
                             note(request.extensions_mut(), decision.clone());
                             State::Calling {
                                 future: ready.call(request),
-                                decision: Some(decision),
+                                granted: Some((decision, settling)),
                             }
                         }
                     }
                 }
-                StateProj::Calling { future, decision } => {
-                    let mut response = ready!(future.poll(cx))?.map(RateLimitBody::inner);
-                    if let Some(decision) = decision.take() {
-                        note_outside(response.extensions_mut(), decision);
-                    }
-                    return Poll::Ready(Ok(response));
+                StateProj::Calling { future, granted } => {
+                    let response = ready!(future.poll(cx));
+                    // Taken first: where there is no answer, it is over now.
+                    let granted = granted.take();
+                    let (mut head, body) = response?.into_parts();
+                    let settling = granted.map(|(decision, mut settling)| {
+                        settling.head(&mut head);
+                        note_outside(&mut head.extensions, decision);
+                        settling
+                    });
+                    let body = RateLimitBody::inner(body, settling);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 StateProj::Refusing { answer } => {
                     let Some(answer) = answer.take() else {

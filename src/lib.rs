@@ -17,6 +17,7 @@ mod name;
 mod response;
 mod rule;
 mod service;
+mod settle;
 mod store;
 
 #[cfg(any(test, feature = "test-util"))]
@@ -41,5 +42,6 @@ pub use self::{
     response::{OnRefusal, RateLimitBody},
     rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
+    settle::{Charge, Cost, Outcome},
     store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},
 };

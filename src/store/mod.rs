@@ -11,7 +11,7 @@ use std::{
     fmt::Debug,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,6 +23,7 @@ use crate::{
     limit::{LimitSource, StoredLimit},
     list::List,
     name::Name,
+    settle::ChargeIf,
 };
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
@@ -163,12 +164,14 @@ pub(crate) struct Charge {
     pub(crate) id: PermitId,
 }
 
-/// A rule as its charges know it: its name, and what was already said of it.
+/// A rule as its charges know it: its name, which answers it charges, and what was already said of it.
 pub(crate) struct RuleTag {
     /// What answers call it; of a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
     /// Whether there is a rule: the name of a `RateLimiter` may be somebody's.
     is_rule: bool,
+    /// Which answers are charged; all without it.
+    charge_if: OnceLock<ChargeIf>,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -193,12 +196,22 @@ impl RuleTag {
         Arc::new(Self {
             name: name.into(),
             is_rule,
+            charge_if: OnceLock::new(),
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_repaired: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn charge_if(&self) -> Option<&ChargeIf> {
+        self.charge_if.get()
+    }
+
+    /// Says which answers are charged, once.
+    pub(crate) fn charges_if(&self, charge_if: &ChargeIf) {
+        let _ = self.charge_if.set(Arc::clone(charge_if));
     }
 
     /// The name as logs may know it.
@@ -231,6 +244,7 @@ impl Charge {
             name: self.name.clone(),
             id: self.id,
             permits: self.permits,
+            rule: Arc::clone(&self.rule),
             limit: self.limit,
             interval: Duration::ZERO,
             #[cfg(feature = "redis")]
