@@ -55,6 +55,16 @@ fn what_stays_expires_when_it_would_have() {
 }
 
 #[test]
+fn as_much_again_is_another_member() {
+    for mut pair in pairs() {
+        granted(&mut pair, 3);
+        let sent = pair.sent[0];
+        assert_eq!(pair.settle(sent, 6, LimitSource::Store), Ok(-3));
+        assert_eq!(pair.available(), Ok(4));
+    }
+}
+
+#[test]
 fn debt_is_paid_before_anybody_is_admitted() {
     for mut pair in pairs() {
         granted(&mut pair, 1);
