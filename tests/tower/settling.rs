@@ -6,6 +6,7 @@ use std::{
     pin::{Pin, pin},
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,8 +16,8 @@ use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
-    Charge, Cost, FailurePolicy, Limit, MemoryStore, Outcome, RateLimitLayer, RateLimiter,
-    RedisStore, Rule, Store, key::Header,
+    Charge, Cost, FailurePolicy, Limit, ManualClock, MemoryStore, Outcome, RateLimitLayer,
+    RateLimiter, RedisStore, Rule, Store, TimeToLive, key::Header,
 };
 
 use super::{Inner, redis, request, status};
@@ -599,4 +600,43 @@ async fn a_dropped_request_stays_charged_whatever_counts() {
     }
     assert_eq!(status(&service, request("a")).await, StatusCode::OK);
     assert_eq!(used(&store, "dropped").await, 3);
+}
+
+/// An answer can last longer than an idle limiter is kept.
+#[tokio::test]
+async fn debt_brings_back_a_limiter_that_has_vanished() {
+    let clock = ManualClock::new();
+    let memory = MemoryStore::new().clock(clock.clone()).max_limiters(1);
+    let layer = RateLimitLayer::new(&memory, Limit::per_second(10).by(Header::new("x-key")));
+    let answers = Answers::default();
+    let service = layer.layer(answers.service());
+    let answer = service.clone().oneshot(request("a")).await.unwrap();
+    assert!(answers.last().set(25));
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(exchange(&service, request("b")).await, StatusCode::OK);
+    clock.advance(Duration::from_secs(5));
+    drop(answer);
+    for expected in [StatusCode::TOO_MANY_REQUESTS, StatusCode::OK] {
+        assert_eq!(exchange(&service, request("a")).await, expected);
+        clock.advance(Duration::from_secs(1));
+    }
+
+    let prefix = unique("t");
+    let redis = redis().prefix(&prefix);
+    let layer = RateLimitLayer::new(&redis, Limit::per_hour(10).by(Header::new("x-key")));
+    let service = layer.layer(answers.service());
+    let answer = service.clone().oneshot(request("a")).await.unwrap();
+    assert!(answers.last().set(25));
+    let limiter = RateLimiter::new(&redis, &format!("{prefix}:{{a}}:default")).unwrap();
+    assert!(limiter.delete().await.unwrap());
+    drop(answer);
+    redis.close().await;
+    assert_eq!(
+        exchange(&service, request("a")).await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    assert!(matches!(
+        limiter.time_to_live().await.unwrap(),
+        TimeToLive::Left(_)
+    ));
 }
