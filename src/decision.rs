@@ -288,12 +288,30 @@ pub struct Receipt {
     /// The limit to write where an extra charge finds none.
     pub(crate) limit: LimitSource,
     /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.
+    #[cfg(feature = "redis")]
     pub(crate) interval: Duration,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
 }
 
 impl Receipt {
+    /// The receipt of an acquire that was granted, by a limit of this interval.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(
+            unused_mut,
+            unused_variables,
+            reason = "only what is sent is sent again"
+        )
+    )]
+    pub(crate) fn granted(mut self, interval: Duration) -> Self {
+        #[cfg(feature = "redis")]
+        {
+            self.interval = interval;
+        }
+        self
+    }
+
     /// The permits that were asked for.
     #[must_use]
     pub fn permits(&self) -> u32 {

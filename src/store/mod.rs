@@ -246,6 +246,7 @@ impl Charge {
             permits: self.permits,
             rule: Arc::clone(&self.rule),
             limit: self.limit,
+            #[cfg(feature = "redis")]
             interval: Duration::ZERO,
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
@@ -385,10 +386,11 @@ impl Answer {
         match self.verdict {
             Verdict::Granted => Decision::Allow(Grant {
                 limits,
-                receipts: List::one(Receipt {
-                    interval: Duration::from_millis(at_least_zero(self.interval)),
-                    ..charge.receipt()
-                }),
+                receipts: List::one(
+                    charge
+                        .receipt()
+                        .granted(Duration::from_millis(at_least_zero(self.interval))),
+                ),
                 source: Source::Store,
             }),
             Verdict::Refused => {
