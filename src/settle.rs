@@ -358,3 +358,47 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_awaited_of_grpc_alone() {
+        for (content_type, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;x=y", true),
+            ("application/grpc-web", false),
+            ("application/grpc-web-text+proto", false),
+            ("application/grpcx", false),
+            ("application/json", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            assert_eq!(has_trailers(&headers), expected, "{content_type}");
+        }
+        assert!(!has_trailers(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_success_is_one_in_both_protocols() {
+        for (status, grpc_status, expected) in [
+            (200, None, true),
+            (304, None, true),
+            (404, None, false),
+            (500, None, false),
+            (200, Some("0"), true),
+            (200, Some("16"), false),
+            (503, Some("0"), false),
+            // What is no number, clients read as UNKNOWN.
+            (200, Some("ok"), false),
+        ] {
+            let outcome = Outcome {
+                status: StatusCode::from_u16(status).unwrap(),
+                grpc_status: grpc_status.map(|status| code(&HeaderValue::from_static(status))),
+            };
+            assert_eq!(outcome.is_success(), expected, "{outcome:?}");
+        }
+    }
+}
