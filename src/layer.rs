@@ -17,7 +17,11 @@ use crate::{
 /// For each request it finds the rule, asks the store, and either calls the inner service or answers 429 with
 /// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service.
 ///
-/// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits.
+/// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits. Around a router and
+/// within it, the same layer charges a request once.
+///
+/// What a request is charged can be corrected until its answer is over: by [`Rule::charge_if`](crate::Rule::charge_if),
+/// [`Cost`](crate::Cost) or [`Charge`](crate::Charge).
 ///
 /// Not to be confused with `tower::limit::RateLimitLayer`, which makes all callers of one service instance wait.
 ///

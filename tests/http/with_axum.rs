@@ -41,6 +41,7 @@ on_both_stores! {
     one_layer_on_many_routers_is_one_limiter,
     head_is_refused_without_a_body,
     handlers_see_what_is_left,
+    a_layer_around_and_within_charges_once,
     only_failed_logins_count,
     a_stream_is_charged_what_was_sent_of_it,
 }
@@ -383,6 +384,38 @@ async fn used(store: &impl Store, limiter: &str) -> u64 {
 }
 
 const LARGE: Limit = Limit::per_hour(1_000_000_000);
+
+async fn a_layer_around_and_within_charges_once(store: impl Store) {
+    // Where no rule concerned the request, there is nothing to correct.
+    async fn charged(charge: Option<Extension<Charge>>) -> &'static str {
+        if charge.is_some() { "charged" } else { "free" }
+    }
+    let layer = RateLimitLayer::builder(&store)
+        .on("/free", Vec::new())
+        .otherwise(Limit::per_hour(2).by(PeerIp))
+        .build()
+        .unwrap();
+    let routes = Router::new()
+        .route("/", on_get(charged))
+        .route_layer(layer.clone())
+        .layer(layer.clone());
+    let app = Router::new()
+        .nest("/api", routes)
+        .route("/free", on_get(charged))
+        .layer(layer);
+    let server = serve(app).await;
+    for (path, status, body) in [
+        ("/api", 200, "charged"),
+        ("/free", 200, "free"),
+        ("/api", 200, "charged"),
+        ("/api", 429, "too many"),
+        ("/free", 200, "free"),
+    ] {
+        let reply = send(server, get(path)).await;
+        assert_eq!(reply.status, status, "{path}");
+        assert!(reply.body.starts_with(body), "{reply:?}");
+    }
+}
 
 async fn only_failed_logins_count(store: impl Store) {
     async fn login(password: String) -> StatusCode {

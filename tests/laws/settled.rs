@@ -56,7 +56,7 @@ impl Books {
 fn law<S: Store>(
     world: &World<S>,
     (limit, steps): (Limit, Vec<(Request, Settled)>),
-    told: impl AsyncFn(&S),
+    told: &impl AsyncFn(&S),
 ) {
     world.run(async {
         let limiter = world.limiter(limit).await;
@@ -98,13 +98,13 @@ fn law<S: Store>(
 #[test]
 fn in_memory() {
     let world = World::memory();
-    check(400, &input(), |input| law(&world, input, async |_| {}));
+    check(400, &input(), |input| law(&world, input, &async |_| {}));
 }
 
 #[test]
 fn in_redis() {
     let world = World::redis();
     check(100, &input(), |input| {
-        law(&world, input, async |store| store.close().await);
+        law(&world, input, &async |store| store.close().await);
     });
 }
