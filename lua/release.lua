@@ -10,7 +10,7 @@
 --
 -- RRateLimiter.release of Redisson 3.52.0 to 4.7.0, which credits permits and leaves them in the log, so that they are
 -- credited again when they expire. Here the oldest entries shrink: what stays in the log expires later, so the log never
--- understates the permits in use. Safe to send once only; whoever has a receipt uses give_back.lua.
+-- understates the permits in use. Safe to send once only; whoever has a receipt uses settle.lua.
 
 local wanted = tonumber(ARGV[1])
 local now = clock(ARGV[2])

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{error::Error, list::List, name::Name};
+use crate::{error::Error, limit::LimitSource, list::List, name::Name, store::RuleTag};
 
 /// The answer to a request for permits.
 ///
@@ -318,6 +318,15 @@ impl Decisions {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
+impl PermitId {
+    /// The id of what is charged in addition. Ids are random, or count in their second half: no other is the same.
+    pub(crate) fn for_more(self) -> Self {
+        let mut id = self.0;
+        id[8] ^= 0x80;
+        Self(id)
+    }
+}
+
 /// Proof of what one acquire took, with which exactly that can be given back.
 ///
 /// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
@@ -328,6 +337,12 @@ pub struct Receipt {
     pub(crate) name: Name,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
+    pub(crate) rule: Arc<RuleTag>,
+    /// The limit to write where an extra charge finds none.
+    pub(crate) limit: LimitSource,
+    /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.
+    #[cfg(feature = "redis")]
+    pub(crate) interval: Duration,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
     /// The window it was taken from, where permits are counted by windows. Known only once the grant was heard.
@@ -344,6 +359,23 @@ pub(crate) struct Window {
 }
 
 impl Receipt {
+    /// The receipt of an acquire that was granted, by a limit of this interval.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(
+            unused_mut,
+            unused_variables,
+            reason = "only what is sent is sent again"
+        )
+    )]
+    pub(crate) fn granted(mut self, interval: Duration) -> Self {
+        #[cfg(feature = "redis")]
+        {
+            self.interval = interval;
+        }
+        self
+    }
+
     /// The permits that were asked for.
     #[must_use]
     pub fn permits(&self) -> u32 {

@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Extensions, Request, Response, request::Parts};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -19,6 +20,7 @@ use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
     layer::Shared,
     response::RateLimitBody,
+    settle::Settling,
     store::Deciding,
 };
 
@@ -27,7 +29,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the request. One that is being decided stays charged: hanging up must not be free.
+    /// Dropping it drops the request. One that is being decided or answered stays charged, hanging up must not be free; what
+    /// a handler has said to its [`Charge`](crate::Charge) by then counts.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, ReqBody>
     where
@@ -50,6 +53,7 @@ pin_project! {
         Calling {
             #[pin]
             future: F,
+            // What was granted, until the answer's body has it.
             granted: Option<Granted>,
         },
         Refusing { answer: Option<Response<Bytes>> },
@@ -61,6 +65,7 @@ struct Granted {
     grant: Grant,
     /// Who tells it in the response, and when it was made; `None` if nobody does.
     told: Option<(Arc<Shared>, Duration)>,
+    settling: Settling,
 }
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
@@ -106,6 +111,7 @@ where
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
 {
     type Output = Result<Response<RateLimitBody<ResBody>>, S::Error>;
 
@@ -134,22 +140,37 @@ where
                         Decision::Allow(grant) => {
                             let at = shared.answers.noted(request.headers());
                             let told = at.map(|at| (Arc::clone(shared), at));
+                            let settling = Settling::new(shared, &grant);
+                            settling.tell(request.extensions_mut());
                             note(request.extensions_mut(), Decision::Allow(grant.clone()));
                             State::Calling {
                                 future: ready.call(request),
-                                granted: Some(Granted { grant, told }),
+                                granted: Some(Granted {
+                                    grant,
+                                    told,
+                                    settling,
+                                }),
                             }
                         }
                     }
                 }
                 StateProj::Calling { future, granted } => {
-                    let mut response = ready!(future.poll(cx))?.map(RateLimitBody::inner);
-                    if let Some(Granted { grant, told }) = granted.take() {
-                        if let Some((shared, at)) = told {
-                            response = shared.answers.granted(&grant, at, response);
+                    let response = ready!(future.poll(cx));
+                    // Taken first: where there is no answer, it is over now.
+                    let granted = granted.take();
+                    let mut response = response?;
+                    let mut settling = None;
+                    if let Some(mut granted) = granted {
+                        if let Some((shared, at)) = granted.told {
+                            response = shared.answers.granted(&granted.grant, at, response);
                         }
-                        note_outside(response.extensions_mut(), Decision::Allow(grant));
+                        let (mut head, body) = response.into_parts();
+                        granted.settling.head(&mut head);
+                        note_outside(&mut head.extensions, Decision::Allow(granted.grant));
+                        response = Response::from_parts(head, body);
+                        settling = Some(granted.settling);
                     }
+                    let response = response.map(|body| RateLimitBody::inner(body, settling));
                     return Poll::Ready(Ok(response));
                 }
                 StateProj::Refusing { answer } => {

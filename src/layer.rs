@@ -19,7 +19,11 @@ use crate::{
 /// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Every answer
 /// over HTTP tells what is left, in the fields of a [`HeaderStyle`].
 ///
-/// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits.
+/// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits. Around a router and
+/// within it, the same layer charges a request once.
+///
+/// What a request is charged can be corrected until its answer is over: by [`Rule::charge_if`](crate::Rule::charge_if),
+/// [`Cost`](crate::Cost) or [`Charge`](crate::Charge).
 ///
 /// Not to be confused with `tower::limit::RateLimitLayer`, which makes all callers of one service instance wait.
 ///

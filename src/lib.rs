@@ -19,6 +19,7 @@ mod name;
 mod response;
 mod rule;
 mod service;
+mod settle;
 mod store;
 #[cfg(any(test, feature = "test-util"))]
 mod test_util;
@@ -46,5 +47,6 @@ pub use self::{
     response::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
     rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
+    settle::{Charge, Cost, Outcome},
     store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},
 };

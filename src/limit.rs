@@ -248,6 +248,16 @@ pub(crate) enum LimitSource {
     StoreOrInit(Limit),
 }
 
+impl LimitSource {
+    /// The limit that is stored where there is none.
+    pub(crate) fn given(&self) -> Option<&Limit> {
+        match self {
+            Self::Code(limit) | Self::StoreOrInit(limit) => Some(limit),
+            Self::Store => None,
+        }
+    }
+}
+
 /// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredLimit {

@@ -177,7 +177,41 @@ impl RateLimiter {
     /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name == self.name {
-            self.store.give_back(receipt.clone());
+            self.store.give_back(receipt.clone(), 0);
+        }
+    }
+
+    /// Settles a grant at what was really used: `permits` in all, whatever it took.
+    ///
+    /// Less is given back, as far as it is still in use. More is debt: it counts from now on, also beyond the limit, and
+    /// nobody is admitted until enough of it has left the interval. A limiter that was deleted meanwhile owes nothing.
+    ///
+    /// Returns at once; a store in Redis is told in the background. A receipt is settled once: of several settlements with
+    /// different permits any may count. Receipts of other limiters have no effect here.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Decision, Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = RateLimiter::new(&MemoryStore::new(), "tokens")?;
+    /// tokens.try_set_rate(Limit::per_minute(1000)).await?;
+    ///
+    /// // Reserve what it may take, settle what it took.
+    /// if let Decision::Allow(grant) = tokens.try_acquire_many(200).await? {
+    ///     for receipt in grant.receipts() {
+    ///         tokens.settle(receipt, 37);
+    ///     }
+    /// }
+    /// assert_eq!(tokens.available_permits().await?, 963);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn settle(&self, receipt: &Receipt, permits: u32) {
+        if receipt.name == self.name {
+            self.store.give_back(receipt.clone(), permits);
         }
     }
 
@@ -533,7 +567,7 @@ struct Unheard<'a> {
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
         for receipt in self.receipts.iter() {
-            self.store.give_back(receipt.clone());
+            self.store.give_back(receipt.clone(), 0);
         }
     }
 }

@@ -10,7 +10,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::{future::ResponseFuture, layer::Shared, response::RateLimitBody, rule::Plan};
+use crate::{
+    future::ResponseFuture, layer::Shared, response::RateLimitBody, rule::Plan, settle::has_met,
+};
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -59,7 +61,8 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        if !self.shared.enabled {
+        // One layer may be met twice: of a nested router, and of the one around it.
+        if !self.shared.enabled || has_met(request.extensions(), &self.shared) {
             return ResponseFuture::pass(self.inner.call(request));
         }
         self.shared.lifetime.note_request();

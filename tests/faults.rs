@@ -25,6 +25,8 @@ mod permissions;
 mod proxy;
 #[path = "faults/runtimes.rs"]
 mod runtimes;
+#[path = "faults/settling.rs"]
+mod settling;
 #[path = "faults/silence.rs"]
 mod silence;
 #[path = "faults/sources.rs"]

@@ -29,7 +29,7 @@ mod with_tonic;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use http::{HeaderMap, Request, Response};
@@ -166,6 +166,15 @@ async fn send_http2_from(
         .send_request(Request::from_parts(head, body))
         .await
         .unwrap()
+}
+
+/// Waits for a state, far longer than anything here takes on a busy machine.
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "it takes too long");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 fn get(path: &str) -> Request<String> {

@@ -22,6 +22,8 @@ mod never_over;
 mod nothing_lost;
 #[path = "laws/real_time.rs"]
 mod real_time;
+#[path = "laws/settled.rs"]
+mod settled;
 mod support;
 #[path = "laws/world.rs"]
 mod world;

@@ -55,6 +55,8 @@ on_both!(
     another_type_begins_anew,
     permits_are_released_oldest_first,
     a_receipt_gives_back_exactly_once,
+    a_grant_is_settled_at_what_was_used,
+    a_part_given_back_wakes_waiters,
     a_limiter_expires_and_stays,
     a_keep_alive_time_is_put_off_by_use,
     a_limiter_is_deleted,
@@ -188,6 +190,58 @@ async fn a_receipt_gives_back_exactly_once(store: impl Store, _: ManualClock) {
     let grant = take(&other, 1).await;
     limiter.give_back(&grant.receipts()[0]);
     assert_eq!(other.available_permits().await.unwrap(), 4);
+}
+
+async fn a_grant_is_settled_at_what_was_used(store: impl Store, clock: ManualClock) {
+    let limiter = limiter(&store);
+    limiter
+        .set_rate(Limit::new(10, Duration::from_secs(60)))
+        .await
+        .unwrap();
+    let left = async |left: u64| {
+        until(async || limiter.available_permits().await.unwrap() == left).await;
+    };
+    let less = take(&limiter, 5).await;
+    for _ in 0..2 {
+        limiter.settle(&less.receipts()[0], 2);
+    }
+    left(8).await;
+    let same = take(&limiter, 3).await;
+    limiter.settle(&same.receipts()[0], 3);
+    left(5).await;
+
+    clock.advance(Duration::from_secs(30));
+    let more = take(&limiter, 1).await;
+    for _ in 0..2 {
+        limiter.settle(&more.receipts()[0], 31);
+    }
+    left(0).await;
+    let wait = async || {
+        let refused = refusal(limiter.try_acquire().await.unwrap());
+        refused.retry_after().unwrap().as_secs()
+    };
+    assert_eq!(wait().await, 60, "it counts from when it was settled");
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(wait().await, 30, "what was taken before has expired");
+    clock.advance(Duration::from_secs(30));
+    left(10).await;
+
+    let other = self::limiter(&store);
+    limiter.settle(&take(&limiter, 1).await.receipts()[0], 4);
+    other.settle(&less.receipts()[0], 9);
+    left(6).await;
+    assert!(!other.exists().await.unwrap());
+}
+
+async fn a_part_given_back_wakes_waiters(store: impl Store, clock: ManualClock) {
+    let limiter = limiter(&store);
+    limiter.set_rate(Limit::per_second(4)).await.unwrap();
+    let first = take(&limiter, 3).await;
+    take(&limiter, 1).await;
+    let mut waiting = pin!(limiter.acquire_many(2));
+    pending(&mut waiting, &clock).await;
+    limiter.settle(&first.receipts()[0], 1);
+    waiting.await.unwrap();
 }
 
 async fn a_limiter_expires_and_stays(store: impl Store, _: ManualClock) {

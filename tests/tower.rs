@@ -13,6 +13,8 @@ mod answers;
 mod config;
 #[path = "tower/extensions.rs"]
 mod extensions;
+#[path = "tower/settling.rs"]
+mod settling;
 mod support;
 
 use std::{

@@ -13,6 +13,7 @@ use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
     limit::{Algorithm, Limit},
+    settle::{ChargeIf, Outcome},
     store::FailurePolicy,
 };
 
@@ -41,6 +42,7 @@ pub struct Rule {
     on_failure: FailurePolicy,
     algorithm: Algorithm,
     hide_headers: bool,
+    charge_if: Option<ChargeIf>,
     /// Whether it was given a limit to set that it has no use for.
     misplaced_init: bool,
 }
@@ -176,6 +178,30 @@ impl Rule {
         self
     }
 
+    /// Charges only requests whose answer `counts`: so that only failed logins do. Default: all.
+    ///
+    /// The permits are taken before the request all the same, and given back when its answer is known: of HTTP by its head,
+    /// of gRPC by its status, which mostly comes behind the body. So at most as many requests as the limit allows are under
+    /// way at once, and one is refused that comes while others, which will not count, hold the permits. A request that is
+    /// dropped before its answer is known stays charged, and so does one whose inner service fails: hanging up must not be
+    /// free. What a handler says, by [`Charge`](crate::Charge) or [`Cost`](crate::Cost), goes before.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{FailurePolicy, Limit, key::PeerIp};
+    ///
+    /// let login = Limit::per_minute(5)
+    ///     .by(PeerIp)
+    ///     .named("login")
+    ///     .on_failure(FailurePolicy::Deny)
+    ///     .charge_if(|outcome| !outcome.is_success());
+    /// ```
+    pub fn charge_if(mut self, counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static) -> Self {
+        self.charge_if = Some(Arc::new(counts));
+        self
+    }
+
     fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
         Self {
             name,
@@ -185,6 +211,7 @@ impl Rule {
             on_failure: FailurePolicy::default(),
             algorithm: Algorithm::default(),
             hide_headers: false,
+            charge_if: None,
             misplaced_init: false,
         }
     }

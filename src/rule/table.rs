@@ -346,6 +346,9 @@ impl Ready {
             (Some(_), false) => return Err(ConfigError::UnusedKey(label)),
             _ => {}
         }
+        if let Some(charge_if) = &rule.charge_if {
+            limits.tags().for_each(|tag| tag.charges_if(charge_if));
+        }
         for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
             if !names.claim(&name, fingerprint, token) {
                 return Err(ConfigError::DuplicateName(name.to_string()));
@@ -463,6 +466,17 @@ impl fmt::Debug for Ready {
 }
 
 impl Limits {
+    fn tags(&self) -> impl Iterator<Item = &RuleTag> {
+        let (one, tiers) = match self {
+            Self::One(named, _) | Self::Parts(named, _) => (Some(named), &[][..]),
+            Self::Tiers(tiers, _) => (None, &tiers[..]),
+        };
+        let named = one
+            .into_iter()
+            .chain(tiers.iter().map(|(_, named, _)| named));
+        named.map(|named| &*named.rule)
+    }
+
     /// The names that answers call the rule by, each with all that makes it this rule and no other.
     fn fingerprints(&self, key: Option<&Arc<dyn AnyKey>>) -> Vec<(Arc<str>, String)> {
         let key = key.map(|key| key.description());

@@ -111,18 +111,21 @@ impl Counted {
         }
     }
 
-    /// A receipt of the other algorithm finds nothing.
-    pub(super) fn give_back(&mut self, receipt: &Receipt, now: i64) {
+    /// Settles what was taken at `keep` permits. How many were credited; below zero: charged. A receipt of the other
+    /// algorithm finds nothing.
+    pub(super) fn settle(
+        &mut self,
+        receipt: &Receipt,
+        keep: u32,
+        now: i64,
+    ) -> Result<i64, ErrorKind> {
         match (self, receipt.name.algorithm()) {
-            (Self::SlidingLog(log), Algorithm::SlidingLog) => {
-                log.give_back(receipt.id, receipt.permits, now);
-            }
-            (Self::FixedWindow(window), Algorithm::FixedWindow) => {
-                if let Some(end) = receipt.settle() {
-                    window.give_back(receipt.permits, end, now);
-                }
-            }
-            _ => {}
+            (Self::SlidingLog(log), Algorithm::SlidingLog) => log.settle(receipt, keep, now),
+            (Self::FixedWindow(window), Algorithm::FixedWindow) => match receipt.settle() {
+                Some(end) => window.settle(i64::from(receipt.permits) - i64::from(keep), end, now),
+                None => Ok(0),
+            },
+            _ => Ok(0),
         }
     }
 

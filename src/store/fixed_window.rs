@@ -92,19 +92,31 @@ impl Limiter {
             .map_or(rate, |(value, _)| value))
     }
 
-    /// Gives back what was taken from the window that ended, or ends, at `end`; how many permits that were.
-    pub(crate) fn give_back(&mut self, permits: u32, end: i64, now: i64) -> i64 {
-        let (Some(limit), Some(window)) = (self.limit, &mut self.window) else {
-            return 0;
+    /// Gives back permits taken from the window that ended, or ends, at `end`, if that is still open; below zero it charges
+    /// them, whatever window is. How many were credited.
+    pub(crate) fn settle(&mut self, permits: i64, end: i64, now: i64) -> Result<i64, ErrorKind> {
+        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        if permits < 0 {
+            let (value, end) = self
+                .open(rate, interval, now)
+                .unwrap_or((rate, now + interval));
+            self.window = Some(Window {
+                value: value + permits,
+                end: Some(end),
+            });
+            return Ok(permits);
+        }
+        let Some(window) = &mut self.window else {
+            return Ok(0);
         };
         let Some(live) = window.end.filter(|live| *live >= now) else {
-            return 0;
+            return Ok(0);
         };
         let apart = live.abs_diff(end).cast_signed();
-        if apart > SLACK || 2 * apart >= limit.interval {
-            return 0;
+        if apart > SLACK || 2 * apart >= interval {
+            return Ok(0);
         }
-        window.credit(permits.into(), limit.rate)
+        Ok(window.credit(permits, rate))
     }
 
     /// Stores a limit where there is none.

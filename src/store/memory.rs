@@ -160,8 +160,8 @@ impl AnyStore for Front {
         Box::pin(async move { self.line.manage(&name, &op).await })
     }
 
-    fn give_back(&self, receipt: Receipt) {
-        self.line.give_back(receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.line.give_back(receipt, keep);
     }
 
     fn permit_id(&self) -> Result<PermitId, Error> {
@@ -250,17 +250,34 @@ impl Decide for Shared {
         self.manage_now(name, op)
     }
 
-    fn give_back(&self, receipt: Receipt) {
+    fn give_back(&self, receipt: Receipt, keep: u32) {
         let now = self.now();
         {
             let mut shard = self.shard(&receipt.name);
+            if shard.get_mut(&receipt.name, now, &self.count).is_none() {
+                if keep <= receipt.permits || receipt.limit.given().is_none() {
+                    return;
+                }
+                drop(shard);
+                // No room: all others are busy, and this one was idle. Its debt is forgotten.
+                let Ok(with_room) = self.shard_with_room(&receipt.name, false, now) else {
+                    return;
+                };
+                shard = with_room;
+            }
             let Some(kept) = shard.limiters.get_mut(receipt.name.as_str()) else {
                 return;
             };
-            kept.limiter.give_back(&receipt, now);
+            let credited = kept.limiter.settle(&receipt, keep, now).unwrap_or(0);
+            if credited < 0 {
+                kept.keep_alive(now);
+            }
             if kept.limiter.full_at().is_none() && !kept.lasting {
                 // Idle earlier than was noted.
                 shard.note_idle(now, &receipt.name);
+            }
+            if credited <= 0 {
+                return;
             }
         }
         self.lines.nudge(&receipt.name);

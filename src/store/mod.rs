@@ -14,7 +14,7 @@ use std::{
     fmt::Debug,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
@@ -26,6 +26,7 @@ use crate::{
     limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     name::Name,
+    settle::ChargeIf,
 };
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
@@ -59,8 +60,10 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
     /// Carries out one of the verbs that do not take permits.
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing;
 
-    /// Gives back what an acquire took, or may yet take. Returns at once; a lost one costs at most one interval.
-    fn give_back(&self, receipt: Receipt);
+    /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back, more than it took charges
+    /// the rest. Returns at once; a lost one costs at most one interval, or what was to be charged. A receipt is settled
+    /// once.
+    fn give_back(&self, receipt: Receipt, keep: u32);
 
     /// An id that no other acquire has.
     fn permit_id(&self) -> Result<PermitId, Error>;
@@ -124,7 +127,7 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
 
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
-    fn give_back(&self, receipt: Receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32);
 }
 
 /// What is asked for: a list of charges, never empty, granted together or not at all.
@@ -213,7 +216,7 @@ pub(crate) struct Charge {
     pub(crate) shadow: bool,
 }
 
-/// A rule as its charges know it: its name, and what was already said of it.
+/// A rule as its charges know it: its name, which answers it charges, and what was already said of it.
 pub(crate) struct RuleTag {
     /// What answers call it; of a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
@@ -221,6 +224,8 @@ pub(crate) struct RuleTag {
     is_rule: bool,
     /// Whether answers do not tell of its limit.
     hidden: bool,
+    /// Which answers are charged; all without it.
+    charge_if: OnceLock<ChargeIf>,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -246,12 +251,22 @@ impl RuleTag {
             name: name.into(),
             is_rule,
             hidden,
+            charge_if: OnceLock::new(),
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_repaired: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn charge_if(&self) -> Option<&ChargeIf> {
+        self.charge_if.get()
+    }
+
+    /// Says which answers are charged, once.
+    pub(crate) fn charges_if(&self, charge_if: &ChargeIf) {
+        let _ = self.charge_if.set(Arc::clone(charge_if));
     }
 
     /// The name as logs may know it.
@@ -284,6 +299,10 @@ impl Charge {
             name: self.name.clone(),
             id: self.id,
             permits: self.permits,
+            rule: Arc::clone(&self.rule),
+            limit: self.limit,
+            #[cfg(feature = "redis")]
+            interval: Duration::ZERO,
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
             window: None,
@@ -398,7 +417,8 @@ pub(crate) enum Changed {
 impl Answer {
     /// The receipt of a grant.
     fn receipt(&self, charge: &Charge) -> Receipt {
-        let receipt = charge.receipt();
+        let interval = Duration::from_millis(at_least_zero(self.interval));
+        let receipt = charge.receipt().granted(interval);
         match charge.name.algorithm() {
             Algorithm::SlidingLog => receipt,
             // All permits are free one millisecond after the window's last.
@@ -430,6 +450,10 @@ pub(crate) fn at_least_zero(number: i64) -> u64 {
 
 /// A decision that is being made. A store in memory has made it at once.
 #[must_use = "futures do nothing unless polled"]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a decision made at once is not to cost an allocation"
+)]
 pub(crate) enum Deciding {
     Ready(Option<Result<Decision, Error>>),
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),

@@ -3,6 +3,8 @@
 //! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
 //! [`Limiter`] can lack each of its parts, as the keys in Redis can.
 
+mod settle;
+
 use std::collections::VecDeque;
 
 use super::{
@@ -126,23 +128,6 @@ impl Limiter {
             self.value = Some(value);
         }
         Ok(value)
-    }
-
-    /// Gives back, whole, what one acquire took. Whether there was anything to give back.
-    pub(crate) fn give_back(&mut self, id: PermitId, permits: u32, now: i64) -> bool {
-        if !self.log.remove(id, permits) {
-            return false;
-        }
-        self.value = self.value.map(|value| value + i64::from(permits));
-        let Some(StoredLimit { rate, interval, .. }) = self.limit else {
-            return true;
-        };
-        self.value = Some(if self.log.is_empty() {
-            rate
-        } else {
-            self.agree(rate, interval, now, id)
-        });
-        true
     }
 
     /// Stores a limit where there is none.
@@ -317,13 +302,13 @@ impl Log {
             .any(|entry| entry.id == id && entry.permits == permits)
     }
 
-    fn remove(&mut self, id: PermitId, permits: u32) -> bool {
+    fn remove(&mut self, id: PermitId, permits: u32) -> Option<Entry> {
         // Given back soon after it was taken, so from the new end.
         let place = self
             .0
             .iter()
             .rposition(|entry| entry.id == id && entry.permits == permits);
-        place.and_then(|place| self.0.remove(place)).is_some()
+        place.and_then(|place| self.0.remove(place))
     }
 
     /// Removes permits from the oldest entries, and tells how many there were.

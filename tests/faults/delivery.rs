@@ -31,7 +31,7 @@ async fn granted(limiter: &RateLimiter, permits: u32) -> Decision {
     decision
 }
 
-fn scripts_called(server: &RedisServer) -> usize {
+pub(super) fn scripts_called(server: &RedisServer) -> usize {
     let stats = server.cli(&["INFO", "commandstats"]);
     stats
         .lines()

@@ -1,23 +1,33 @@
 //! axum: routers, nested routers, fallbacks, middleware, connect info.
 
 use std::{
+    convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use axum::{
     Extension, Router,
+    body::{Body, Bytes},
     extract::Request,
     middleware::{Next, from_fn},
     response::Response,
     routing::{get as on_get, post as on_post},
 };
+use http::StatusCode;
+use http_body::Frame;
 use tower_ratelimit::{
-    Decision, Limit, MemoryStore, RateLimitLayer, Rule, Rules, Store, Tiers,
+    Charge, Decision, Limit, MemoryStore, RateLimitLayer, RateLimiter, Rule, Rules, Store, Tiers,
     key::{Constant, Extension as ByExtension, Header, KeyExtractor, PeerIp, Route},
 };
 
-use super::{Reply, get, listen, on_both_stores, send, send_from, with};
+use super::{Reply, get, listen, on_both_stores, send, send_from, send_http2, unique, until, with};
 
 on_both_stores! {
     peers_are_counted_by_address,
@@ -31,6 +41,9 @@ on_both_stores! {
     one_layer_on_many_routers_is_one_limiter,
     head_is_refused_without_a_body,
     handlers_see_what_is_left,
+    a_layer_around_and_within_charges_once,
+    only_failed_logins_count,
+    a_stream_is_charged_what_was_sent_of_it,
 }
 
 /// A client apart from that at 127.0.0.1.
@@ -358,4 +371,113 @@ async fn handlers_see_what_is_left(store: impl Store) {
         }
         assert_eq!(reply.header("x-allowed"), Some(allowed));
     }
+}
+
+/// How many permits of a shared limiter are used, of a thousand million.
+async fn used(store: &impl Store, limiter: &str) -> u64 {
+    let limiter = RateLimiter::new(store, limiter).unwrap();
+    LARGE.permits() - limiter.available_permits().await.unwrap()
+}
+
+const LARGE: Limit = Limit::per_hour(1_000_000_000);
+
+async fn a_layer_around_and_within_charges_once(store: impl Store) {
+    // Where no rule concerned the request, there is nothing to correct.
+    async fn charged(charge: Option<Extension<Charge>>) -> &'static str {
+        if charge.is_some() { "charged" } else { "free" }
+    }
+    let layer = RateLimitLayer::builder(&store)
+        .on("/free", Vec::new())
+        .otherwise(Limit::per_hour(2).by(PeerIp))
+        .build()
+        .unwrap();
+    let routes = Router::new()
+        .route("/", on_get(charged))
+        .route_layer(layer.clone())
+        .layer(layer.clone());
+    let app = Router::new()
+        .nest("/api", routes)
+        .route("/free", on_get(charged))
+        .layer(layer);
+    let server = serve(app).await;
+    for (path, status, body) in [
+        ("/api", 200, "charged"),
+        ("/free", 200, "free"),
+        ("/api", 200, "charged"),
+        ("/api", 429, "too many"),
+        ("/free", 200, "free"),
+    ] {
+        let reply = send(server, get(path)).await;
+        assert_eq!(reply.status, status, "{path}");
+        assert!(reply.body.starts_with(body), "{reply:?}");
+    }
+}
+
+async fn only_failed_logins_count(store: impl Store) {
+    async fn login(password: String) -> StatusCode {
+        if password == "right" {
+            StatusCode::NO_CONTENT
+        } else {
+            StatusCode::UNAUTHORIZED
+        }
+    }
+    let name = unique("login");
+    let failures = Rule::shared(&name)
+        .or_init(LARGE)
+        .charge_if(|outcome| outcome.status() == StatusCode::UNAUTHORIZED);
+    let layer = RateLimitLayer::new(&store, failures);
+    let server = serve(Router::new().route("/login", on_post(login)).layer(layer)).await;
+    let mut failed = 0;
+    for password in ["right", "wrong", "right", "", "right"] {
+        let mut request = with("POST", "/login", &[]);
+        *request.body_mut() = password.to_owned();
+        let reply = send(server, request).await;
+        assert_eq!(reply.status, if password == "right" { 204 } else { 401 });
+        failed += u64::from(password != "right");
+        until(async || used(&store, &name).await == failed).await;
+    }
+}
+
+/// As many rows as somebody reads, each charged when it is sent.
+struct Endless {
+    charge: Charge,
+    rows: Arc<AtomicU64>,
+}
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        assert!(self.charge.add(1));
+        self.rows.fetch_add(1, Ordering::SeqCst);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 4096])))))
+    }
+}
+
+async fn a_stream_is_charged_what_was_sent_of_it(store: impl Store) {
+    let name = unique("rows");
+    let layer = RateLimitLayer::new(&store, Rule::shared(&name).or_init(LARGE).cost(5));
+    let rows = Arc::new(AtomicU64::new(0));
+    let (sent, kept) = (Arc::clone(&rows), Arc::new(Mutex::new(None)));
+    let keep = Arc::clone(&kept);
+    let export = async move |Extension(charge): Extension<Charge>| {
+        *keep.lock().unwrap() = Some(charge.clone());
+        charge.set(0);
+        let rows = Arc::clone(&sent);
+        Body::new(Endless { charge, rows })
+    };
+    let server = serve(Router::new().route("/", on_get(export)).layer(layer)).await;
+    let answer = send_http2(server, get("/")).await;
+    assert_eq!(answer.status(), 200);
+    until(async || rows.load(Ordering::SeqCst) > 10).await;
+    // The caller hangs up without an end in sight.
+    drop(answer);
+    let charge = kept.lock().unwrap().clone().unwrap();
+    until(async || !charge.add(0)).await;
+    let rows = rows.load(Ordering::SeqCst);
+    until(async || used(&store, &name).await == rows).await;
 }

@@ -16,14 +16,14 @@ use tonic::{
 };
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    FailurePolicy, Limit, RateLimitLayer, Rule, Store,
+    FailurePolicy, Limit, RateLimitLayer, RateLimiter, Rule, Store,
     key::{Constant, Header, PeerIp, Route},
 };
 
 use super::{
     listen, on_both_stores,
     orders::{COUNT, CREATE, OrdersClient, OrdersServer},
-    send, send_from, send_http2, with,
+    send, send_from, send_http2, unique, until, with,
 };
 
 on_both_stores! {
@@ -36,6 +36,7 @@ on_both_stores! {
     a_refusal_is_trailers_only_on_the_wire,
     grpc_web_is_refused_in_its_own_words,
     every_refusal_has_its_code,
+    only_failed_calls_count,
 }
 
 /// Binds, and hands on what a tonic server accepts from.
@@ -308,4 +309,34 @@ async fn every_refusal_has_its_code(store: impl Store) {
         (status.code(), status.message()),
         (Code::Unavailable, "the rate limiter is unavailable")
     );
+}
+
+/// A status comes behind the body, or with the head where there is none.
+async fn only_failed_calls_count(store: impl Store) {
+    let name = unique("calls");
+    let limit = Limit::per_hour(100);
+    let failures = Rule::shared(&name)
+        .or_init(limit)
+        .charge_if(|outcome| !outcome.is_success());
+    let unimplemented = Rule::shared(&name)
+        .charge_if(|outcome| outcome.grpc_status() == Some(12))
+        .or_init(limit);
+    for rule in [failures, unimplemented] {
+        let server = serve(RateLimitLayer::new(&store, rule)).await;
+        let limiter = RateLimiter::new(&store, &name).unwrap();
+        let mut client = client(server).await;
+        let before = client.create("tea").await.unwrap().calls_left.unwrap() + 1;
+        until(async || limiter.available_permits().await.unwrap() == before).await;
+        assert_eq!(client.count().await.unwrap().calls_left, Some(before - 1));
+        until(async || limiter.available_permits().await.unwrap() == before).await;
+
+        let call = with(
+            "POST",
+            "/shop.v1.Orders/Nothing",
+            &[("content-type", "application/grpc")],
+        );
+        let reply = send(server, call).await;
+        assert_eq!(reply.header("grpc-status"), Some("12"));
+        assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
+    }
 }

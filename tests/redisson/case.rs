@@ -57,7 +57,8 @@ pub enum Op {
     /// The actor's last acquire comes again, byte for byte
     Resend,
     /// By the receipt of the actor's last grant
-    GiveBack,
+    /// The last grant, at so many permits
+    Settle(i64),
     Available,
     TrySetRate(Limit),
     /// Redisson's older form, which says nothing of the state
@@ -345,7 +346,14 @@ impl Temper {
         };
         match random.below(104) {
             52..56 => step(Op::Resend),
-            56..59 if matches!(actor, Actor::Rust(_)) => step(Op::GiveBack),
+            56..59 if matches!(actor, Actor::Rust(_)) => {
+                let keep = if random.percent(40) {
+                    0
+                } else {
+                    random.within(0, 14)
+                };
+                step(Op::Settle(keep))
+            }
             56..66 => step(Op::Available),
             66..71 => step(Op::TrySetRate(self.limit(random))),
             71..76 if self.releases => step(Op::Release(random.within(0, 6))),

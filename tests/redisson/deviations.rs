@@ -87,7 +87,9 @@ deviations! {
     ReleaseShrinks [Reply Value Log Ttl]
         "release takes permits out of the log, the oldest first; Redisson credits them again when they expire";
     GiveBack [Value Log Ttl]
-        "a receipt gives back exactly what was taken; Redisson has none";
+        "a receipt gives back exactly what was taken, or a part of it; Redisson has none";
+    ChargeMore [Value Log Ttl]
+        "a receipt charges what was used beyond it, also where fewer than no permits are left; Redisson cannot";
     DriftStays [Value]
         "with the same interval update_rate shifts value, and what Redisson's release has done to it stays until repair";
     RenameWhole [Value Log Ttl]

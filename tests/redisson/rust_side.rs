@@ -84,9 +84,10 @@ async fn perform(
             }
             return Ok(decided(&decision));
         }
-        Op::GiveBack => {
+        Op::Settle(keep) => {
+            let keep = u32::try_from(*keep).expect("nobody owes less than nothing");
             if let Some(receipt) = receipt {
-                limiter.give_back(receipt);
+                limiter.settle(receipt, keep);
             }
             Reply::Done
         }

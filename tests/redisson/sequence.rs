@@ -194,14 +194,14 @@ impl Play<'_> {
             },
             _ => None,
         };
-        let given_back = match &step.op {
-            Op::GiveBack => match self.granted[number].clone() {
-                None => return Ok(()),
-                granted => granted,
+        let settled = match &step.op {
+            Op::Settle(keep) => match self.granted[number].clone() {
+                Some(granted) if granted.permits != *keep => Some(granted),
+                _ => return Ok(()),
             },
             _ => None,
         };
-        let earlier = resent.as_ref().or(given_back.as_ref());
+        let earlier = resent.as_ref().or(settled.as_ref());
         let (on, permits) = match (earlier, &step.op) {
             (Some(sent), _) => (sent.on, sent.permits),
             (None, Op::Acquire(permits)) => (step.on, *permits),
@@ -250,7 +250,7 @@ impl Play<'_> {
             }
         };
 
-        if given_back.is_some() {
+        if settled.is_some() {
             // A resent acquire carries the same member.
             self.stage.monitor_until_now();
         }
@@ -268,8 +268,13 @@ impl Play<'_> {
             }
         };
         self.last_reply = Some(real.reply.clone());
-        if let Some(granted) = &given_back {
-            self.wait_until_given_back(&caller.client, &granted.member)?;
+        if let (Some(granted), Op::Settle(keep)) = (&settled, &step.op) {
+            let member = if *keep > granted.permits {
+                ours::member_of_more(&granted.member, keep - granted.permits)
+            } else {
+                granted.member.clone()
+            };
+            self.wait_until_settled(&caller.client, &member)?;
         }
         if !real.agrees_with(&foreseen) {
             return Err(format!("answer: foreseen {foreseen:?}, heard {real:?}"));
@@ -375,7 +380,7 @@ impl Play<'_> {
     }
 
     /// Receipts are carried out in the background.
-    fn wait_until_given_back(&mut self, client: &str, member: &Vec<u8>) -> Result<(), String> {
+    fn wait_until_settled(&mut self, client: &str, member: &Vec<u8>) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             let seen = self.stage.monitor_until_now();
@@ -388,7 +393,7 @@ impl Play<'_> {
             }
             self.stage.rust(client).go_on();
         }
-        Err("a receipt was not given back".to_owned())
+        Err("a receipt was not settled".to_owned())
     }
 
     fn resend(&mut self, sent: &Sent, java: bool) -> Outcome {
@@ -418,7 +423,7 @@ fn foresee_java(
         Op::Acquire(_) | Op::Burst(_) | Op::Resend => {
             return state.java_acquire(generation, caller, permits);
         }
-        Op::GiveBack => Reply::Done,
+        Op::Settle(_) => Reply::Done,
         Op::Available => state.java_available(caller),
         Op::TrySetRate(limit) => state.java_try_set_rate(generation, limit),
         Op::SetRate(limit) => state.java_set_rate(generation, caller, limit),
@@ -444,7 +449,7 @@ fn foresee_ours(
         Op::Acquire(_) | Op::Burst(_) | Op::Resend => {
             return state.our_acquire(caller, permits, marks);
         }
-        Op::GiveBack => state.our_give_back(caller, marks),
+        Op::Settle(keep) => state.our_settle(caller, permits, *keep, marks),
         Op::Available => state.our_available(caller, marks),
         Op::TrySetRate(limit) => state.our_try_set_rate(&caller.client, limit, marks),
         Op::SetRate(limit) => state.our_set_rate(caller, limit, (false, false), marks),

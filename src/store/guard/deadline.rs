@@ -42,7 +42,7 @@ impl<S: Decide> Decide for Deadline<S> {
             Some(decision) => decision,
             None => {
                 for receipt in receipts.iter() {
-                    self.inner.give_back(receipt.clone());
+                    self.inner.give_back(receipt.clone(), 0);
                 }
                 Err(ErrorKind::Timeout.into())
             }
@@ -59,7 +59,7 @@ impl<S: Decide> Decide for Deadline<S> {
         self.inner.manage(name, op).await
     }
 
-    fn give_back(&self, receipt: Receipt) {
-        self.inner.give_back(receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.inner.give_back(receipt, keep);
     }
 }

@@ -174,7 +174,7 @@ impl<S: Decide> Decide for Fallback<S> {
         self.inner.manage(name, op).await
     }
 
-    fn give_back(&self, receipt: Receipt) {
-        self.inner.give_back(receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.inner.give_back(receipt, keep);
     }
 }

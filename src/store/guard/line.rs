@@ -117,7 +117,7 @@ impl<S: Decide> Line<S> {
                 }
                 let decisions = inner.acquire_run(&run).await;
                 for receipt in queue.serve(&run, decisions, clock.now()) {
-                    inner.give_back(receipt);
+                    inner.give_back(receipt, 0);
                 }
                 while let Some(until) = queue.sleeps_until(clock.now()) {
                     let mut timer = clock.sleep_until(until);
@@ -153,8 +153,8 @@ impl<S: Decide> Decide for Line<S> {
         outcome
     }
 
-    fn give_back(&self, receipt: Receipt) {
-        self.inner.give_back(receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.inner.give_back(receipt, keep);
     }
 }
 
@@ -191,7 +191,7 @@ impl<S: Decide> Place<'_, S> {
 impl<S: Decide> Drop for Place<'_, S> {
     fn drop(&mut self) {
         for receipt in self.queue.leave(self.ticket).iter() {
-            self.line.inner.give_back(receipt.clone());
+            self.line.inner.give_back(receipt.clone(), 0);
         }
         // The driver knows the line, and the line the driver: the last one out ends both.
         let driver = {
@@ -247,6 +247,10 @@ struct Waiter {
 }
 
 /// What a waiter does next.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, and a box would be an allocation"
+)]
 enum Turn {
     Served(Result<Decision, Error>),
     /// Another waiter drives

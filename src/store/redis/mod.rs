@@ -312,7 +312,13 @@ impl RedisStore {
     /// How many receipts could not be given back. Each costs its permits for one interval.
     #[must_use]
     pub fn lost_receipts(&self) -> u64 {
-        self.shared.server().returns.lost()
+        self.shared.server().returns.lost().receipts()
+    }
+
+    /// How many extra charges could not be made. Each lets its permits be used twice: see [`Charge`](crate::Charge).
+    #[must_use]
+    pub fn lost_charges(&self) -> u64 {
+        self.shared.server().returns.lost().charges()
     }
 
     fn with_endpoint(endpoint: Endpoint) -> Self {
@@ -420,8 +426,8 @@ impl AnyStore for Shared {
         Box::pin(async move { self.stack.manage(&name, &op).await })
     }
 
-    fn give_back(&self, receipt: Receipt) {
-        self.stack.give_back(receipt);
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.stack.give_back(receipt, keep);
     }
 
     fn permit_id(&self) -> Result<PermitId, Error> {

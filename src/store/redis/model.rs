@@ -9,5 +9,6 @@ mod keep_alive;
 mod lists;
 mod members;
 mod pair;
+mod settling;
 #[path = "../../../tests/support/mod.rs"]
 pub(super) mod support;

@@ -1,4 +1,4 @@
-//! The queue of what is to be given back: nobody waits for it.
+//! The queue of what is to be settled, given back or charged in addition: nobody waits for it.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{RedisResult, RetryMethod};
+use redis::RetryMethod;
 use tokio::sync::{
     mpsc::{Receiver, Sender, channel},
     watch,
@@ -17,13 +17,13 @@ use tokio::sync::{
 
 use super::{
     connection::Connection,
-    script::{self, Arguments, GIVE_BACK, is_unknown_script},
+    script::{self, Arguments, SETTLE, is_unknown_script},
 };
 use crate::{
     clock::moment, decision::Receipt, limit::Algorithm, name::Name, store::guard::line::Lines,
 };
 
-/// How many receipts wait at most. What finds no place is lost: it costs its permits for one interval.
+/// How many receipts wait at most. What finds no place is lost: see [`Lost`].
 const PLACES: usize = 1024;
 /// How many go in one write.
 const BATCH: usize = 64;
@@ -32,7 +32,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long a receipt is kept that cannot be sent.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
-/// Gives back in the background: one task drains the queue while a runtime lasts.
+/// Settles in the background: one task drains the queue while a runtime lasts.
 #[derive(Debug)]
 pub(crate) struct Returns {
     connection: Arc<Connection>,
@@ -41,7 +41,35 @@ pub(crate) struct Returns {
     queue: Mutex<Option<Sender<Return>>>,
     /// How many receipts are in the queue, or were taken out of it and not settled.
     on_their_way: Arc<watch::Sender<usize>>,
-    lost: Arc<AtomicU64>,
+    lost: Arc<Lost>,
+}
+
+/// What found no place, no runtime, or no Redis for too long.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    receipts: AtomicU64,
+    charges: AtomicU64,
+}
+
+impl Lost {
+    /// How many that were to be given back: each costs its permits for one interval.
+    pub(crate) fn receipts(&self) -> u64 {
+        self.receipts.load(Ordering::Relaxed)
+    }
+
+    /// How many that were to charge more: each lets its permits be used twice.
+    pub(crate) fn charges(&self) -> u64 {
+        self.charges.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, charges: bool) {
+        let count = if charges {
+            &self.charges
+        } else {
+            &self.receipts
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -50,11 +78,24 @@ struct Return {
     arguments: Arguments,
     /// When the call's receipt was made.
     made: Instant,
+    /// When it was queued.
+    queued: Instant,
+    /// Until when it may be sent again, if it charges more: after that its entry may have been there and gone.
+    charges_until: Option<Instant>,
     /// When it is sent again, if it was sent before.
     due: Instant,
     /// Whether this is the time after which it need not be sent again.
     last: bool,
+    /// Whether it was sent, as far as anybody knows.
+    tried: bool,
     _counted: Counted,
+}
+
+impl Return {
+    /// Whether it must not be sent again.
+    fn is_late(&self, now: Instant) -> bool {
+        self.charges_until.is_some_and(|until| until <= now)
+    }
 }
 
 /// Counts a receipt as on its way until it is dropped, wherever that is.
@@ -94,32 +135,38 @@ impl Returns {
         }
     }
 
-    /// Queues a receipt. `arguments` are those of the script.
+    /// Queues a receipt that is settled at `keep` permits. `arguments` are those of the script.
     ///
     /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
-    /// Removing twice is harmless. What was taken from a window is credited and not removed: that goes once, and only after
-    /// the call's reply was heard.
-    pub(crate) fn push(&self, receipt: &Receipt, arguments: Arguments) {
+    /// Removing twice is harmless. What charges more is of a call that was answered. What was taken from a window is credited
+    /// and not removed: that goes once, and only after the call's reply was heard.
+    pub(crate) fn push(&self, receipt: &Receipt, keep: u32, arguments: Arguments) {
+        let queued = moment();
+        let charges = keep > receipt.permits;
+        // A century at most, and the clock began lately.
+        let charges_until = charges.then(|| queued + receipt.interval);
         let item = Return {
             name: receipt.name.clone(),
             arguments,
             made: receipt.made,
-            due: receipt.made,
+            due: queued,
+            queued,
+            charges_until,
             last: false,
+            tried: false,
             _counted: Counted::new(&self.on_their_way),
         };
         let queued = self
             .sender()
             .is_some_and(|queue| queue.try_send(item).is_ok());
         if !queued {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.lost.note(charges);
         }
     }
 
-    /// How many receipts found no place, no runtime, or no Redis for too long.
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+    pub(crate) fn lost(&self) -> &Lost {
+        &self.lost
     }
 
     /// Waits until nothing is on its way any more: given back, or kept for as long as receipts are kept.
@@ -158,7 +205,7 @@ async fn drain(
     mut queue: Receiver<Return>,
     connection: Arc<Connection>,
     lines: Lines,
-    lost: Arc<AtomicU64>,
+    lost: Arc<Lost>,
 ) {
     // In the order in which they are due: each is put off for the same time.
     let mut later: VecDeque<Return> = VecDeque::new();
@@ -180,7 +227,7 @@ async fn drain(
             if arrived {
                 lines.nudge(&item.name);
             } else {
-                lost.fetch_add(1, Ordering::Relaxed);
+                lost.note(item.charges_until.is_some());
             }
         }
         drop(once);
@@ -188,23 +235,33 @@ async fn drain(
         while batch.len() < BATCH && later.front().is_some_and(|item| item.due <= now) {
             batch.extend(later.pop_front());
         }
+        batch.retain(|item| {
+            let late = item.tried && item.is_late(now);
+            if late {
+                lost.note(true);
+            }
+            !late
+        });
         let arrived = send(&batch, &connection).await;
         let now = moment();
         for (mut item, arrived) in batch.drain(..).zip(arrived) {
-            if arrived {
+            let charges = item.charges_until.is_some();
+            if arrived && !charges {
                 lines.nudge(&item.name);
             }
-            if arrived && (item.last || connection.carried(item.made)) {
+            if arrived && (charges || item.last || connection.carried(item.made)) {
                 continue;
             }
             // While it did not arrive the call may have gone down an older connection than it will: so it is sent until
             // it arrives, and once more.
             item.last = arrived;
+            item.tried = true;
             item.due = now + AGAIN_AFTER;
-            if later.len() < PLACES && (arrived || now.duration_since(item.made) < KEPT_FOR) {
+            let kept = now.duration_since(item.queued) < KEPT_FOR && !item.is_late(item.due);
+            if later.len() < PLACES && (arrived || kept) {
                 later.push_back(item);
             } else if !arrived {
-                lost.fetch_add(1, Ordering::Relaxed);
+                lost.note(charges);
             }
         }
     }
@@ -212,28 +269,39 @@ async fn drain(
 
 /// Sends receipts; which of them Redis has carried out.
 async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
+    let mut arrived = vec![false; batch.len()];
+    let mut left: Vec<_> = batch.iter().zip(&mut arrived).collect();
     let (mut resent, mut whole) = (false, false);
-    while !batch.is_empty() {
-        let mut pipeline = redis::Pipeline::with_capacity(batch.len());
-        for (index, item) in batch.iter().enumerate() {
+    while !left.is_empty() {
+        let mut pipeline = redis::Pipeline::with_capacity(left.len());
+        for (index, (item, _)) in left.iter().enumerate() {
             // One whole text loads the script for those behind it, if they go to the same node.
             let whole = whole && (index == 0 || connection.has_nodes());
-            pipeline.add_command(GIVE_BACK.command(&item.arguments, whole));
+            pipeline.add_command(SETTLE.command(&item.arguments, whole));
         }
-        match connection.send_all(&pipeline, batch.len()).await {
+        match connection.send_all(&pipeline, left.len()).await {
             Ok(replies) => {
-                let unknown = |reply: &RedisResult<_>| reply.as_ref().is_err_and(is_unknown_script);
-                if whole || !replies.iter().any(unknown) {
-                    return replies.iter().map(Result::is_ok).collect();
-                }
+                let mut replies = replies.into_iter();
+                // What was carried out is not sent again with what was not.
+                left.retain_mut(|(_, arrived)| match replies.next() {
+                    Some(Err(error)) => is_unknown_script(&error) && !whole,
+                    reply => {
+                        **arrived = reply.is_some();
+                        false
+                    }
+                });
                 whole = true;
             }
             // Lost on the way: once more over a new connection.
-            Err(error) if !resent && !error.is_timeout() => resent = true,
+            Err(error) if !resent && !error.is_timeout() => {
+                resent = true;
+                let now = moment();
+                left.retain(|(item, _)| !item.is_late(now));
+            }
             Err(_) => break,
         }
     }
-    vec![false; batch.len()]
+    arrived
 }
 
 /// Sends receipts that must not be sent twice; which of them Redis has carried out, as far as is known.
@@ -241,10 +309,10 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     if batch.is_empty() {
         return Vec::new();
     }
-    let give_back = &script::fixed_window::GIVE_BACK;
+    let settle = &script::fixed_window::SETTLE;
     let mut pipeline = redis::Pipeline::with_capacity(batch.len());
     for item in batch {
-        pipeline.add_command(give_back.command(&item.arguments, false));
+        pipeline.add_command(settle.command(&item.arguments, false));
     }
     let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
         return vec![false; batch.len()];
@@ -258,10 +326,7 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
                 if is_unknown_script(&error)
                     || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>
             {
-                give_back
-                    .call_once(connection, &item.arguments)
-                    .await
-                    .is_ok()
+                settle.call_once(connection, &item.arguments).await.is_ok()
             }
             Err(_) => false,
         });

@@ -118,7 +118,7 @@ struct Taken {
 impl Taken {
     fn give_back(&self, server: &Server) {
         for receipt in self.receipts.iter() {
-            server.give_back(receipt.clone());
+            server.give_back(receipt.clone(), 0);
         }
     }
 

@@ -47,11 +47,11 @@ pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("availa
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
 pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));
 pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("expire.lua"));
-pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!("give_back.lua"));
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.lua"));
 pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
 pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script!("repair.lua"));
 pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rate.lua"));
+pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| script!("settle.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
 
 /// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
@@ -64,11 +64,10 @@ pub(crate) mod fixed_window {
     pub(crate) static CLEAR_EXPIRE: LazyLock<Script> =
         LazyLock::new(|| fixed_window!("clear_expire.lua"));
     pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| fixed_window!("expire.lua"));
-    pub(crate) static GIVE_BACK: LazyLock<Script> =
-        LazyLock::new(|| fixed_window!("give_back.lua"));
     pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| fixed_window!("release.lua"));
     pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| fixed_window!("repair.lua"));
     pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| fixed_window!("set_rate.lua"));
+    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| fixed_window!("settle.lua"));
 }
 
 /// What the verbs of one algorithm are carried out by.

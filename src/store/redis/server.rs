@@ -138,20 +138,23 @@ impl Decide for Server {
         }
     }
 
-    fn give_back(&self, receipt: Receipt) {
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        if keep == receipt.permits {
+            return;
+        }
         // Without a client id nothing was taken either.
         let Ok(client_id) = self.client_id() else {
             return;
         };
         match receipt.name.algorithm() {
             Algorithm::SlidingLog => {
-                let arguments = wire::give_back(&receipt, client_id, self.now());
-                self.returns.push(&receipt, arguments);
+                let arguments = wire::settle(&receipt, keep, client_id, self.now());
+                self.returns.push(&receipt, keep, arguments);
             }
             Algorithm::FixedWindow => {
                 if let Some(end) = receipt.settle() {
-                    let arguments = wire::give_back_to_window(&receipt, end, client_id);
-                    self.returns.push(&receipt, arguments);
+                    let arguments = wire::settle_in_window(&receipt, keep, end, client_id);
+                    self.returns.push(&receipt, keep, arguments);
                 }
             }
         }
@@ -215,7 +218,7 @@ impl Server {
                 if failed.unheard {
                     receipts
                         .iter()
-                        .for_each(|receipt| self.give_back(receipt.clone()));
+                        .for_each(|receipt| self.give_back(receipt.clone(), 0));
                 }
                 Err(wire::failure(failed))
             }

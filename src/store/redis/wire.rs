@@ -136,14 +136,42 @@ pub(crate) fn flag_byte(flag: bool) -> Vec<u8> {
     vec![if flag { b'1' } else { b'0' }]
 }
 
-pub(crate) fn give_back(receipt: &Receipt, client_id: &str, now: Option<Millis>) -> Arguments {
-    let argv = vec![member(receipt.id, receipt.permits).to_vec(), time(now)];
+/// The call that leaves `keep` permits of what an acquire took, or charges what is more.
+pub(crate) fn settle(
+    receipt: &Receipt,
+    keep: u32,
+    client_id: &str,
+    now: Option<Millis>,
+) -> Arguments {
+    let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
+        Some(more) => (
+            Vec::new(),
+            member(receipt.id.for_more(), more).to_vec(),
+            receipt.limit.given(),
+        ),
+        None => {
+            let rest = (keep > 0).then(|| member(receipt.id, keep).to_vec());
+            let taken = member(receipt.id, receipt.permits).to_vec();
+            (taken, rest.unwrap_or_default(), None)
+        }
+    };
+    let mut argv = vec![taken, time(now), rest];
+    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| {
+        limit_fields(&limit.stored())
+    }));
     Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
 /// Gives back what was taken from the window that ends at `end`.
-pub(crate) fn give_back_to_window(receipt: &Receipt, end: i64, client_id: &str) -> Arguments {
-    let argv = [i64::from(receipt.permits), end].map(|number| number.to_string().into_bytes());
+/// The same for what was taken from the window that ends then.
+pub(crate) fn settle_in_window(
+    receipt: &Receipt,
+    keep: u32,
+    end: i64,
+    client_id: &str,
+) -> Arguments {
+    let credited = i64::from(receipt.permits) - i64::from(keep);
+    let argv = [credited, end].map(|number| number.to_string().into_bytes());
     Arguments::new(keys(&receipt.name, client_id), argv.into())
 }
 

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{
     super::{
-        script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, GIVE_BACK, Script},
+        script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, SETTLE, Script},
         wire,
     },
     members::Generation,
@@ -317,7 +317,7 @@ fn a_give_back_beside_a_foreign_member_makes_no_room() {
     pair.command(&["ZADD", &log, &START.to_string(), "x"]);
     pair.lose_value();
     let arguments = pair.give_back_arguments(sent, START);
-    pair.call(&GIVE_BACK, &arguments).unwrap();
+    pair.call(&SETTLE, &arguments).unwrap();
     // What is left is still to be counted, and cannot be.
     cannot_acquire(&mut pair, STORED);
 }

@@ -53,6 +53,7 @@ enum Step {
     TrySetRate(Choice),
     Release(u32),
     GiveBack(Index),
+    ChargeMore(u32),
     Available,
     Repair,
     LoseLimit,
@@ -115,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => choice().prop_map(Step::TrySetRate),
         2 => (1u32..9).prop_map(Step::Release),
         4 => any::<Index>().prop_map(Step::GiveBack),
+        2 => (1u32..9).prop_map(Step::ChargeMore),
         2 => Just(Step::Available),
         1 => Just(Step::Repair),
         1 => Just(Step::LoseLimit),
@@ -422,8 +424,7 @@ impl Pair {
                 let at = which.index(self.granted.len());
                 let (permits, end) = self.granted.swap_remove(at);
                 let argv = [i64::from(permits), end].map(|number| number.to_string().into_bytes());
-                let reply = self.call(&fixed_window::GIVE_BACK, argv.into());
-                let [credited, left]: [i64; 2] = redis::from_redis_value(reply).unwrap();
+                let replied = self.number(&fixed_window::SETTLE, argv.into());
                 let live = self.model.window.and_then(|window| window.end);
                 let apart = live.map_or(i64::MAX, |live| (live - end).abs());
                 if (4..100).contains(&apart) {
@@ -432,15 +433,20 @@ impl Pair {
                 }
                 let unset = self.model.limit.is_none();
                 let expected = match self.model.window {
-                    Some(_) if apart < 4 && !unset => {
-                        self.model.give_back(permits, live.unwrap_or(end), now)
+                    Some(_) if apart < 4 || unset => {
+                        let end = live.unwrap_or(end);
+                        self.model.settle(permits.into(), end, now)
                     }
-                    _ => 0,
+                    _ if unset => Err(ErrorKind::NotInitialized),
+                    _ => Ok(0),
                 };
-                assert_eq!(credited, expected, "{permits} {end} {:?}", self.model);
-                if credited > 0 {
-                    assert_eq!(Some(left), self.model.window.map(|window| window.value));
-                }
+                assert_eq!(replied, expected, "{permits} {end} {:?}", self.model);
+                self.compare(true);
+            }
+            Step::ChargeMore(permits) => {
+                let argv = [-i64::from(permits), 0].map(|number| number.to_string().into_bytes());
+                let replied = self.number(&fixed_window::SETTLE, argv.into());
+                assert_eq!(replied, self.model.settle(-i64::from(permits), 0, now));
                 self.compare(true);
             }
             Step::Available => {

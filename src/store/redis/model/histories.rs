@@ -33,6 +33,12 @@ pub(super) enum Step {
     Release(u32),
     GiveBack(Index),
     GiveBackUnsent,
+    /// At what was used, and once more if the reply was lost
+    Settle {
+        which: Index,
+        keep: u32,
+        whose: Whose,
+    },
     Available,
     TrySetRate(Choice),
     Repair,
@@ -106,6 +112,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         8 => moves().prop_map(Step::Advance),
         3 => any::<Index>().prop_map(Step::GiveBack),
         1 => Just(Step::GiveBackUnsent),
+        4 => (any::<Index>(), kept(), whose())
+            .prop_map(|(which, keep, whose)| Step::Settle { which, keep, whose }),
         2 => Just(Step::Available),
         1 => choice().prop_map(Step::TrySetRate),
         2 => Just(Step::Repair),
@@ -119,6 +127,11 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
 
 pub(super) fn permits() -> impl Strategy<Value = u32> {
     prop_oneof![12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
+}
+
+/// Fewer permits than were taken, or more: also than the rate.
+fn kept() -> impl Strategy<Value = u32> {
+    prop_oneof![12 => 0u32..6, 4 => 0u32..30, 1 => Just(u32::MAX)]
 }
 
 pub(super) fn whose() -> impl Strategy<Value = Whose> {
@@ -225,7 +238,14 @@ pub(super) fn take(pair: &mut Pair, step: Step) {
             pair.give_back(sent);
             assert!(!pair.give_back(sent), "given back twice");
         }
-        Step::Resend { .. } | Step::GiveBack(_) => {}
+        Step::Settle { which, keep, whose } if !pair.sent.is_empty() => {
+            let limit = whose.how(pair).limit;
+            let sent = *which.get(&pair.sent);
+            if pair.settle(sent, keep, limit).is_ok() {
+                assert_eq!(pair.settle(sent, keep, limit), Ok(0), "settled twice");
+            }
+        }
+        Step::Resend { .. } | Step::GiveBack(_) | Step::Settle { .. } => {}
         Step::GiveBackUnsent => {
             let sent = Sent {
                 id: pair.new_id(),

@@ -5,8 +5,8 @@ use redis::{Connection, RedisError, Value};
 use super::{
     super::{
         script::{
-            ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, GIVE_BACK, RELEASE, REPAIR, SET_RATE,
-            Script, TRY_SET_RATE, is_unknown_script,
+            ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, RELEASE, REPAIR, SET_RATE, SETTLE, Script,
+            TRY_SET_RATE, is_unknown_script,
         },
         wire,
     },
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock::Millis,
-    decision::PermitId,
+    decision::{PermitId, Receipt},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType, StoredLimit},
     list::List,
@@ -296,25 +296,56 @@ impl Pair {
     }
 
     pub(super) fn give_back(&mut self, sent: Sent) -> bool {
-        let now = self.now();
-        let reply = self
-            .call(&GIVE_BACK, &self.give_back_arguments(sent, now))
-            .unwrap();
-        let [credited, value]: [i64; 2] = redis::from_redis_value(reply).unwrap();
+        self.settle(sent, 0, LimitSource::Store).unwrap() != 0
+    }
+
+    /// Settles an acquire at `keep` permits; how many were credited, below zero: charged.
+    pub(super) fn settle(
+        &mut self,
+        sent: Sent,
+        keep: u32,
+        limit: LimitSource,
+    ) -> Result<i64, ErrorKind> {
+        if keep == sent.permits {
+            return Ok(0);
+        }
+        let receipt = self.receipt(sent, limit);
+        // What is given back says nothing of the time it used.
+        let given = (self.clock != Clock::Server || keep < sent.permits).then(|| self.now());
+        let arguments = wire::settle(&receipt, keep, CLIENT, given.map(i64::cast_unsigned));
+        let reply = self.call(&SETTLE, &arguments).unwrap();
+        let now = match (given, &reply) {
+            (Some(now), _) => now,
+            (None, Value::Array(numbers)) if numbers.len() == 3 => {
+                redis::from_redis_value(numbers[2].clone()).unwrap()
+            }
+            // Errors of the model come before it looks at the time.
+            (None, _) => 0,
+        };
+        let replied = wire::second(&reply).map_err(|error| error.kind());
         // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
         let lost = self.rate_type == RateType::PerClient && self.model.limit.is_none();
-        let found = !lost && self.model.give_back(sent.id, sent.permits, now);
-        assert_eq!(credited, if found { i64::from(sent.permits) } else { 0 });
-        assert_eq!(
-            value,
-            if found {
-                self.model.value.unwrap_or(-1)
-            } else {
-                -1
-            }
-        );
+        let expected = if lost && keep < sent.permits {
+            Ok(0)
+        } else {
+            self.model.settle(&receipt, keep, now)
+        };
+        assert_eq!(replied, expected, "{sent:?} at {keep}");
         self.compare();
-        found
+        if let Ok(..0) = replied {
+            self.check_ttls();
+        }
+        replied
+    }
+
+    fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {
+        let how = How {
+            limit,
+            rewrite: false,
+            exact: false,
+        };
+        let charge = self.charge(sent, how);
+        charge.receipt()
     }
 
     pub(super) fn available(&mut self) -> Result<i64, ErrorKind> {
@@ -455,9 +486,8 @@ impl Pair {
     }
 
     pub(super) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
-        let member = wire::member(sent.id, sent.permits).to_vec();
-        let argv = vec![member, wire::time(Some(now.cast_unsigned()))];
-        Arguments::new(self.keys.clone(), argv)
+        let receipt = self.receipt(sent, LimitSource::Store);
+        wire::settle(&receipt, 0, CLIENT, Some(now.cast_unsigned()))
     }
 
     pub(super) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
@@ -586,11 +616,21 @@ impl Pair {
 
     /// With a keep-alive time no entry outlives the log that it was written to, and no key is left to die before.
     fn check_expiry(&mut self, answer: &Answer) {
-        let limit = self.model.limit.unwrap();
-        let [hash, value, log] = self.ttls();
         if answer.verdict == Verdict::AboveRate && answer.changed == Changed::Nothing {
             return;
         }
+        self.check_ttls();
+        let limit = self.model.limit.unwrap();
+        let log = self.ttls()[2];
+        let least = limit.interval + ahead_of(limit.interval);
+        if limit.keep_alive > 0 && answer.verdict == Verdict::Granted {
+            assert!(log == -2 || log >= least, "{log}");
+        }
+    }
+
+    fn check_ttls(&mut self) {
+        let limit = self.model.limit.unwrap();
+        let [hash, value, log] = self.ttls();
         if limit.keep_alive == 0 {
             for ttl in [hash, value, log] {
                 assert!(matches!(ttl, -2 | -1), "{ttl}");
@@ -598,9 +638,6 @@ impl Pair {
             return;
         }
         let least = limit.interval + ahead_of(limit.interval);
-        if answer.verdict == Verdict::Granted {
-            assert!(log == -2 || log >= least, "{log}");
-        }
         for ttl in [hash, value, log] {
             // None where these tests have written a key.
             assert!(ttl < 0 || ttl >= least, "{ttl}");

@@ -1,0 +1,82 @@
+-- Settles what one acquire took: gives back all of it or a part, or charges more.
+-- Safe to send again while its members live; to give back is also safe for an acquire that never arrived.
+--
+-- KEYS  1-5, see lib/state.lua
+-- ARGV  1  the member that the acquire was sent with; empty to charge more
+--       2  now in ms since the epoch, or empty for the server's clock
+--       3  giving back: the member that takes its place, of fewer permits; empty: none does
+--          charging more: the member of what is added
+--       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; written where there is no limit to charge more against,
+--          all empty for none
+-- Reply 1  1; negative: an error, alone in the reply
+--       2  permits credited, below zero if charged; 0 if there was nothing to do
+--       3  charging more: the time that was used, ms since the epoch
+--
+-- Redisson has no such operation: its release(n) credits without touching the log, and so admits too much later.
+
+local taken, rest = ARGV[1], ARGV[3]
+local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local created = false
+if taken == '' and not (limit[1] and limit[2] and limit[3]) then
+  -- An idle limiter vanishes, and an answer can last longer: what it owes must find it again.
+  if ARGV[4] == '' then
+    return { UNINITIALIZED }
+  end
+  limit = { limit[1] or ARGV[4], limit[2] or ARGV[5], limit[3] or ARGV[6], limit[4] or ARGV[7] }
+  created = true
+end
+local value_key, log = KEYS[2], KEYS[4]
+if limit[3] == '1' then
+  value_key, log = KEYS[3], KEYS[5]
+end
+local rate, interval = number_of(limit[1]), number_of(limit[2])
+
+if taken == '' then
+  if not rate or not interval then
+    return { UNREADABLE }
+  end
+  local now = clock(ARGV[2])
+  local stored = tonumber(redis.call('GET', value_key) or nil)
+  local value = agree(log, stored, rate, interval, now, string.sub(rest, 2, 17))
+  if not value then
+    return { FOREIGN_MEMBER }
+  end
+  if created then
+    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
+  end
+  local charged = redis.call('ZADD', log, 'NX', now, rest) * permits_of(rest)
+  -- Debt: it was used, so it counts also below zero.
+  redis.call('SET', value_key, value - charged, 'KEEPTTL')
+  keep_alive(value_key, log, tonumber(limit[4]) or 0, interval, created)
+  return { 1, -charged, now }
+end
+
+local score = redis.call('ZSCORE', log, taken)
+if not score then
+  return { 1, 0 }
+end
+local credited = permits_of(taken)
+-- In this order, or the log could be gone for a moment, and its TTL with it.
+if rest ~= '' and redis.call('ZADD', log, 'NX', score, rest) == 1 then
+  credited = credited - permits_of(rest)
+end
+redis.call('ZREM', log, taken)
+
+local stored = tonumber(redis.call('GET', value_key) or nil)
+local value
+if not rate or not interval then
+  -- The limit itself is gone: whoever writes it anew finds value and log in agreement.
+  value = nil
+elseif redis.call('EXISTS', log) == 0 then
+  value = rate
+else
+  value = agree(log, stored and stored + credited, rate, interval, clock(ARGV[2]), string.sub(taken, 2, 17))
+end
+if value then
+  redis.call('SET', value_key, value, 'KEEPTTL')
+  keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+elseif stored then
+  -- Otherwise it is left to be counted from the log: these permits alone would pass for all that is free.
+  redis.call('INCRBY', value_key, credited)
+end
+return { 1, credited }
