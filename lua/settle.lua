@@ -47,7 +47,7 @@ if taken == '' then
   local charged = redis.call('ZADD', log, 'NX', now, rest) * permits_of(rest)
   -- Debt: it was used, so it counts also below zero.
   redis.call('SET', value_key, value - charged, 'KEEPTTL')
-  keep_alive(value_key, log, tonumber(limit[4]) or 0, interval, created)
+  keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval, created)
   return { 1, -charged, now }
 end
 
@@ -74,7 +74,7 @@ else
 end
 if value then
   redis.call('SET', value_key, value, 'KEEPTTL')
-  keep_alive(value_key, log, tonumber(limit[4]) or 0, interval)
+  keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
 elseif stored then
   -- Otherwise it is left to be counted from the log: these permits alone would pass for all that is free.
   redis.call('INCRBY', value_key, credited)
