@@ -144,8 +144,8 @@ impl Returns {
     pub(crate) fn push(&self, receipt: &Receipt, keep: u32, arguments: Arguments) {
         let queued = moment();
         let charges = keep > receipt.permits;
-        // A century at most, and the clock began lately.
-        let charges_until = charges.then(|| queued + receipt.interval);
+        // A tenth less than its entry lives, as the way to the server takes time, too.
+        let charges_until = charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR));
         let item = Return {
             name: receipt.name.clone(),
             arguments,
