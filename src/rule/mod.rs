@@ -1,6 +1,7 @@
 //! What a request may do: a limit, by whom it is counted, at what cost, under which name.
 
 mod pattern;
+mod ready;
 mod table;
 
 use std::{fmt, sync::Arc};

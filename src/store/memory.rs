@@ -1,22 +1,23 @@
 //! Limiters in this process: for development, tests and services that run once.
 
+mod shard;
+
 use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap, hash_map::RandomState},
+    collections::hash_map::RandomState,
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use self::shard::{Shard, lock};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
     call::{self, Ask, Caller, Take},
-    counted::Counted,
     guard::{
         fallback,
         line::{Line, Lines},
@@ -27,7 +28,7 @@ use crate::{
     clock::{Clock, SteadyClock, millis},
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
-    limit::{Algorithm, LimitSource},
+    limit::LimitSource,
     list::List,
     name::Name,
 };
@@ -190,43 +191,6 @@ struct Shared {
     clock: Arc<dyn Clock>,
     rule_names: RuleNames,
     lines: Lines,
-}
-
-#[derive(Default)]
-struct Shard {
-    /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
-    limiters: HashMap<Arc<str>, Kept>,
-    /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
-    /// it may be out of date, but never too late by more than a grant that was given back.
-    idle: BinaryHeap<Reverse<(i64, Arc<str>)>>,
-}
-
-struct Kept {
-    limiter: Counted,
-    /// Whether a verb set it: it stays until it is deleted.
-    lasting: bool,
-    /// When it vanishes, if it does.
-    expires_at: Option<i64>,
-}
-
-impl Kept {
-    fn new(algorithm: Algorithm, lasting: bool) -> Self {
-        Self {
-            limiter: Counted::new(algorithm),
-            lasting,
-            expires_at: None,
-        }
-    }
-
-    /// Puts off its end, as the scripts do where a limit has a keep-alive time.
-    fn keep_alive(&mut self, now: i64) {
-        if let Some(limit) = self.limiter.limit()
-            && limit.keep_alive > 0
-        {
-            let life = self.limiter.life(&limit);
-            self.expires_at = Some(now + limit.keep_alive.cast_signed().max(life));
-        }
-    }
 }
 
 impl Decide for Shared {
@@ -559,87 +523,6 @@ impl Shared {
     fn now(&self) -> i64 {
         i64::try_from(millis(&*self.clock)).unwrap_or(i64::MAX)
     }
-}
-
-impl Shard {
-    /// The limiter, unless its time is over.
-    fn get_mut(&mut self, name: &Name, now: i64, count: &AtomicUsize) -> Option<&mut Kept> {
-        if self
-            .limiters
-            .get(name.as_str())?
-            .expires_at
-            .is_some_and(|end| end <= now)
-        {
-            self.limiters.remove(name.as_str());
-            count.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        self.limiters.get_mut(name.as_str())
-    }
-
-    fn insert(&mut self, name: &Name, lasting: bool, now: i64) {
-        if !lasting {
-            self.note_idle(now, name);
-        }
-        let kept = Kept::new(name.algorithm(), lasting);
-        self.limiters.insert(Arc::clone(name.text()), kept);
-    }
-
-    fn note_idle(&mut self, at: i64, name: &Name) {
-        if self.idle.len() > 2 * self.limiters.len() + 16 {
-            // Many were given back: keep one note of each.
-            let limiters = &self.limiters;
-            let idle = limiters
-                .iter()
-                .filter(|(_, kept)| !kept.lasting || kept.expires_at.is_some());
-            self.idle = idle
-                .map(|(name, kept)| {
-                    let end = if kept.lasting {
-                        kept.expires_at
-                    } else {
-                        kept.limiter.full_at()
-                    };
-                    Reverse((end.unwrap_or(at), Arc::clone(name)))
-                })
-                .collect();
-        }
-        self.idle.push(Reverse((at, Arc::clone(name.text()))));
-    }
-
-    /// Forgets one limiter that has all its permits, if there is one.
-    fn evict_idle(&mut self, now: i64) -> bool {
-        while let Some(Reverse((noted, _))) = self.idle.peek() {
-            if *noted > now {
-                return false;
-            }
-            let Some(Reverse((_, name))) = self.idle.pop() else {
-                return false;
-            };
-            let Some(kept) = self.limiters.get(&name) else {
-                continue;
-            };
-            let gone_at = match (kept.expires_at, kept.lasting) {
-                (Some(end), _) if end <= now => Some(end),
-                (end, true) => end,
-                (_, false) => Some(kept.limiter.full_at().unwrap_or(now)),
-            };
-            match gone_at {
-                // Set by a verb, and without an end by now.
-                None => {}
-                Some(later) if later > now => self.idle.push(Reverse((later, name))),
-                Some(_) => {
-                    self.limiters.remove(&name);
-                    return true;
-                }
-            }
-        }
-        false
-    }
-}
-
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Shared {

@@ -409,7 +409,7 @@ async fn a_layer_around_and_within_charges_once(store: impl Store) {
     ] {
         let reply = send(server, get(path)).await;
         assert_eq!(reply.status, status, "{path}");
-        assert!(reply.body.starts_with(body), "{reply:?}");
+        assert!(reply.body.contains(body), "{reply:?}");
     }
 }
 

@@ -1,0 +1,308 @@
+//! A rule that a layer has: checked, with the parts of its names made, and asked for each request.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::request::Parts;
+
+use super::{Cost, LimitOf, Rule, check_cost};
+use crate::{
+    decision::{Fault, Missing, Refusal},
+    error::ConfigError,
+    key::{AnyKey, Key, NoKey, Warned},
+    limit::{Algorithm, Limit, LimitSource},
+    macros::warning,
+    name::{Identity, Naming, check_rule_name},
+    store::{AnyStore, FailurePolicy, RuleTag},
+};
+
+/// One rule, checked and with the parts of its names.
+pub(super) struct Ready {
+    limits: Limits,
+    key: Option<Arc<dyn AnyKey>>,
+    cost: Cost,
+    pub(super) on_failure: FailurePolicy,
+    warned_of_missing_key: AtomicBool,
+    warned: Warned,
+}
+
+enum Limits {
+    One(Named, LimitSource),
+    /// By tier; the first is for tiers that are not in the list
+    Tiers(
+        Vec<(&'static str, Named, Limit)>,
+        Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>,
+    ),
+    Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
+}
+
+/// A charge that lacks its id.
+pub(super) type Planned<'a> = (&'a Named, Identity, LimitSource, u32);
+
+/// A rule's name, and how it names limiters.
+#[derive(Clone)]
+pub(super) struct Named {
+    pub(super) rule: Arc<RuleTag>,
+    pub(super) naming: Naming,
+}
+
+impl Named {
+    fn derived(
+        prefix: &str,
+        rule: &str,
+        hidden: bool,
+        algorithm: Algorithm,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            rule: RuleTag::new(rule, hidden),
+            naming: Naming::derived(prefix, rule)?.counted_by(algorithm),
+        })
+    }
+}
+
+impl Ready {
+    pub(super) fn new(
+        rule: Rule,
+        store: &dyn AnyStore,
+        token: &Arc<()>,
+    ) -> Result<Self, ConfigError> {
+        let (prefix, names) = (store.prefix(), store.rule_names());
+        let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
+        check_rule_name(&label)?;
+        if rule.misplaced_init {
+            return Err(ConfigError::NotShared(label));
+        }
+        if let Some(key) = &rule.key {
+            key.check()?;
+            if let Some(header) = key.exposed_credential() {
+                return Err(ConfigError::Credential(header.to_owned()));
+            }
+        }
+        let limits = match &rule.limit {
+            LimitOf::Fixed(limit) => {
+                check_cost(&label, &rule.cost, Some(limit))?;
+                let source = LimitSource::Code(limit.for_request_key());
+                let named = Named::derived(prefix, &label, hidden, rule.algorithm)?;
+                Limits::One(named, source)
+            }
+            LimitOf::Parts(limit) => {
+                check_cost(&label, &rule.cost, None)?;
+                let named = Named::derived(prefix, &label, hidden, rule.algorithm)?;
+                Limits::Parts(named, Arc::clone(limit))
+            }
+            LimitOf::Tiers(tiers) => {
+                let mut named: Vec<(&'static str, Named, Limit)> = Vec::new();
+                for &(tier, limit) in &tiers.tiers {
+                    check_rule_name(tier)?;
+                    check_cost(&label, &rule.cost, Some(&limit))?;
+                    if named.iter().any(|(other, ..)| *other == tier) {
+                        return Err(ConfigError::Tiers(label));
+                    }
+                    let name = format!("{label}.{tier}");
+                    let name = Named::derived(prefix, &name, hidden, rule.algorithm)?;
+                    named.push((tier, name, limit.for_request_key()));
+                }
+                if named.is_empty() {
+                    return Err(ConfigError::Tiers(label));
+                }
+                Limits::Tiers(named, Arc::clone(&tiers.choose))
+            }
+            LimitOf::Shared { name, init } => {
+                check_cost(&label, &rule.cost, init.as_ref())?;
+                let naming = Naming::shared(name)?.counted_by(rule.algorithm);
+                let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
+                Limits::One(
+                    Named {
+                        rule: RuleTag::new(&label, hidden),
+                        naming,
+                    },
+                    source,
+                )
+            }
+        };
+        let takes_identity = match &limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.takes_identity(),
+            Limits::Tiers(..) => true,
+        };
+        match (&rule.key, takes_identity) {
+            (None, true) => return Err(ConfigError::MissingKey(label)),
+            (Some(_), false) => return Err(ConfigError::UnusedKey(label)),
+            _ => {}
+        }
+        if let Some(charge_if) = &rule.charge_if {
+            limits.tags().for_each(|tag| tag.charges_if(charge_if));
+        }
+        for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
+            if !names.claim(&name, fingerprint, token) {
+                return Err(ConfigError::DuplicateName(name.to_string()));
+            }
+        }
+        Ok(Self {
+            limits,
+            key: rule.key,
+            cost: rule.cost,
+            on_failure: rule.on_failure,
+            warned_of_missing_key: AtomicBool::new(false),
+            warned: Warned::default(),
+        })
+    }
+
+    /// What a request is charged: by which name, whom, against which limit, how much. `None` where the rule does not concern
+    /// it.
+    pub(super) fn plan(&self, parts: &Parts) -> Result<Option<Planned<'_>>, Missing> {
+        let permits = match &self.cost {
+            Cost::Fixed(cost) => *cost,
+            Cost::Parts(cost) => cost(parts),
+        };
+        if permits == 0 {
+            return Ok(None);
+        }
+        let mut key = Key::default();
+        let found = match &self.key {
+            Some(extractor) => extractor.extract(parts, &mut key),
+            None => Ok(()),
+        };
+        self.warned.warn(self.rule(), key.1);
+        match found {
+            Ok(()) if self.key.is_some() && key.0.is_empty() => {
+                return Err(Missing {
+                    what: "identity",
+                    fault: Fault::Caller,
+                });
+            }
+            Ok(()) => {}
+            Err(NoKey::Skip) => return Ok(None),
+            Err(NoKey::Missing(missing)) => return Err(missing),
+        }
+        let (named, limit) = match &self.limits {
+            Limits::One(named, limit) => (named, *limit),
+            Limits::Parts(named, limit) => {
+                (named, LimitSource::Code(limit(parts).for_request_key()))
+            }
+            Limits::Tiers(tiers, choose) => {
+                let tier = choose(parts);
+                let chosen = tiers
+                    .iter()
+                    .find(|(name, ..)| *name == tier)
+                    .or(tiers.first());
+                // Never empty: it was checked when it was built.
+                let Some((_, named, limit)) = chosen else {
+                    return Ok(None);
+                };
+                (named, LimitSource::Code(*limit))
+            }
+        };
+        Ok(Some((named, key.0, limit, permits)))
+    }
+
+    /// Whether the limiters of these rules have one identity, and so one slot of a Cluster.
+    pub(super) fn share_identity(rules: &[Self]) -> bool {
+        let derived = |rule: &Self| match &rule.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.is_derived(),
+            Limits::Tiers(..) => true,
+        };
+        let key = |rule: &Self| rule.key.as_ref().map(|key| key.description());
+        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
+        rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
+    }
+
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs hint")
+    )]
+    pub(super) fn refuse(&self, missing: Missing) -> Refusal {
+        let hint = match missing.fault {
+            Fault::Server => {
+                "the server does not note the peer's address: with axum, serve \
+                 `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
+                 `tower_ratelimit::key::PeerAddr` into the request's extensions"
+            }
+            Fault::Caller => {
+                "if a layer of yours provides it, that layer must be outside of this one"
+            }
+        };
+        if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
+            warning!(
+                rule = self.rule(),
+                missing = missing.what,
+                hint,
+                "requests are refused because they lack the key of the rule"
+            );
+        }
+        Refusal::missing_key(missing)
+    }
+
+    fn rule(&self) -> &str {
+        match &self.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => &named.rule.name,
+            Limits::Tiers(tiers, _) => tiers.first().map_or("", |(_, named, _)| &*named.rule.name),
+        }
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready")
+            .field("on_failure", &self.on_failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Limits {
+    fn tags(&self) -> impl Iterator<Item = &RuleTag> {
+        let (one, tiers) = match self {
+            Self::One(named, _) | Self::Parts(named, _) => (Some(named), &[][..]),
+            Self::Tiers(tiers, _) => (None, &tiers[..]),
+        };
+        let named = one
+            .into_iter()
+            .chain(tiers.iter().map(|(_, named, _)| named));
+        named.map(|named| &*named.rule)
+    }
+
+    /// The names that answers call the rule by, each with all that makes it this rule and no other.
+    fn fingerprints(&self, key: Option<&Arc<dyn AnyKey>>) -> Vec<(Arc<str>, String)> {
+        let key = key.map(|key| key.description());
+        match self {
+            Self::One(named, limit) => {
+                vec![(
+                    Arc::clone(&named.rule.name),
+                    format!(
+                        "{limit:?} {key:?} {:?} {}",
+                        named.naming.algorithm(),
+                        named.naming
+                    ),
+                )]
+            }
+            Self::Parts(named, limit) => {
+                vec![(
+                    Arc::clone(&named.rule.name),
+                    format!(
+                        "{:p} {key:?} {:?}",
+                        Arc::as_ptr(limit),
+                        named.naming.algorithm()
+                    ),
+                )]
+            }
+            Self::Tiers(tiers, _) => tiers
+                .iter()
+                .map(|(_, named, limit)| {
+                    (
+                        Arc::clone(&named.rule.name),
+                        format!(
+                            "{:?} {key:?} {:?} {}",
+                            LimitSource::Code(*limit),
+                            named.naming.algorithm(),
+                            named.naming
+                        ),
+                    )
+                })
+                .collect(),
+        }
+    }
+}
