@@ -1,0 +1,128 @@
+//! One part of the limiters: which of them there are, and which may go.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use crate::{
+    name::Name,
+    store::window::{Limiter, ahead_of},
+};
+
+#[derive(Default)]
+pub(super) struct Shard {
+    pub(super) limiters: HashMap<Name, Kept>,
+    /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
+    /// it may be out of date, but never too late by more than a grant that was given back.
+    idle: BinaryHeap<Reverse<(i64, Name)>>,
+}
+
+pub(super) struct Kept {
+    pub(super) limiter: Limiter,
+    /// Whether a verb set it: it stays until it is deleted.
+    pub(super) lasting: bool,
+    /// When it vanishes, if it does.
+    pub(super) expires_at: Option<i64>,
+}
+
+impl Kept {
+    pub(super) fn new(lasting: bool) -> Self {
+        Self {
+            limiter: Limiter::default(),
+            lasting,
+            expires_at: None,
+        }
+    }
+
+    /// Puts off its end, as the scripts do where a limit has a keep-alive time.
+    pub(super) fn keep_alive(&mut self, now: i64) {
+        if let Some(limit) = self.limiter.limit
+            && limit.keep_alive > 0
+        {
+            let life = limit.interval + ahead_of(limit.interval);
+            self.expires_at = Some(now + limit.keep_alive.cast_signed().max(life));
+        }
+    }
+}
+
+impl Shard {
+    /// The limiter, unless its time is over.
+    pub(super) fn get_mut(
+        &mut self,
+        name: &Name,
+        now: i64,
+        count: &AtomicUsize,
+    ) -> Option<&mut Kept> {
+        if self
+            .limiters
+            .get(name)?
+            .expires_at
+            .is_some_and(|end| end <= now)
+        {
+            self.limiters.remove(name);
+            count.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        self.limiters.get_mut(name)
+    }
+
+    pub(super) fn insert(&mut self, name: Name, lasting: bool, now: i64) {
+        if !lasting {
+            self.note_idle(now, &name);
+        }
+        self.limiters.insert(name, Kept::new(lasting));
+    }
+
+    pub(super) fn note_idle(&mut self, at: i64, name: &Name) {
+        if self.idle.len() > 2 * self.limiters.len() + 16 {
+            // Many were given back: keep one note of each.
+            let limiters = &self.limiters;
+            let idle = limiters
+                .iter()
+                .filter(|(_, kept)| !kept.lasting || kept.expires_at.is_some());
+            self.idle = idle
+                .map(|(name, kept)| {
+                    let end = if kept.lasting {
+                        kept.expires_at
+                    } else {
+                        kept.limiter.full_at()
+                    };
+                    Reverse((end.unwrap_or(at), name.clone()))
+                })
+                .collect();
+        }
+        self.idle.push(Reverse((at, name.clone())));
+    }
+
+    /// Forgets one limiter that has all its permits, if there is one.
+    pub(super) fn evict_idle(&mut self, now: i64) -> bool {
+        while let Some(Reverse((noted, _))) = self.idle.peek() {
+            if *noted > now {
+                return false;
+            }
+            let Some(Reverse((_, name))) = self.idle.pop() else {
+                return false;
+            };
+            let Some(kept) = self.limiters.get(&name) else {
+                continue;
+            };
+            let gone_at = match (kept.expires_at, kept.lasting) {
+                (Some(end), _) if end <= now => Some(end),
+                (end, true) => end,
+                (_, false) => Some(kept.limiter.full_at().unwrap_or(now)),
+            };
+            match gone_at {
+                // Set by a verb, and without an end by now.
+                None => {}
+                Some(later) if later > now => self.idle.push(Reverse((later, name))),
+                Some(_) => {
+                    self.limiters.remove(&name);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
