@@ -116,7 +116,9 @@ impl<S: Decide> Line<S> {
                     return;
                 }
                 let decisions = inner.acquire_run(&run).await;
-                queue.serve(&run, decisions, clock.now());
+                for receipt in queue.serve(&run, decisions, clock.now()) {
+                    inner.give_back(receipt);
+                }
                 while let Some(until) = queue.sleeps_until(clock.now()) {
                     let mut timer = clock.sleep_until(until);
                     poll_fn(|cx| queue.poll_sleep(&mut timer, cx)).await;
@@ -320,11 +322,10 @@ impl Queue {
             state.nudged = true;
         }
         state.wake_driver();
-        let taken = matches!(waiter.outcome, Some(Ok(Decision::Allow(_))));
-        if taken || waiter.asking {
-            waiter.receipts
-        } else {
-            List::EMPTY
+        match waiter.outcome {
+            Some(Ok(Decision::Allow(grant))) => grant.receipts,
+            None if waiter.asking => waiter.receipts,
+            _ => List::EMPTY,
         }
     }
 
@@ -363,18 +364,33 @@ impl Queue {
         run.collect()
     }
 
-    /// Tells the callers of a run what became of it.
-    fn serve(&self, run: &[Acquire], decisions: Result<Vec<Decision>, Error>, now: Duration) {
+    /// Tells the callers of a run what became of it. Returns what callers of several limiters were granted who have left:
+    /// what they gave back may have come before the last of the calls for them.
+    fn serve(
+        &self,
+        run: &[Acquire],
+        decisions: Result<Vec<Decision>, Error>,
+        now: Duration,
+    ) -> Vec<Receipt> {
         let mut state = self.state();
         state.due = None;
+        let mut unheard = Vec::new();
         match decisions {
             Ok(decisions) => {
                 for (acquire, decision) in run.iter().zip(decisions) {
-                    state.hear(acquire, decision, now);
+                    match decision {
+                        Decision::Allow(grant)
+                            if !acquire.rest.is_empty() && state.place(acquire).is_none() =>
+                        {
+                            unheard.extend(grant.receipts.into_iter());
+                        }
+                        decision => state.hear(acquire, decision, now),
+                    }
                 }
             }
             Err(error) => run.iter().for_each(|acquire| state.fail(acquire, &error)),
         }
+        unheard
     }
 
     /// Until when there is nothing to do; `None` if there is something now, or nobody waits.

@@ -3,9 +3,9 @@
 //! One call for each slot, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
 //! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, mem};
 
-use super::{Server, wire};
+use super::{Server, server::random_id, wire};
 use crate::{
     decision::{Decision, Grant, LimitState, Receipt, Refusal, Source},
     error::Error,
@@ -26,19 +26,31 @@ pub(super) fn is_one_slot(acquire: &Acquire) -> bool {
 ///
 /// # Cancel safety
 ///
-/// Dropping it may leave a part of the list taken; receipts made before give it back.
+/// Dropping it gives back what it may have taken.
 pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
+    let mut acquire = acquire.clone();
+    if acquire.patience.is_some() {
+        // One that waits is asked for again, and what an earlier attempt gave back may still be on its way.
+        let id = random_id()?;
+        acquire.first.id = id;
+        acquire.rest.iter_mut().for_each(|charge| charge.id = id);
+    }
     let mut taken = Taken {
+        server,
         limits: List::EMPTY,
         receipts: List::EMPTY,
+        asking: List::EMPTY,
     };
-    for part in parts(acquire) {
+    for part in parts(&acquire) {
+        taken.asking = part.receipts();
         let decision = server
             .acquire_at_once(&part, std::slice::from_ref(&part))
             .await;
-        match decision.map(|mut decisions| decisions.pop()) {
-            Ok(None) => {}
-            Ok(Some(Decision::Allow(grant))) => {
+        // Whether it failed or refused: what this one call may have taken was given back.
+        taken.asking = List::EMPTY;
+        match decision?.pop() {
+            None => {}
+            Some(Decision::Allow(grant)) => {
                 grant
                     .limits
                     .iter()
@@ -48,19 +60,14 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
                     .iter()
                     .for_each(|receipt| taken.receipts.push(receipt.clone()));
             }
-            Ok(Some(Decision::Deny(refusal))) => {
-                return Ok(Decision::Deny(taken.undo(server, refusal)));
-            }
-            Err(error) => {
-                taken.give_back(server);
-                return Err(error);
-            }
+            Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
         }
     }
-    taken.limits.sort_by(LimitState::by_tightness);
+    let mut limits = mem::replace(&mut taken.limits, List::EMPTY);
+    limits.sort_by(LimitState::by_tightness);
     Ok(Decision::Allow(Grant {
-        limits: taken.limits,
-        receipts: taken.receipts,
+        limits,
+        receipts: mem::replace(&mut taken.receipts, List::EMPTY),
         source: Source::Store,
     }))
 }
@@ -104,22 +111,18 @@ fn known_rate(charge: &Charge) -> Option<u64> {
     }
 }
 
-/// What the calls up to now have taken.
-struct Taken {
+/// What the calls up to now have taken: given back when it is dropped.
+struct Taken<'a> {
+    server: &'a Server,
     limits: List<LimitState>,
     receipts: List<Receipt>,
+    /// Of the call that is under way.
+    asking: List<Receipt>,
 }
 
-impl Taken {
-    fn give_back(&self, server: &Server) {
-        for receipt in self.receipts.iter() {
-            server.give_back(receipt.clone());
-        }
-    }
-
-    /// Gives back what was taken, and tells of all limits that were met.
-    fn undo(self, server: &Server, refusal: Refusal) -> Refusal {
-        self.give_back(server);
+impl Taken<'_> {
+    /// A refusal that tells of all limits that were met.
+    fn refused(&self, refusal: Refusal) -> Refusal {
         let mut limits = refusal.limits;
         for mut limit in self.limits.iter().cloned() {
             // What was left counted what is given back.
@@ -128,5 +131,13 @@ impl Taken {
         }
         limits.sort_by(LimitState::by_tightness);
         Refusal { limits, ..refusal }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for receipt in self.receipts.iter().chain(self.asking.iter()) {
+            self.server.give_back(receipt.clone());
+        }
     }
 }

@@ -56,7 +56,19 @@ impl Decide for Server {
         }
         let mut decisions = Vec::with_capacity(run.len());
         for acquire in run {
-            decisions.push(saga::acquire(self, acquire).await?);
+            match saga::acquire(self, acquire).await {
+                Ok(decision) => {
+                    let closed = acquire.patience.is_some() && !decision.is_allowed();
+                    decisions.push(decision);
+                    // Nobody behind one that waits is asked for before it.
+                    if closed {
+                        break;
+                    }
+                }
+                // Those before it keep what they got.
+                Err(_) if !decisions.is_empty() => break,
+                Err(error) => return Err(error),
+            }
         }
         Ok(decisions)
     }
