@@ -39,21 +39,23 @@ pub(crate) struct Line<S> {
 pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
 
 /// What the callers of a line charge.
-type Key = List<(Name, LimitSource)>;
+pub(crate) type Key = List<(Name, LimitSource)>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
     pub(crate) fn nudge(&self, name: &Name) {
-        let queues: Vec<_> = {
-            let lines = lock(&self.0);
-            let waited_for = lines
-                .iter()
-                .filter(|(key, _)| key.iter().any(|(waited_for, _)| waited_for == name));
-            waited_for.map(|(_, queue)| Arc::clone(queue)).collect()
-        };
-        for queue in queues {
-            queue.nudge();
-        }
+        self.nudge_some(name, |_| true);
+    }
+
+    /// As `nudge`, for some of the lines.
+    pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
+        let waited_for = |key: &Key| key.iter().any(|(waited_for, _)| waited_for == name);
+        let queues: Vec<_> = lock(&self.0)
+            .iter()
+            .filter(|(key, _)| waited_for(key) && which(key))
+            .map(|(_, queue)| Arc::clone(queue))
+            .collect();
+        queues.iter().for_each(|queue| queue.nudge());
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::{
 
 use super::{
     connection::Connection,
+    saga::is_one_slot,
     script::{Arguments, GIVE_BACK, is_unknown_script},
 };
 use crate::{clock::moment, decision::Receipt, name::Name, store::guard::line::Lines};
@@ -45,6 +46,8 @@ pub(crate) struct Returns {
 #[derive(Debug)]
 struct Return {
     name: Name,
+    /// Whether it was taken for a list of several slots that another of them refused.
+    undone: bool,
     arguments: Arguments,
     /// When the call's receipt was made.
     made: Instant,
@@ -88,9 +91,13 @@ impl Returns {
     /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
     /// Removing twice is harmless.
-    pub(crate) fn push(&self, receipt: &Receipt, arguments: Arguments) {
+    ///
+    /// `undone` is what was taken for a list of several slots that another of them refused. Other such lists are not asked
+    /// for again because of it: they would take and give back without end, and make each other do so.
+    pub(crate) fn push(&self, receipt: &Receipt, arguments: Arguments, undone: bool) {
         let item = Return {
             name: receipt.name.clone(),
+            undone,
             arguments,
             made: receipt.made,
             due: receipt.made,
@@ -171,7 +178,9 @@ async fn drain(
         let now = moment();
         for (mut item, arrived) in batch.drain(..).zip(arrived) {
             if arrived {
-                lines.nudge(&item.name);
+                lines.nudge_some(&item.name, |key| {
+                    !item.undone || is_one_slot(key.iter().map(|(name, _)| name))
+                });
             }
             if arrived && (item.last || connection.carried(item.made)) {
                 continue;

@@ -11,15 +11,15 @@ use crate::{
     error::Error,
     limit::LimitSource,
     list::List,
-    store::{Acquire, Charge, Decide},
+    name::Name,
+    store::{Acquire, Charge},
 };
 
 /// Whether one script reaches all limiters of a list. Tags that differ may share a slot, and are taken apart all the same.
-pub(super) fn is_one_slot(acquire: &Acquire) -> bool {
-    let tag = wire::tag(&acquire.first.name);
-    acquire
-        .charges()
-        .all(|charge| wire::tag(&charge.name) == tag)
+pub(super) fn is_one_slot<'a>(names: impl Iterator<Item = &'a Name>) -> bool {
+    let mut tags = names.map(wire::tag);
+    let first = tags.next();
+    tags.all(|tag| Some(tag) == first)
 }
 
 /// Decides for one caller, one slot after the other.
@@ -137,7 +137,7 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for receipt in self.receipts.iter().chain(self.asking.iter()) {
-            self.server.give_back(receipt.clone());
+            self.server.push(receipt, true);
         }
     }
 }

@@ -51,7 +51,9 @@ impl Decide for Server {
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
-        if !self.connection.has_nodes() || saga::is_one_slot(first) {
+        if !self.connection.has_nodes()
+            || saga::is_one_slot(first.charges().map(|charge| &charge.name))
+        {
             return self.acquire_at_once(first, run).await;
         }
         let mut decisions = Vec::with_capacity(run.len());
@@ -152,15 +154,20 @@ impl Decide for Server {
     }
 
     fn give_back(&self, receipt: Receipt) {
-        // Without a client id nothing was taken either.
-        if let Ok(client_id) = self.client_id() {
-            self.returns
-                .push(&receipt, wire::give_back(&receipt, client_id, self.now()));
-        }
+        self.push(&receipt, false);
     }
 }
 
 impl Server {
+    /// Gives back. `undone` is what a saga took before it was refused, see `Returns`.
+    pub(super) fn push(&self, receipt: &Receipt, undone: bool) {
+        // Without a client id nothing was taken either.
+        if let Ok(client_id) = self.client_id() {
+            let arguments = wire::give_back(receipt, client_id, self.now());
+            self.returns.push(receipt, arguments, undone);
+        }
+    }
+
     /// For callers of limiters that one script reaches.
     pub(super) async fn acquire_at_once(
         &self,
