@@ -18,15 +18,15 @@ use super::{
 
 /// Permits, and the interval in ms.
 const LIMITS: [(i64, i64); 6] = [
-    (150, 3000),
-    (200, 3000),
-    (300, 4000),
-    (100, 3000),
-    (260, 3500),
-    (120, 3000),
+    (220, 5000),
+    (260, 5000),
+    (300, 5500),
+    (150, 5000),
+    (280, 5200),
+    (180, 5000),
 ];
-const SHORTEST: i64 = 3000;
-const LONGEST: i64 = 4000;
+const SHORTEST: i64 = 5000;
+const LONGEST: i64 = 5500;
 const CALLERS: u64 = 8;
 /// The limiter that is reset.
 const RESET: usize = 3;
@@ -63,6 +63,7 @@ impl Fleet<'_> {
             .collect();
         let mut record = Record::default();
         let (mut kept, mut reset) = ([0; LIMITS.len()], BTreeSet::new());
+        let mut whole = 0;
         for phase in 0..2 {
             if phase == 1 {
                 let limiter = &limiters[0][RESET];
@@ -73,16 +74,15 @@ impl Fleet<'_> {
             for (kept, heard) in kept.iter_mut().zip(heard) {
                 *kept += heard;
             }
-            for store in &self.stores {
-                store.close().await;
-                assert_eq!(store.lost_receipts(), 0);
-            }
+            let [one, other] = &self.stores;
+            tokio::join!(one.close(), other.close());
+            assert_eq!((one.lost_receipts(), other.lost_receipts()), (0, 0));
             for (feed, master) in feeds.iter_mut().zip(&self.masters) {
                 record.read(&feed.until_now(master));
             }
-            let whole = record.check_whole(self.now() - SHORTEST, &reset, &self.logs());
-            assert!(whole > 10, "{whole}");
+            whole += record.check_whole(self.now() - SHORTEST, &reset, &self.logs());
         }
+        assert!(whole > 10, "{whole} lists were there to be looked at");
 
         for ((name, (rate, interval)), kept) in self.names.iter().zip(LIMITS).zip(kept) {
             let log = log_of(name);
@@ -246,5 +246,5 @@ async fn lists_are_whole_on_one_server() {
         names: [0, 1, 2, 3, 4, 5].map(name),
     };
     let resent = fleet.run(seed, async |_| proxy.cut_replies(1)).await;
-    assert!(resent > 5, "{resent} after {} cuts", proxy.replies_cut());
+    assert!(resent > 0, "{resent} after {} cuts", proxy.replies_cut());
 }

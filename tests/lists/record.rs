@@ -190,6 +190,7 @@ impl Script {
             (5, 7) => Self::SetRate,
             (5, 2) => Self::Other,
             (5, arguments) if arguments < 10 => Self::Other,
+            (0, _) => Self::Other,
             _ => Self::Acquire,
         }
     }

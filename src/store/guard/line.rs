@@ -384,7 +384,7 @@ impl Queue {
                         Decision::Allow(grant)
                             if !acquire.rest.is_empty() && state.place(acquire).is_none() =>
                         {
-                            unheard.extend(grant.receipts.into_iter());
+                            unheard.extend(grant.receipts);
                         }
                         decision => state.hear(acquire, decision, now),
                     }
