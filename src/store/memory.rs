@@ -299,9 +299,25 @@ impl Shared {
         Ok(answers)
     }
 
-    /// Decides for callers of several limiters, with all of their shards locked.
     fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
         let now = self.now();
+        // Room for a newcomer may be that of an idle limiter of the list itself, which then is the newcomer of the next
+        // attempt.
+        for _ in first.charges() {
+            if let Some(answers) = self.decide_locked(first, callers, now)? {
+                return Ok(answers);
+            }
+        }
+        Err(ErrorKind::Full.into())
+    }
+
+    /// Decides for callers of several limiters, with all of their shards locked; `None` if one of the limiters had to go.
+    fn decide_locked(
+        &self,
+        first: &Acquire,
+        callers: &[Caller],
+        now: i64,
+    ) -> Result<Option<List<Answer>>, Error> {
         // Before all are locked: finding room takes one lock at a time.
         for charge in first.charges() {
             drop(self.shard_with(charge, now)?);
@@ -325,21 +341,21 @@ impl Shared {
             let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.as_str()));
             taken.push((charge, kept));
         }
-        // One may have made room for another newcomer meanwhile: then there is no room for all of the list.
         let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
             let limiters = taken.iter_mut().filter_map(|(charge, kept)| {
                 let limiter = &mut kept.as_mut()?.limiter;
                 limiter.count_by(charge.name.algorithm(), now);
                 Some((limiter.counts(), ask(charge, first.remaining)))
             });
-            call::acquire(limiters, callers, now).map_err(Error::from)
+            let answers = call::acquire(limiters, callers, now);
+            answers.map(Some).map_err(Error::from)
         } else {
-            Err(ErrorKind::Full.into())
+            Ok(None)
         };
         for (charge, kept) in taken {
             let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
             if let (Some(mut kept), Some(shard)) = (kept, shard) {
-                if answers.is_ok() {
+                if matches!(answers, Ok(Some(_))) {
                     kept.keep_alive(now);
                 }
                 shard.limiters.insert(Arc::clone(charge.name.text()), kept);

@@ -117,7 +117,8 @@ pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> +
 ///
 /// Guards are stores around stores, as tower's layers are services around services.
 pub(crate) trait Decide: Debug + Send + Sync + 'static {
-    /// Decides for several callers of the same limiter, in the order in which they came: one decision for each.
+    /// Decides for several callers of the same limiters, in the order in which they came: one decision for each. If there
+    /// are fewer, the others were not asked for, and their turn is yet to come. There is one at least.
     fn acquire_run(
         &self,
         run: &[Acquire],

@@ -1,4 +1,4 @@
-//! A real Redis Cluster of three masters, owned by a test.
+//! A real Redis Cluster of three masters, with or without replicas, owned by a test.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use super::{RedisServer, Reply, unique};
 const SLOTS: usize = 16_384;
 pub const MASTERS: usize = 3;
 
-/// Three masters without replicas, each with a third of the slots
+/// Three masters, each with a third of the slots, and the replicas behind them, if there are any
 ///
 /// A master that is down takes only its own slots along.
 #[derive(Debug)]
@@ -23,7 +23,30 @@ impl Cluster {
     ///
     /// If there is no server binary, or the Cluster does not come up.
     pub fn start() -> Self {
-        let nodes: Vec<_> = (0..MASTERS)
+        Self::start_nodes(MASTERS)
+    }
+
+    /// As [`start`](Self::start), with a replica of each master, in their order behind them
+    pub fn start_with_replicas() -> Self {
+        let cluster = Self::start_nodes(2 * MASTERS);
+        for (replica, master) in cluster.nodes[MASTERS..].iter().zip(0..) {
+            let id = cluster.id(master);
+            // It may not have heard of its master yet.
+            wait_until("a replica knows its master", || {
+                replica.cli(&["CLUSTER", "REPLICATE", &id]) == "OK"
+            });
+        }
+        wait_until("the replicas follow", || {
+            cluster.nodes[MASTERS..].iter().all(|replica| {
+                let info = replica.cli(&["INFO", "replication"]);
+                info.contains("master_link_status:up")
+            })
+        });
+        cluster
+    }
+
+    fn start_nodes(count: usize) -> Self {
+        let nodes: Vec<_> = (0..count)
             .map(|_| {
                 RedisServer::start_with(&[
                     "--cluster-enabled",
@@ -36,13 +59,16 @@ impl Cluster {
             })
             .collect();
         for (index, node) in nodes.iter().enumerate() {
+            // Epochs that differ from the start need not be settled by votes.
+            let epoch = (index + 1).to_string();
+            assert_eq!(node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
+            if index >= MASTERS {
+                continue;
+            }
             let slots = (0..SLOTS).filter(|slot| master_of(*slot) == index);
             let mut command = vec![String::from("CLUSTER"), String::from("ADDSLOTS")];
             command.extend(slots.map(|slot| slot.to_string()));
             assert_eq!(node.command(&command).to_string(), "OK");
-            // Epochs that differ from the start need not be settled by votes.
-            let epoch = (index + 1).to_string();
-            assert_eq!(node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
         }
         for node in &nodes[1..] {
             let port = nodes[0].port().to_string();

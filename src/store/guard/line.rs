@@ -39,21 +39,23 @@ pub(crate) struct Line<S> {
 pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
 
 /// What the callers of a line charge.
-type Key = List<(Name, LimitSource)>;
+pub(crate) type Key = List<(Name, LimitSource)>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
     pub(crate) fn nudge(&self, name: &Name) {
-        let queues: Vec<_> = {
-            let lines = lock(&self.0);
-            let waited_for = lines
-                .iter()
-                .filter(|(key, _)| key.iter().any(|(waited_for, _)| waited_for == name));
-            waited_for.map(|(_, queue)| Arc::clone(queue)).collect()
-        };
-        for queue in queues {
-            queue.nudge();
-        }
+        self.nudge_some(name, |_| true);
+    }
+
+    /// As `nudge`, for some of the lines.
+    pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
+        let waited_for = |key: &Key| key.iter().any(|(waited_for, _)| waited_for == name);
+        let queues: Vec<_> = lock(&self.0)
+            .iter()
+            .filter(|(key, _)| waited_for(key) && which(key))
+            .map(|(_, queue)| Arc::clone(queue))
+            .collect();
+        queues.iter().for_each(|queue| queue.nudge());
     }
 }
 
@@ -329,7 +331,7 @@ impl Queue {
         match waiter.outcome {
             // Its receipts may know more than those made before the call.
             Some(Ok(Decision::Allow(grant))) => grant.receipts,
-            _ if waiter.asking => waiter.receipts,
+            None if waiter.asking => waiter.receipts,
             _ => List::EMPTY,
         }
     }
@@ -379,15 +381,18 @@ impl Queue {
     ) -> Vec<Receipt> {
         let mut state = self.state();
         state.due = None;
+        let mut unheard = Vec::new();
         match decisions {
-            Ok(decisions) => (run.iter().zip(decisions))
-                .filter_map(|(acquire, decision)| state.hear(acquire, decision, now))
-                .collect(),
+            Ok(decisions) => {
+                for (acquire, decision) in run.iter().zip(decisions) {
+                    unheard.extend(state.hear(acquire, decision, now));
+                }
+            }
             Err(error) => {
                 run.iter().for_each(|acquire| state.fail(acquire, &error));
-                Vec::new()
             }
         }
+        unheard
     }
 
     /// Until when there is nothing to do; `None` if there is something now, or nobody waits.
@@ -456,26 +461,24 @@ impl State {
         (before > 0 && turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
     }
 
-    fn hear(&mut self, acquire: &Acquire, decision: Decision, now: Duration) -> Option<Receipt> {
+    fn hear(&mut self, acquire: &Acquire, decision: Decision, now: Duration) -> List<Receipt> {
         let Some(place) = self.place(acquire) else {
-            // Whoever has left gave back when it left, unless that takes what only the reply tells.
+            // Whoever has left gave back when it left. But that takes what only the reply tells, of a window, and of several
+            // limiters it may have come before the last of the calls for them.
+            let late = |receipt: &Receipt| receipt.window.is_some() || !acquire.rest.is_empty();
             return match decision {
-                Decision::Allow(grant) => grant
-                    .receipts()
-                    .iter()
-                    .find(|receipt| receipt.window.is_some())
-                    .cloned(),
-                Decision::Deny(_) => None,
+                Decision::Allow(grant) => grant.receipts.into_iter().filter(late).collect(),
+                Decision::Deny(_) => List::EMPTY,
             };
         };
         self.waiters[place].asking = false;
         let Decision::Deny(refusal) = &decision else {
             self.waiters[place].tell(Ok(decision));
-            return None;
+            return List::EMPTY;
         };
         let (RefusalKind::OverLimit, Some(wait)) = (refusal.kind(), refusal.retry_after()) else {
             self.waiters[place].tell(Ok(decision));
-            return None;
+            return List::EMPTY;
         };
         let due = now.saturating_add(wait);
         self.refusal = Some(refusal.clone());
@@ -488,7 +491,7 @@ impl State {
         } else {
             self.due.get_or_insert(due);
         }
-        None
+        List::EMPTY
     }
 
     /// Tells a caller that its call failed. What it may have taken was given back by whoever knows that it was sent.

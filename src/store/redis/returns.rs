@@ -17,6 +17,7 @@ use tokio::sync::{
 
 use super::{
     connection::Connection,
+    saga::is_one_call,
     script::{self, Arguments, SETTLE, is_unknown_script},
 };
 use crate::{
@@ -75,6 +76,8 @@ impl Lost {
 #[derive(Debug)]
 struct Return {
     name: Name,
+    /// Whether it was taken for a list of several calls that another of them refused.
+    undone: bool,
     arguments: Arguments,
     /// When the call's receipt was made.
     made: Instant,
@@ -92,6 +95,14 @@ struct Return {
 }
 
 impl Return {
+    /// Has those asked for again who wait for what was given back.
+    fn nudge(&self, lines: &Lines, connection: &Connection) {
+        lines.nudge_some(&self.name, |key| {
+            let names = key.iter().map(|(name, _)| name);
+            !self.undone || is_one_call(names, connection.has_nodes())
+        });
+    }
+
     /// Whether it must not be sent again.
     fn is_late(&self, now: Instant) -> bool {
         self.charges_until.is_some_and(|until| until <= now)
@@ -141,13 +152,17 @@ impl Returns {
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
     /// Removing twice is harmless. What charges more is of a call that was answered. What was taken from a window is credited
     /// and not removed: that goes once, and only after the call's reply was heard.
-    pub(crate) fn push(&self, receipt: &Receipt, keep: u32, arguments: Arguments) {
+    ///
+    /// `undone` is what was taken for a list of several calls that another of them refused. Other such lists are not asked
+    /// for again because of it: they would take and give back without end, and make each other do so.
+    pub(crate) fn push(&self, receipt: &Receipt, keep: u32, arguments: Arguments, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
         // A tenth less than its entry lives, as the way to the server takes time, too.
         let charges_until = charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR));
         let item = Return {
             name: receipt.name.clone(),
+            undone,
             arguments,
             made: receipt.made,
             due: queued,
@@ -225,7 +240,7 @@ async fn drain(
         let once: Vec<_> = batch.extract_if(.., |item| item.goes_once()).collect();
         for (item, arrived) in once.iter().zip(send_once(&once, &connection).await) {
             if arrived {
-                lines.nudge(&item.name);
+                item.nudge(&lines, &connection);
             } else {
                 lost.note(item.charges_until.is_some());
             }
@@ -247,7 +262,7 @@ async fn drain(
         for (mut item, arrived) in batch.drain(..).zip(arrived) {
             let charges = item.charges_until.is_some();
             if arrived && !charges {
-                lines.nudge(&item.name);
+                item.nudge(&lines, &connection);
             }
             if arrived && (charges || item.last || connection.carried(item.made)) {
                 continue;

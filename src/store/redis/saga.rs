@@ -4,47 +4,60 @@
 //! One call for each part, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
 //! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, mem};
 
-use super::{Server, wire};
+use super::{Server, server::random_id, wire};
 use crate::{
     decision::{Decision, Grant, LimitState, Receipt, Refusal, Source},
     error::Error,
     limit::{Algorithm, LimitSource},
     list::List,
-    store::{Acquire, Charge, Decide},
+    name::Name,
+    store::{Acquire, Charge},
 };
 
-/// Whether one script decides for all limiters of a list.
-pub(super) fn is_one_call(acquire: &Acquire, in_slots: bool) -> bool {
-    let mut rest = acquire.rest.iter();
-    rest.all(|charge| go_together(&acquire.first, charge, in_slots))
+/// Whether one script decides for all of these limiters.
+pub(super) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
+    let first = names.next();
+    first.is_none_or(|first| names.all(|name| go_together(first, name, in_slots)))
 }
 
 /// Hash tags that differ may share a slot, and are taken apart all the same.
-fn go_together(a: &Charge, b: &Charge, in_slots: bool) -> bool {
+fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
     // A window's script is not safe to send again.
-    let logs = [a, b].map(|charge| charge.name.algorithm()) == [Algorithm::SlidingLog; 2];
-    logs && (!in_slots || wire::tag(&a.name) == wire::tag(&b.name))
+    let logs = [a, b].map(Name::algorithm) == [Algorithm::SlidingLog; 2];
+    logs && (!in_slots || wire::tag(a) == wire::tag(b))
 }
 
 /// Decides for one caller, one part after the other.
 ///
 /// # Cancel safety
 ///
-/// Dropping it may leave a part of the list taken; receipts made before give it back.
+/// Dropping it gives back what it may have taken.
 pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
+    let mut acquire = acquire.clone();
+    if acquire.patience.is_some() {
+        // One that waits is asked for again, and what an earlier attempt gave back may still be on its way.
+        let id = random_id()?;
+        acquire.first.id = id;
+        acquire.rest.iter_mut().for_each(|charge| charge.id = id);
+    }
     let mut taken = Taken {
+        server,
         limits: List::EMPTY,
         receipts: List::EMPTY,
+        asking: List::EMPTY,
     };
-    for part in parts(acquire, server.connection.has_nodes()) {
+    for part in parts(&acquire, server.connection.has_nodes()) {
+        taken.asking = part.receipts();
         let decision = server
             .acquire_at_once(&part, std::slice::from_ref(&part))
             .await;
-        match decision.map(|mut decisions| decisions.pop()) {
-            Ok(None) => {}
-            Ok(Some(Decision::Allow(grant))) => {
+        // Whether it failed or refused: what this one call may have taken was given back.
+        taken.asking = List::EMPTY;
+        match decision?.pop() {
+            None => {}
+            Some(Decision::Allow(grant)) => {
                 grant
                     .limits
                     .iter()
@@ -54,19 +67,14 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
                     .iter()
                     .for_each(|receipt| taken.receipts.push(receipt.clone()));
             }
-            Ok(Some(Decision::Deny(refusal))) => {
-                return Ok(Decision::Deny(taken.undo(server, refusal)));
-            }
-            Err(error) => {
-                taken.give_back(server);
-                return Err(error);
-            }
+            Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
         }
     }
-    taken.limits.sort_by(LimitState::by_tightness);
+    let mut limits = mem::replace(&mut taken.limits, List::EMPTY);
+    limits.sort_by(LimitState::by_tightness);
     Ok(Decision::Allow(Grant {
-        limits: taken.limits,
-        receipts: taken.receipts,
+        limits,
+        receipts: mem::replace(&mut taken.receipts, List::EMPTY),
         source: Source::Store,
     }))
 }
@@ -79,7 +87,7 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| go_together(&part.first, charge, in_slots))
+            .find(|part| go_together(&part.first.name, &charge.name, in_slots))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {
@@ -109,22 +117,18 @@ fn known_rate(charge: &Charge) -> Option<u64> {
     }
 }
 
-/// What the calls up to now have taken.
-struct Taken {
+/// What the calls up to now have taken: given back when it is dropped.
+struct Taken<'a> {
+    server: &'a Server,
     limits: List<LimitState>,
     receipts: List<Receipt>,
+    /// Of the call that is under way.
+    asking: List<Receipt>,
 }
 
-impl Taken {
-    fn give_back(&self, server: &Server) {
-        for receipt in self.receipts.iter() {
-            server.give_back(receipt.clone(), 0);
-        }
-    }
-
-    /// Gives back what was taken, and tells of all limits that were met.
-    fn undo(self, server: &Server, refusal: Refusal) -> Refusal {
-        self.give_back(server);
+impl Taken<'_> {
+    /// A refusal that tells of all limits that were met.
+    fn refused(&self, refusal: Refusal) -> Refusal {
         let mut limits = refusal.limits;
         for mut limit in self.limits.iter().cloned() {
             // What was left counted what is given back.
@@ -133,5 +137,13 @@ impl Taken {
         }
         limits.sort_by(LimitState::by_tightness);
         Refusal { limits, ..refusal }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for receipt in self.receipts.iter().chain(self.asking.iter()) {
+            self.server.settle(receipt, 0, true);
+        }
     }
 }

@@ -48,12 +48,25 @@ impl Decide for Server {
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
-        if saga::is_one_call(first, self.connection.has_nodes()) {
+        let names = first.charges().map(|charge| &charge.name);
+        if saga::is_one_call(names, self.connection.has_nodes()) {
             return self.acquire_at_once(first, run).await;
         }
         let mut decisions = Vec::with_capacity(run.len());
         for acquire in run {
-            decisions.push(saga::acquire(self, acquire).await?);
+            match saga::acquire(self, acquire).await {
+                Ok(decision) => {
+                    let closed = acquire.patience.is_some() && !decision.is_allowed();
+                    decisions.push(decision);
+                    // Nobody behind one that waits is asked for before it.
+                    if closed {
+                        break;
+                    }
+                }
+                // Those before it keep what they got.
+                Err(_) if !decisions.is_empty() => break,
+                Err(error) => return Err(error),
+            }
         }
         Ok(decisions)
     }
@@ -139,6 +152,13 @@ impl Decide for Server {
     }
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.settle(&receipt, keep, false);
+    }
+}
+
+impl Server {
+    /// Settles at `keep` permits. `undone` is what a saga took before it was refused, see `Returns`.
+    pub(super) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
         }
@@ -146,22 +166,16 @@ impl Decide for Server {
         let Ok(client_id) = self.client_id() else {
             return;
         };
-        match receipt.name.algorithm() {
-            Algorithm::SlidingLog => {
-                let arguments = wire::settle(&receipt, keep, client_id, self.now());
-                self.returns.push(&receipt, keep, arguments);
-            }
-            Algorithm::FixedWindow => {
-                if let Some(end) = receipt.settle() {
-                    let arguments = wire::settle_in_window(&receipt, keep, end, client_id);
-                    self.returns.push(&receipt, keep, arguments);
-                }
-            }
-        }
+        let arguments = match receipt.name.algorithm() {
+            Algorithm::SlidingLog => wire::settle(receipt, keep, client_id, self.now()),
+            Algorithm::FixedWindow => match receipt.settle() {
+                Some(end) => wire::settle_in_window(receipt, keep, end, client_id),
+                None => return,
+            },
+        };
+        self.returns.push(receipt, keep, arguments, undone);
     }
-}
 
-impl Server {
     /// For callers of limiters that one script reaches.
     pub(super) async fn acquire_at_once(
         &self,

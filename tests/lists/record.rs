@@ -1,0 +1,308 @@
+//! What happened to each limiter, as the servers executed it, and what the laws say of that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::feed::Seen;
+
+/// One entry that was written to a log.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The server's time in ms
+    pub score: i64,
+    pub permits: i64,
+    pub given_back: bool,
+}
+
+/// The logs of limiters, each from one reset to the next.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// By log; of each reset the entries by their member
+    logs: BTreeMap<String, Vec<BTreeMap<String, Entry>>>,
+    /// By the id that all of a list carry: the members that were asked for, each with its log
+    lists: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// How often a call came again that had granted
+    pub resent: usize,
+}
+
+impl Record {
+    /// Reads what a server executed, in its order.
+    pub fn read(&mut self, seen: &[Seen]) {
+        let mut script = Script::Other;
+        for seen in seen {
+            let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
+            match (seen.by_script, &*words) {
+                (false, ["EVALSHA" | "EVAL", _, keys, rest @ ..]) => {
+                    let (keys, argv) = rest.split_at(keys.parse().unwrap());
+                    script = Script::of(keys, argv);
+                    if script == Script::Acquire {
+                        self.asked(keys, argv);
+                    }
+                }
+                (false, _) => {}
+                (true, ["ZADD", log, "NX", score, member]) => {
+                    // Resent: what stands there stays.
+                    let entry = self.epoch(log).get(*member);
+                    if entry.is_none_or(|entry| entry.given_back) {
+                        self.granted(log, score.parse().unwrap(), member);
+                    }
+                }
+                (true, ["ZADD", log, score, member]) => {
+                    self.granted(log, score.parse().unwrap(), member);
+                }
+                (true, ["ZADD", ..]) => panic!("no clock is wrong here: {words:?}"),
+                (true, ["ZREM", log, member]) if script == Script::GiveBack => {
+                    let epochs = self.logs.get_mut(*log).into_iter().flatten();
+                    for entry in epochs.filter_map(|epoch| epoch.get_mut(*member)) {
+                        entry.given_back = true;
+                    }
+                }
+                (true, ["UNLINK", _, log]) if script == Script::SetRate => {
+                    self.logs
+                        .entry((*log).to_owned())
+                        .or_default()
+                        .push(BTreeMap::new());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn asked(&mut self, keys: &[&str], argv: &[&str]) {
+        let limiters = keys.len() / 5;
+        let logs = keys.chunks(5).map(|keys| keys[3].to_owned());
+        // See lua/acquire.lua and lua/acquire_list.lua.
+        let members: Vec<Vec<&str>> = if limiters == 1 {
+            argv[7..].chunks(3).map(|caller| vec![caller[1]]).collect()
+        } else {
+            let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
+            callers
+                .map(|caller| caller[1..].chunks(3).map(|take| take[1]).collect())
+                .collect()
+        };
+        let logs: Vec<_> = logs.collect();
+        for caller in members {
+            let held = logs.iter().zip(&caller).any(|(log, member)| {
+                let epoch = self.logs.get(log).and_then(|epochs| epochs.last());
+                epoch.is_some_and(|epoch| epoch.contains_key(*member))
+            });
+            self.resent += usize::from(held);
+            for (log, member) in logs.iter().zip(caller) {
+                let list = self.lists.entry(id_of(member)).or_default();
+                list.insert((log.clone(), member.to_owned()));
+            }
+        }
+    }
+
+    fn granted(&mut self, log: &str, score: i64, member: &str) {
+        let entry = Entry {
+            score,
+            permits: permits_of(member),
+            given_back: false,
+        };
+        let before = self.epoch(log).insert(member.to_owned(), entry);
+        let taken_twice = before.is_some_and(|before| !before.given_back);
+        assert!(!taken_twice, "{member} of {log} is taken twice");
+    }
+
+    fn epoch(&mut self, log: &str) -> &mut BTreeMap<String, Entry> {
+        let epochs = self.logs.entry(log.to_owned()).or_default();
+        if epochs.is_empty() {
+            epochs.push(BTreeMap::new());
+        }
+        epochs.last_mut().unwrap()
+    }
+
+    /// L1: no window of one interval, between two resets, has more than the rate.
+    pub fn check_never_over(&self, log: &str, rate: i64, interval: i64) {
+        for epoch in self.logs.get(log).into_iter().flatten() {
+            let mut grants: Vec<_> = epoch.values().filter(|entry| !entry.given_back).collect();
+            grants.sort_by_key(|entry| entry.score);
+            for (last, end) in grants.iter().enumerate() {
+                let window =
+                    (grants[..=last].iter()).filter(|entry| entry.score + interval > end.score);
+                let permits: i64 = window.map(|entry| entry.permits).sum();
+                assert!(
+                    permits <= rate,
+                    "{permits} of {rate} in {interval} ms of {log}"
+                );
+            }
+        }
+    }
+
+    /// Each list that was asked for stands in all of its logs or in none, as far as they are younger than `since`; those
+    /// with a log in `reset` cannot be told. `has` says what the logs hold now: the score of a member.
+    ///
+    /// Returns how many stand whole.
+    pub fn check_whole(
+        &self,
+        since: i64,
+        reset: &BTreeSet<String>,
+        has: &BTreeMap<(String, String), i64>,
+    ) -> usize {
+        let mut whole = 0;
+        for list in self.lists.values() {
+            if list.len() < 2 || list.iter().any(|(log, _)| reset.contains(log)) {
+                continue;
+            }
+            let scores: Vec<_> = list.iter().filter_map(|place| has.get(place)).collect();
+            // Expired entries are swept one log at a time.
+            if scores.is_empty() || scores.iter().any(|score| **score <= since) {
+                continue;
+            }
+            assert_eq!(scores.len(), list.len(), "charged in part: {list:?}");
+            whole += 1;
+        }
+        whole
+    }
+
+    /// Permits that were granted and not given back.
+    pub fn kept(&self, log: &str) -> i64 {
+        let entries = self.logs.get(log).into_iter().flatten();
+        let entries = entries.flat_map(BTreeMap::values);
+        let kept = entries.filter(|entry| !entry.given_back);
+        kept.map(|entry| entry.permits).sum()
+    }
+
+    pub fn granted_permits(&self) -> i64 {
+        let entries = self.logs.values().flatten().flat_map(BTreeMap::values);
+        entries.map(|entry| entry.permits).sum()
+    }
+
+    pub fn given_back(&self) -> usize {
+        let entries = self.logs.values().flatten().flat_map(BTreeMap::values);
+        entries.filter(|entry| entry.given_back).count()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Script {
+    Acquire,
+    GiveBack,
+    SetRate,
+    Other,
+}
+
+impl Script {
+    /// By the number of its arguments: no other script of this test has as many.
+    fn of(keys: &[&str], argv: &[&str]) -> Self {
+        match (keys.len(), argv.len()) {
+            (5, 2) if argv[1].is_empty() => Self::GiveBack,
+            (5, 7) => Self::SetRate,
+            (5, 2) => Self::Other,
+            (5, arguments) if arguments < 10 => Self::Other,
+            (0, _) => Self::Other,
+            _ => Self::Acquire,
+        }
+    }
+}
+
+/// The bytes of a member, as MONITOR escapes them.
+fn bytes_of(member: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = member.bytes();
+    while let Some(byte) = rest.next() {
+        let escaped = match byte {
+            b'\\' => rest.next().unwrap(),
+            _ => {
+                bytes.push(byte);
+                continue;
+            }
+        };
+        bytes.push(match escaped {
+            b'x' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'a' => 7,
+            b'b' => 8,
+            other => other,
+        });
+    }
+    assert_eq!(bytes.len(), 21, "{member}");
+    bytes
+}
+
+fn permits_of(member: &str) -> i64 {
+    let bytes = bytes_of(member);
+    i64::from(u32::from_le_bytes(bytes[17..].try_into().unwrap()))
+}
+
+fn id_of(member: &str) -> String {
+    let bytes = bytes_of(member);
+    bytes[1..17]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// The members of a log with their scores, spelled as MONITOR would.
+pub fn spelled(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        match byte {
+            b'\\' | b'"' => text.extend(['\\', char::from(*byte)]),
+            b'\n' => text.push_str("\\n"),
+            b'\r' => text.push_str("\\r"),
+            b'\t' => text.push_str("\\t"),
+            7 => text.push_str("\\a"),
+            8 => text.push_str("\\b"),
+            0x20..0x7f => text.push(char::from(*byte)),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    text
+}
+
+/// The checks themselves can fail.
+mod tests {
+    use super::*;
+
+    fn member(id: u8, permits: u8) -> String {
+        let mut bytes = vec![0x10];
+        bytes.extend([id; 16]);
+        bytes.extend([permits, 0, 0, 0]);
+        spelled(&bytes)
+    }
+
+    fn record(entries: &[(&str, i64, u8, u8)]) -> Record {
+        let mut record = Record::default();
+        for (log, score, id, permits) in entries {
+            record.granted(log, *score, &member(*id, *permits));
+        }
+        record
+    }
+
+    #[test]
+    fn every_byte_is_read_as_it_was() {
+        for byte in 0..=255 {
+            assert_eq!(bytes_of(&member(byte, byte))[3], byte);
+            assert_eq!(permits_of(&member(byte, byte)), i64::from(byte));
+        }
+    }
+
+    #[test]
+    fn a_full_window_passes() {
+        record(&[("a", 0, 1, 2), ("a", 99, 2, 1), ("a", 100, 3, 2)]).check_never_over("a", 3, 100);
+    }
+
+    #[test]
+    #[should_panic(expected = "4 of 3")]
+    fn a_window_that_is_too_full_is_found() {
+        record(&[("a", 0, 1, 2), ("a", 99, 2, 2)]).check_never_over("a", 3, 100);
+    }
+
+    #[test]
+    #[should_panic(expected = "in part")]
+    fn half_a_list_is_found() {
+        let mut record = Record::default();
+        let places = ["a", "b"].map(|log| (log.to_owned(), member(1, 1)));
+        record
+            .lists
+            .insert("1".to_owned(), BTreeSet::from(places.clone()));
+        let has = BTreeMap::from([(places[0].clone(), 10)]);
+        record.check_whole(0, &BTreeSet::new(), &has);
+    }
+}
