@@ -38,7 +38,6 @@ impl Record {
                         self.asked(keys, argv);
                     }
                 }
-                (false, _) => {}
                 (true, ["ZADD", log, "NX", score, member]) => {
                     // Resent: what stands there stays.
                     let entry = self.epoch(log).get(*member);
@@ -188,9 +187,7 @@ impl Script {
         match (keys.len(), argv.len()) {
             (5, 2) if argv[1].is_empty() => Self::GiveBack,
             (5, 7) => Self::SetRate,
-            (5, 2) => Self::Other,
-            (5, arguments) if arguments < 10 => Self::Other,
-            (0, _) => Self::Other,
+            (5, 0..10) | (0, _) => Self::Other,
             _ => Self::Acquire,
         }
     }
