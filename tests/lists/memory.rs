@@ -160,7 +160,7 @@ fn no_list_is_charged_in_part() {
     assert!(granted > ROUNDS, "{granted}");
     assert_eq!(seen.len(), 2 * LIMITERS, "each limiter was full, and not");
     clock.advance(Duration::from_millis(1100));
-    for limiter in 0..LIMITERS {
-        assert_eq!(left(limiter), rates[limiter], "seed {seed}");
+    for (limiter, rate) in rates.iter().enumerate() {
+        assert_eq!(left(limiter), *rate, "seed {seed}");
     }
 }

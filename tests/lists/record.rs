@@ -38,7 +38,6 @@ impl Record {
                         self.asked(keys, argv);
                     }
                 }
-                (false, _) => {}
                 (true, ["ZADD", log, "NX", score, member]) => {
                     // Resent: what stands there stays.
                     let entry = self.epoch(log).get(*member);
@@ -70,15 +69,10 @@ impl Record {
     fn asked(&mut self, keys: &[&str], argv: &[&str]) {
         let limiters = keys.len() / 5;
         let logs = keys.chunks(5).map(|keys| keys[3].to_owned());
-        // See lua/acquire.lua and lua/acquire_list.lua.
-        let members: Vec<Vec<&str>> = if limiters == 1 {
-            argv[7..].chunks(3).map(|caller| vec![caller[1]]).collect()
-        } else {
-            let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
-            callers
-                .map(|caller| caller[1..].chunks(3).map(|take| take[1]).collect())
-                .collect()
-        };
+        // See lua/acquire_list.lua.
+        let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
+        let members = callers.map(|caller| caller[1..].chunks(3).map(|take| take[1]));
+        let members: Vec<Vec<&str>> = members.map(Iterator::collect).collect();
         let logs: Vec<_> = logs.collect();
         for caller in members {
             let held = logs.iter().zip(&caller).any(|(log, member)| {
@@ -183,14 +177,12 @@ enum Script {
 }
 
 impl Script {
-    /// By the number of its arguments: no other script of this test has as many.
+    /// By its arguments: one that gives back begins with a member, and no other script of this test has as many.
     fn of(keys: &[&str], argv: &[&str]) -> Self {
         match (keys.len(), argv.len()) {
-            (5, 2) if argv[1].is_empty() => Self::GiveBack,
+            (5, 7) if argv[0].starts_with("\\x10") => Self::GiveBack,
             (5, 7) => Self::SetRate,
-            (5, 2) => Self::Other,
-            (5, arguments) if arguments < 10 => Self::Other,
-            (0, _) => Self::Other,
+            (5, 0..10) | (0, _) => Self::Other,
             _ => Self::Acquire,
         }
     }

@@ -4,6 +4,8 @@
 //! takes over: so the call in flight survives any one caller. A waiter that is neither polled nor dropped holds up those
 //! behind it.
 
+mod waiter;
+
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
@@ -14,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use self::waiter::Waiter;
 use crate::{
     clock::{Clock, can_wait},
     decision::{Decision, Receipt, Refusal, RefusalKind},
@@ -233,20 +236,6 @@ struct State {
 }
 
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-struct Waiter {
-    ticket: u64,
-    acquire: Acquire,
-    /// Made before the first call.
-    receipts: List<Receipt>,
-    deadline: Option<Duration>,
-    /// When it can be served, as far as the last call told.
-    due: Option<Duration>,
-    /// Whether a call for it is in flight.
-    asking: bool,
-    outcome: Option<Result<Decision, Error>>,
-    waker: Option<Waker>,
-}
 
 /// What a waiter does next.
 #[allow(
@@ -564,24 +553,6 @@ impl State {
         if let Some(sleeper) = self.sleeper.take() {
             sleeper.wake();
         }
-    }
-}
-
-impl Waiter {
-    fn tell(&mut self, outcome: Result<Decision, Error>) {
-        self.outcome = Some(outcome);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    /// Whether it waits without knowing that its turn comes in time.
-    fn is_doubtful(&self) -> bool {
-        let in_time = match (self.due, self.deadline) {
-            (Some(due), Some(deadline)) => due <= deadline,
-            _ => false,
-        };
-        self.outcome.is_none() && !in_time
     }
 }
 

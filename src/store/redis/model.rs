@@ -12,3 +12,4 @@ mod pair;
 mod settling;
 #[path = "../../../tests/support/mod.rs"]
 pub(super) mod support;
+mod verbs;
