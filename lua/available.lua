@@ -11,20 +11,12 @@
 -- RRateLimiter.availablePermits of Redisson 4.7.0, which drops TTLs, does not cap at the rate and reads O(log) members.
 
 local now = clock(ARGV[1])
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-if not (limit[1] and limit[2] and limit[3]) then
-  return { UNINITIALIZED }
+local books, unreadable = read_books()
+if not books then
+  return unreadable
 end
-local rate, interval = number_of(limit[1]), number_of(limit[2])
-if not rate or not interval then
-  return { UNREADABLE }
-end
-
-local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
-  value_key, log = KEYS[3], KEYS[5]
-end
-local stored = tonumber(redis.call('GET', value_key) or nil)
+local rate, interval = books.rate, books.interval
+local value_key, log, stored = books.value_key, books.log, books.stored
 
 local value, newest = agree(log, stored, rate, interval, now, ARGV[2])
 if not value then
@@ -41,5 +33,5 @@ end
 if not readable then
   return { FOREIGN_MEMBER }
 end
-keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
+keep_alive(KEYS[1], value_key, log, books.keep_alive_time, interval)
 return { 1, value, now, rate, interval }

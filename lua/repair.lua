@@ -10,19 +10,12 @@
 -- only where value has come to exceed the rate, so that lost permits stay lost.
 
 local now = clock(ARGV[1])
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-if not (limit[1] and limit[2] and limit[3]) then
-  return { UNINITIALIZED }
+local books, unreadable = read_books()
+if not books then
+  return unreadable
 end
-local rate, interval = number_of(limit[1]), number_of(limit[2])
-if not rate or not interval then
-  return { UNREADABLE }
-end
-local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
-  value_key, log = KEYS[3], KEYS[5]
-end
-local stored = tonumber(redis.call('GET', value_key) or nil)
+local rate, interval = books.rate, books.interval
+local value_key, log, stored = books.value_key, books.log, books.stored
 
 -- All reading comes before the first write: a foreign entry that is live changes nothing.
 -- One that has expired goes with the others; nobody knows what it held.
@@ -51,6 +44,6 @@ end
 redis.call('ZREMRANGEBYSCORE', log, '-inf', now - interval)
 local value = rate - live
 redis.call('SET', value_key, value, 'KEEPTTL')
-keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
+keep_alive(KEYS[1], value_key, log, books.keep_alive_time, interval)
 -- What has expired and was not credited yet was not lost: the next call would have found it.
 return { 1, stored and value - stored - expired or 0, value }

@@ -18,6 +18,10 @@ local RESTORED = 100
 -- The most that a script can count exactly. Java stores greater rates, and with them loses permits.
 local MOST = 9007199254740991
 
+-- First number of a reply. Refusals and errors are told apart by it; 1 and 0 are decisions.
+local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
+local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
+
 -- A stored rate or interval as a number; nil for what is none, or too great to count with.
 local function number_of(text)
   local number = tonumber(text or nil)
@@ -166,6 +170,23 @@ local function keep_alive(hash, value_key, log, keep_alive_time, interval, writt
   end
 end
 
--- First number of a reply. Refusals and errors are told apart by it; 1 and 0 are decisions.
-local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
-local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
+-- What stands under an operation's keys, where a limit must be set. nil and the reply that says why if it cannot be counted
+-- with.
+local function read_books()
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (limit[1] and limit[2] and limit[3]) then
+    return nil, { UNINITIALIZED }
+  end
+  local rate, interval = number_of(limit[1]), number_of(limit[2])
+  if not rate or not interval then
+    return nil, { UNREADABLE }
+  end
+  local value_key, log = KEYS[2], KEYS[4]
+  if limit[3] == '1' then
+    value_key, log = KEYS[3], KEYS[5]
+  end
+  return {
+    rate = rate, interval = interval, keep_alive_time = tonumber(limit[4]) or 0,
+    value_key = value_key, log = log, stored = tonumber(redis.call('GET', value_key) or nil),
+  }
+end
