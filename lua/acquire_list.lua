@@ -105,7 +105,7 @@ for index = 1, callers do
     end
   end
   -- More than the rate only if it was granted before the limit was lowered.
-  ask.hopeful = possible or held
+  ask.possible, ask.hopeful = possible, possible or held
   if ask.hopeful then
     anything = true
     for place = 1, limiters do
@@ -177,7 +177,7 @@ for index = 1, anything and callers or 0 do
     -- The same call came before, and took what it takes.
     ask.granted = ask.granted or ask.hopeful and redis.call('ZSCORE', books[place].log, ask.takes[place].member)
   end
-  if ask.hopeful and not ask.granted then
+  if ask.possible and not ask.granted then
     local fits = not (closed and ask.waits)
     for place = 1, limiters do
       local take = ask.takes[place]

@@ -174,6 +174,10 @@ pub(crate) fn acquire<'a>(
             }
             continue;
         }
+        if is_above_rate(caller, &books) {
+            // Granted before the limit was lowered, and expired since.
+            continue;
+        }
         let mut takes = books.iter().zip(caller.takes.iter());
         let fits = takes.all(|(book, take)| take.shadow || book.has_room(take))
             && !(closed && caller.waits);
@@ -194,12 +198,14 @@ pub(crate) fn acquire<'a>(
     Ok(answers)
 }
 
-/// Whether more is asked for than a limit ever allows.
+/// Whether it asks for more than a limit ever allows, and was not granted that before the limit was lowered.
 fn is_hopeless(caller: &Caller, books: &[Book<'_>]) -> bool {
+    is_above_rate(caller, books) && !is_granted(caller, books)
+}
+
+fn is_above_rate(caller: &Caller, books: &[Book<'_>]) -> bool {
     let mut takes = books.iter().zip(caller.takes.iter());
     takes.any(|(book, take)| !take.shadow && !book.is_possible(take))
-        // More than the rate only if it was granted before the limit was lowered.
-        && !is_granted(caller, books)
 }
 
 fn is_granted(caller: &Caller, books: &[Book<'_>]) -> bool {

@@ -388,6 +388,29 @@ fn a_number_that_is_spelled_otherwise_is_one() {
     }
 }
 
+// One that cannot be granted any more closes no line: whoever waits behind it would be told that it was granted, and
+// nothing taken for it.
+#[test]
+fn who_comes_again_for_more_than_the_rate_closes_no_line() {
+    let mut pair = Pair::new(RateType::Overall, Clock::Given(START));
+    pair.set_rate(pair.limit(5, 1000), false, false);
+    pair.acquire(5, STORED).unwrap();
+    let again = pair.sent[0];
+    pair.set_rate(pair.limit(3, 1000), true, false);
+    pair.advance(1000);
+    let behind = Sent {
+        id: pair.new_id(),
+        permits: 1,
+    };
+    let answers = pair.send_run(&[(again, true), (behind, true)], STORED);
+    let answers = answers.unwrap();
+    assert_eq!(answers[0].verdict, Verdict::AboveRate);
+    assert_eq!(
+        (answers[1].verdict, answers[1].remaining),
+        (Verdict::Granted, 2)
+    );
+}
+
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = Sent {
