@@ -134,6 +134,10 @@ impl Planner {
     /// # Errors
     ///
     /// [`ConfigError`], with the entry, rule or value at fault.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs name the entry")
+    )]
     pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
