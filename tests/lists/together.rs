@@ -29,6 +29,7 @@ on_both!(
     a_wait_is_for_all,
     a_wait_beyond_the_timeout_is_refused_at_once,
     waiters_are_served_in_order,
+    one_that_asks_for_too_much_holds_nobody_up,
     a_dropped_waiter_gives_back_all,
     a_dropped_call_gives_back_all,
     room_of_one_wakes_those_who_wait_for_all,
@@ -256,6 +257,24 @@ async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
     for task in tasks {
         task.await.unwrap();
     }
+}
+
+async fn one_that_asks_for_too_much_holds_nobody_up<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(3, 1000), (9, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 3).await);
+    let mut first = pin!(all.acquire());
+    sleeps(&world, &mut first).await;
+    let mut too_much = pin!(all.acquire_many(4));
+    assert!(poll(&mut too_much).is_none());
+    let mut behind = pin!(all.acquire());
+    assert!(poll(&mut behind).is_none());
+    world.advance(1000);
+    let (first, too_much, behind) = tokio::join!(first, too_much, behind);
+    first.unwrap();
+    assert_eq!(too_much.unwrap_err().kind(), ErrorKind::AboveRate);
+    behind.unwrap();
+    assert_eq!(left(&limiters).await, [1, 7]);
 }
 
 async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
