@@ -157,7 +157,10 @@ async fn a_waiter_keeps_what_it_is_granted() {
     assert!(second.update_rate(room).await.unwrap());
     // Four are free, which is enough for the one behind.
     until("nothing is on its way", async || {
-        store.close().await;
+        let closing = tokio::time::timeout(Duration::from_secs(30), store.close());
+        closing
+            .await
+            .expect("it does not take and give back without end");
         second.available_permits().await.unwrap() == 4
     })
     .await;

@@ -364,6 +364,29 @@ async fn a_full_store_refuses_the_whole_list() {
     }
 }
 
+/// A newcomer may take the place of an idle limiter of its own list, which then finds another.
+#[tokio::test]
+async fn a_list_makes_room_for_all_of_itself() {
+    use tower_ratelimit::key::KeyExtractor;
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone()).max_limiters(3);
+    let service = service(
+        &store,
+        [
+            seconds(2).by(Header::new("user")).named("user"),
+            seconds(2).by(Header::new("order").or_skip()).named("order"),
+        ],
+    );
+    for number in 0..100 {
+        let name = format!("number-{number}");
+        assert_eq!(ask(&service, &[("user", &name)]).await.0, StatusCode::OK);
+        clock.advance(Duration::from_secs(10));
+        let (status, _) = ask(&service, &[("user", &name), ("order", &name)]).await;
+        assert_eq!(status, StatusCode::OK, "{name}");
+        clock.advance(Duration::from_secs(10));
+    }
+}
+
 /// One command, whatever the number of limits, keys declared; seen by the server itself.
 #[tokio::test]
 async fn a_decision_is_one_command() {

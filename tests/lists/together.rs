@@ -244,7 +244,10 @@ async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
         tokio::task::yield_now().await;
     }
     let all_served = || served.load(Ordering::SeqCst) == 6;
+    let mut steps = 0;
     while !all_served() {
+        steps += 1;
+        assert!(steps < 1000, "{} are served", served.load(Ordering::SeqCst));
         until("somebody sleeps", async || {
             all_served() || world.clock.sleepers() > 0
         })
