@@ -191,8 +191,8 @@ fn failed(error: &Error) -> Outcome {
 }
 
 /// The reply of our acquire script to one caller.
-pub fn raw_outcome(reply: Result<Value, RedisError>) -> Outcome {
-    let numbers: Option<Vec<i64>> = match &reply {
+pub fn raw_outcome(reply: &Result<Value, RedisError>) -> Outcome {
+    let numbers: Option<Vec<i64>> = match reply {
         // What is usual is answered with one text.
         Ok(Value::BulkString(text)) => std::str::from_utf8(text)
             .ok()

@@ -405,7 +405,7 @@ impl Play<'_> {
         if java {
             java_side::raw_outcome(reply)
         } else {
-            super::rust_side::raw_outcome(reply)
+            super::rust_side::raw_outcome(&reply)
         }
     }
 }
