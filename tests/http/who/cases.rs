@@ -390,6 +390,26 @@ pub(super) const CASES: &[Case] = &[
         ],
     },
     Case {
+        name: "a Unix socket, and an edge that sets a header of one address",
+        by: |limit| limit.by(ClientIp::hops(1).header(ForwardedHeader::Single(REAL))),
+        on: Socket::Unix,
+        steps: &[
+            (
+                Unix,
+                &[(REAL, "198.51.100.1"), (XFF, "203.0.113.9")],
+                By("198.51.100.1"),
+            ),
+            (Unix, &[(REAL, "198.51.100.1")], By("198.51.100.1")),
+            (
+                Unix,
+                &[(REAL, "198.51.100.2"), (REAL, "198.51.100.1")],
+                Status(500),
+            ),
+            (Unix, &[(XFF, "198.51.100.2")], Status(500)),
+            (Unix, &[(REAL, "198.51.100.2")], By("198.51.100.2")),
+        ],
+    },
+    Case {
         name: "a Unix socket is no network",
         by: |limit| limit.by(ClientIp::behind(["127.0.0.1", "::1"])),
         on: Socket::Unix,
