@@ -1,4 +1,4 @@
-//! Who the client is: the files of `tests/client_ip/`, and what holds for all headers.
+//! Who the client is: the files of `tests/client_ip/`, and what holds for all headers. `tests/http/who.rs` asks servers.
 //!
 //! A file is a list of `[[case]]`. A case says how `ClientIp` is configured (`behind` or `hops`, and maybe `header`,
 //! `ipv6_prefix`, `ipv4_prefix`), which `peer` sends which `headers`, and what comes of it:
@@ -17,10 +17,6 @@
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
-
-#[cfg(feature = "axum")]
-#[path = "client_ip/over_sockets.rs"]
-mod over_sockets;
 
 use std::{
     collections::BTreeMap,

@@ -17,7 +17,11 @@ mod order;
 mod orders;
 #[path = "http/shared_port.rs"]
 mod shared_port;
+#[path = "http/sockets.rs"]
+mod sockets;
 mod support;
+#[path = "http/who.rs"]
+mod who;
 #[path = "http/with_axum.rs"]
 mod with_axum;
 #[path = "http/with_grpcio.rs"]
@@ -36,7 +40,10 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpSocket, TcpStream},
+};
 use tower_ratelimit::RedisStore;
 
 use support::{RedisServer, unique};
@@ -132,17 +139,25 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
 }
 
 /// Sends one request over a connection of its own: HTTP/1.1, and a new port each time.
-async fn send_from(from: Ipv4Addr, to: SocketAddr, mut request: Request<String>) -> Reply {
-    let io = TokioIo::new(connect(from, to).await);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-    tokio::spawn(connection);
-    let host = to.to_string().parse().unwrap();
-    request.headers_mut().insert("host", host);
-    Reply::read(sender.send_request(request).await.unwrap()).await
+async fn send_from(from: Ipv4Addr, to: SocketAddr, request: Request<String>) -> Reply {
+    send_on(connect(from, to).await, &to.to_string(), request).await
 }
 
 async fn send(to: SocketAddr, request: Request<String>) -> Reply {
     send_from(Ipv4Addr::LOCALHOST, to, request).await
+}
+
+/// Sends one request over a connection, HTTP/1.1.
+async fn send_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+    mut request: Request<String>,
+) -> Reply {
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    request.headers_mut().insert("host", host.parse().unwrap());
+    Reply::read(sender.send_request(request).await.unwrap()).await
 }
 
 /// As [`send`], over HTTP/2; the answer's body is not read yet.
@@ -155,13 +170,21 @@ async fn send_http2_from(
     to: SocketAddr,
     request: Request<String>,
 ) -> Response<Incoming> {
-    let io = TokioIo::new(connect(from, to).await);
+    send_http2_on(connect(from, to).await, &to.to_string(), request).await
+}
+
+async fn send_http2_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+    request: Request<String>,
+) -> Response<Incoming> {
+    let io = TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
         .await
         .unwrap();
     tokio::spawn(connection);
     let (mut head, body) = request.into_parts();
-    head.uri = format!("http://{to}{}", head.uri).parse().unwrap();
+    head.uri = format!("http://{host}{}", head.uri).parse().unwrap();
     sender
         .send_request(Request::from_parts(head, body))
         .await
