@@ -219,6 +219,24 @@ pub enum ConfigError {
     Url(String),
     /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
     ClientId(String),
+    /// Something in a rules file that cannot be meant
+    File {
+        /// The line, from 1
+        line: usize,
+        /// The field at fault, as in `rules.login.rate`; empty where the file is no TOML
+        field: String,
+        /// What is wrong with it, and what to write
+        reason: String,
+    },
+    /// A rules file that cannot be read
+    Unreadable {
+        /// The path given
+        path: String,
+        /// Why not
+        reason: String,
+    },
+    /// A name given in code to what rules files may name, which means something else there
+    ReservedName(String),
 }
 
 impl fmt::Display for ConfigError {
@@ -322,6 +340,22 @@ impl fmt::Display for ConfigError {
                 )
             }
             Self::Url(reason) => write!(f, "the address of Redis cannot be read: {reason}"),
+            Self::File {
+                line,
+                field,
+                reason,
+            } if field.is_empty() => write!(f, "line {line}: {reason}"),
+            Self::File {
+                line,
+                field,
+                reason,
+            } => write!(f, "line {line}, {field}: {reason}"),
+            Self::Unreadable { path, reason } => {
+                write!(f, "the rules file {path:?} cannot be read: {reason}")
+            }
+            Self::ReservedName(name) => {
+                write!(f, "{name:?} means something else in a rules file")
+            }
             Self::ClientId(id) => {
                 write!(
                     f,
@@ -333,3 +367,17 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    /// The same, with the line and the field of the file where it was found.
+    pub(crate) fn at(self, place: Option<(usize, String)>) -> Self {
+        match (self, place) {
+            (placed @ Self::File { .. }, _) | (placed, None) => placed,
+            (found, Some((line, field))) => Self::File {
+                line,
+                field,
+                reason: found.to_string(),
+            },
+        }
+    }
+}

@@ -7,7 +7,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -19,7 +18,7 @@ use tower_service::Service;
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
     layer::Shared,
-    response::RateLimitBody,
+    response::{Noted, RateLimitBody},
     settle::Settling,
     store::Deciding,
 };
@@ -64,7 +63,7 @@ pin_project! {
 struct Granted {
     grant: Grant,
     /// Who tells it in the response, and when it was made; `None` if nobody does.
-    told: Option<(Arc<Shared>, Duration)>,
+    told: Option<(Arc<Shared>, Noted)>,
     settling: Settling,
 }
 

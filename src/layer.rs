@@ -1,9 +1,16 @@
 //! What the user builds: [`RateLimitLayer`].
 
+#[cfg(feature = "config")]
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 use std::{sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
+#[cfg(feature = "config")]
+use crate::rule::{RulesFile, Watch};
 use crate::{
     error::ConfigError,
     lifetime::Lifetime,
@@ -11,6 +18,7 @@ use crate::{
     rule::{IntoRules, Planner, Rule, Rules},
     service::RateLimit,
     store::{AnyStore, Store},
+    swap::Swap,
 };
 
 /// Limits the requests to the services it wraps.
@@ -46,10 +54,34 @@ pub struct RateLimitLayer {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn AnyStore>,
-    pub(crate) planner: Planner,
+    pub(crate) planner: Swap<Planner>,
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) lifetime: Lifetime,
+    /// One at a time replaces the rules. With the fields of rules that choose none.
+    #[cfg(feature = "config")]
+    replacing: Mutex<Fields>,
+}
+
+#[cfg(feature = "config")]
+impl Shared {
+    /// See [`RateLimitLayer::reload`].
+    pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
+        let default = self
+            .replacing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let fields = fields_of(&rules, *default)?;
+        let planner = self.planner.load().successor(rules, &*self.store)?;
+        self.planner.store(planner);
+        self.answers.fields.store(fields);
+        Ok(())
+    }
+}
+
+/// The fields that rules choose.
+fn fields_of(rules: &Rules, default: Fields) -> Result<Fields, ConfigError> {
+    rules.headers.as_deref().map_or(Ok(default), Fields::new)
 }
 
 impl RateLimitLayer {
@@ -97,6 +129,50 @@ impl RateLimitLayer {
             enabled: true,
             remaining: true,
         }
+    }
+}
+
+#[cfg(feature = "config")]
+#[cfg_attr(docsrs, doc(cfg(feature = "config")))]
+impl RateLimitLayer {
+    /// Puts other rules in the place of the layer's, also in the services that it has made, while they serve.
+    ///
+    /// Each request is decided by the rules of before or by these, never by some of both; those under way end as they
+    /// began. What has been counted stays: limiters are known by the names of rules and keys. A limit that has changed is
+    /// in force with each limiter's next request, and what is in use stays in use; if this process has changed the same
+    /// limiter within the last minute, with the first request after that minute. The settings of the builder stay as they
+    /// are: the store, the hook, whether it is enabled.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], as from [`RateLimitLayerBuilder::build`]. The layer then keeps the rules that it has.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rules, RulesFile, key::PeerIp};
+    ///
+    /// let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_minute(60).by(PeerIp));
+    /// layer.reload(Rules::new().otherwise(Limit::per_minute(90).by(PeerIp)))?;
+    ///
+    /// let text = "
+    ///     [rules.default]
+    ///     rate = '120/1m'
+    ///     by = 'peer'
+    ///
+    ///     [otherwise]
+    ///     rules = ['default']
+    /// ";
+    /// layer.reload(RulesFile::new().parse(text)?)?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
+        self.shared.reload(rules)
+    }
+
+    /// Looks after a rules file: whenever it changes, its rules are [reloaded](Self::reload). See [`Watch`].
+    pub fn watch(&self, file: RulesFile, path: impl Into<PathBuf>) -> Watch {
+        Watch::new(Arc::downgrade(&self.shared), file, path.into())
     }
 }
 
@@ -234,19 +310,22 @@ impl RateLimitLayerBuilder {
     ///
     /// [`ConfigError`], naming the entry, the rule or the value at fault.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        let fields = Fields::new(&self.headers)?;
+        let default = Fields::new(&self.headers)?;
+        let fields = fields_of(&self.rules, default)?;
         let planner = Planner::new(self.rules, &*self.store, self.remaining)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 store: self.store,
-                planner,
+                planner: Swap::new(planner),
                 answers: Answers {
-                    fields,
+                    fields: Swap::new(fields),
                     jitter: self.retry_jitter,
                     on_refusal: self.on_refusal,
                 },
                 enabled: self.enabled,
                 lifetime: Lifetime::new(),
+                #[cfg(feature = "config")]
+                replacing: Mutex::new(default),
             }),
         })
     }

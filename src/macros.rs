@@ -11,8 +11,8 @@ macro_rules! warning {
 
 #[cfg(feature = "tracing")]
 #[cfg_attr(
-    not(feature = "redis"),
-    allow(unused_macros, reason = "only a server recovers")
+    not(any(feature = "redis", feature = "config")),
+    allow(unused_macros, reason = "only servers and files change")
 )]
 macro_rules! notice {
     ($($arg:tt)*) => {
@@ -29,8 +29,8 @@ macro_rules! warning {
 
 #[cfg(not(feature = "tracing"))]
 #[cfg_attr(
-    not(feature = "redis"),
-    allow(unused_macros, reason = "only a server recovers")
+    not(any(feature = "redis", feature = "config")),
+    allow(unused_macros, reason = "only servers and files change")
 )]
 macro_rules! notice {
     ($($arg:tt)*) => {
@@ -38,6 +38,6 @@ macro_rules! notice {
     };
 }
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "config"))]
 pub(crate) use notice;
 pub(crate) use warning;

@@ -1,15 +1,21 @@
 //! What a request may do: a limit, by whom it is counted, at what cost, under which name.
 
+#[cfg(feature = "config")]
+mod file;
 mod pattern;
 mod ready;
+#[cfg(feature = "config")]
+mod reload;
 mod table;
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
 pub use self::table::Rules;
 pub(crate) use self::table::{Plan, Planner};
+#[cfg(feature = "config")]
+pub use self::{file::RulesFile, reload::Watch};
 use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
@@ -46,6 +52,8 @@ pub struct Rule {
     charge_if: Option<ChargeIf>,
     /// Whether it was given a limit to set that it has no use for.
     misplaced_init: bool,
+    /// The line of a file that it comes from.
+    line: Option<usize>,
 }
 
 /// Where a rule's limit comes from.
@@ -62,6 +70,9 @@ pub(crate) enum LimitOf {
         init: Option<Limit>,
     },
 }
+
+/// Which tier a request belongs to.
+pub(crate) type ChooseTier = Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>;
 
 /// What a request costs.
 #[derive(Clone)]
@@ -214,7 +225,14 @@ impl Rule {
             hide_headers: false,
             charge_if: None,
             misplaced_init: false,
+            line: None,
         }
+    }
+
+    /// Where a file defines it.
+    fn place(&self) -> Option<(usize, String)> {
+        self.line
+            .map(|line| (line, format!("rules.{}", self.label())))
     }
 
     /// The name it goes by. A shared name is its rule's name, too, where it can be one.
@@ -299,8 +317,8 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
 /// ```
 #[derive(Clone)]
 pub struct Tiers {
-    tiers: Vec<(&'static str, Limit)>,
-    choose: Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>,
+    tiers: Vec<(Cow<'static, str>, Limit)>,
+    choose: ChooseTier,
 }
 
 impl Tiers {
@@ -312,7 +330,10 @@ impl Tiers {
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
         Self {
-            tiers: tiers.into_iter().collect(),
+            tiers: tiers
+                .into_iter()
+                .map(|(name, limit)| (Cow::Borrowed(name), limit))
+                .collect(),
             choose: Arc::new(choose),
         }
     }
@@ -320,7 +341,7 @@ impl Tiers {
 
 impl fmt::Debug for Tiers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.tiers.iter().copied()).finish()
+        f.debug_map().entries(self.tiers.iter().cloned()).finish()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A rule that a layer has: checked, with the parts of its names made, and asked for each request.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc,
@@ -10,7 +11,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{Cost, LimitOf, Rule, check_cost};
+use super::{ChooseTier, Cost, LimitOf, Rule, check_cost};
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
@@ -18,7 +19,7 @@ use crate::{
     limit::{Algorithm, Limit, LimitSource},
     macros::warning,
     name::{Identity, Naming, check_rule_name},
-    store::{AnyStore, FailurePolicy, RuleTag},
+    store::{AnyStore, FailurePolicy, Holder, RuleTag},
 };
 
 /// One rule, checked and with the parts of its names.
@@ -34,10 +35,7 @@ pub(super) struct Ready {
 enum Limits {
     One(Named, LimitSource),
     /// By tier; the first is for tiers that are not in the list
-    Tiers(
-        Vec<(&'static str, Named, Limit)>,
-        Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>,
-    ),
+    Tiers(Vec<(Cow<'static, str>, Named, Limit)>, ChooseTier),
     Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
 }
 
@@ -69,7 +67,7 @@ impl Ready {
     pub(super) fn new(
         rule: Rule,
         store: &dyn AnyStore,
-        token: &Arc<()>,
+        holder: &Holder,
     ) -> Result<Self, ConfigError> {
         let (prefix, names) = (store.prefix(), store.rule_names());
         let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
@@ -96,16 +94,16 @@ impl Ready {
                 Limits::Parts(named, Arc::clone(limit))
             }
             LimitOf::Tiers(tiers) => {
-                let mut named: Vec<(&'static str, Named, Limit)> = Vec::new();
-                for &(tier, limit) in &tiers.tiers {
+                let mut named: Vec<(Cow<'static, str>, Named, Limit)> = Vec::new();
+                for (tier, limit) in &tiers.tiers {
                     check_rule_name(tier)?;
-                    check_cost(&label, &rule.cost, Some(&limit))?;
-                    if named.iter().any(|(other, ..)| *other == tier) {
+                    check_cost(&label, &rule.cost, Some(limit))?;
+                    if named.iter().any(|(other, ..)| other == tier) {
                         return Err(ConfigError::Tiers(label));
                     }
                     let name = format!("{label}.{tier}");
                     let name = Named::derived(prefix, &name, hidden, rule.algorithm)?;
-                    named.push((tier, name, limit.for_request_key()));
+                    named.push((tier.clone(), name, limit.for_request_key()));
                 }
                 if named.is_empty() {
                     return Err(ConfigError::Tiers(label));
@@ -138,7 +136,7 @@ impl Ready {
             limits.tags().for_each(|tag| tag.charges_if(charge_if));
         }
         for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
-            if !names.claim(&name, fingerprint, token) {
+            if !names.claim(&name, fingerprint, holder) {
                 return Err(ConfigError::DuplicateName(name.to_string()));
             }
         }

@@ -10,7 +10,8 @@ use crate::{
     error::ConfigError,
     list::List,
     macros::warning,
-    store::{Acquire, AnyStore, Charge, FailurePolicy},
+    response::HeaderStyle,
+    store::{Acquire, AnyStore, Charge, FailurePolicy, Holder},
 };
 
 /// Which requests meet which rule: a table, of which the first entry that matches counts.
@@ -43,8 +44,9 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer has them"]
 pub struct Rules {
-    entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
-    otherwise: Vec<Rule>,
+    pub(super) entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
+    pub(super) otherwise: Vec<Rule>,
+    pub(crate) headers: Option<Vec<HeaderStyle>>,
 }
 
 impl Rules {
@@ -90,6 +92,13 @@ impl Rules {
         self.otherwise = rules.into_rules();
         self
     }
+
+    /// The fields that tell callers how much is left, instead of those that
+    /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers) says. Default: those.
+    pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
+        self.headers = Some(styles.into_iter().collect());
+        self
+    }
 }
 
 impl fmt::Debug for Rules {
@@ -117,8 +126,12 @@ pub(crate) struct Planner {
     entries: Vec<(Pattern, Vec<Ready>)>,
     otherwise: Vec<Ready>,
     remaining: bool,
-    /// Keeps the rules' names while the layer lives.
-    _claims: Arc<()>,
+    #[cfg_attr(
+        not(feature = "config"),
+        allow(dead_code, reason = "held; read where rules are replaced")
+    )]
+    /// Keeps the rules' names while the layer has these rules.
+    claims: Holder,
 }
 
 impl Planner {
@@ -130,7 +143,30 @@ impl Planner {
         store: &dyn AnyStore,
         remaining: bool,
     ) -> Result<Self, ConfigError> {
-        let token = Arc::new(());
+        Self::held_by(Holder::default(), rules, store, remaining)
+    }
+
+    /// The planner of other rules that is to replace this one. What limiters have counted stays where it is: in the store,
+    /// under their names.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    #[cfg(feature = "config")]
+    pub(crate) fn successor(
+        &self,
+        rules: Rules,
+        store: &dyn AnyStore,
+    ) -> Result<Self, ConfigError> {
+        Self::held_by(self.claims.successor(), rules, store, self.remaining)
+    }
+
+    fn held_by(
+        claims: Holder,
+        rules: Rules,
+        store: &dyn AnyStore,
+        remaining: bool,
+    ) -> Result<Self, ConfigError> {
         let ready = |entry: &str, rules: Vec<Rule>| {
             for (place, rule) in rules.iter().enumerate() {
                 if rules
@@ -143,7 +179,10 @@ impl Planner {
             }
             let rules: Vec<_> = rules
                 .into_iter()
-                .map(|rule| Ready::new(rule, store, &token))
+                .map(|rule| {
+                    let place = rule.place();
+                    Ready::new(rule, store, &claims).map_err(|error| error.at(place))
+                })
                 .collect::<Result<_, _>>()?;
             if store.has_slots() && !Ready::share_identity(&rules) {
                 warning!(
@@ -163,7 +202,7 @@ impl Planner {
             entries,
             otherwise,
             remaining,
-            _claims: token,
+            claims,
         })
     }
 
