@@ -139,8 +139,8 @@ impl RateLimitLayer {
     ///
     /// Each request is decided by the rules of before or by these, never by some of both; those under way end as they
     /// began. What has been counted stays: limiters are known by the names of rules and keys. A limit that has changed is
-    /// in force with each limiter's next request, and what is in use stays in use; if this process has changed the same
-    /// limiter within the last minute, with the first request after that minute. The settings of the builder stay as they
+    /// in force with each limiter's next request, and what is in use stays in use; in Redis, where this process has changed the
+    /// same limiter within the last minute, with the first request after that minute. The settings of the builder stay as they
     /// are: the store, the hook, whether it is enabled.
     ///
     /// # Errors
