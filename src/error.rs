@@ -211,6 +211,13 @@ pub enum ConfigError {
         /// The cost given
         cost: u32,
     },
+    /// A rule, named here, that is to be enforced for more than 100 of a hundred keys
+    EnforceShare {
+        /// The rule's name
+        rule: String,
+        /// The share given
+        percent: u8,
+    },
     /// A rule, named here, whose tiers are empty or have two of one name
     Tiers(String),
     /// Limiters of which permits cannot be taken together, and why
@@ -322,6 +329,12 @@ impl fmt::Display for ConfigError {
                 write!(
                     f,
                     "rule {rule:?} costs {cost} permits: the cost lies between 1 and the limit"
+                )
+            }
+            Self::EnforceShare { rule, percent } => {
+                write!(
+                    f,
+                    "rule {rule:?} is enforced for 0 to 100 percent of its keys, not {percent}"
                 )
             }
             Self::NotShared(rule) => {

@@ -18,6 +18,7 @@ use tower_service::Service;
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
     layer::Shared,
+    macros::detail,
     response::{Noted, RateLimitBody},
     settle::Settling,
     store::Deciding,
@@ -137,6 +138,7 @@ where
                             }
                         }
                         Decision::Allow(grant) => {
+                            tell_trials(&grant);
                             let at = shared.answers.noted(request.headers());
                             let told = at.map(|at| (Arc::clone(shared), at));
                             let settling = Settling::new(shared, &grant);
@@ -181,6 +183,21 @@ where
             };
             this.state.set(next);
         }
+    }
+}
+
+/// Logs which rules would have refused the request if they were enforced.
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_variables, reason = "only logs tell")
+)]
+fn tell_trials(grant: &Grant) {
+    let limits = grant.limits().iter();
+    for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
+        detail!(
+            rule = limit.name(),
+            "a request passes that this rule would refuse if it were enforced"
+        );
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     error::ConfigError,
     lifetime::Lifetime,
     response::{Answers, Fields, HeaderStyle, OnRefusal},
-    rule::{IntoRules, Planner, Rule, Rules},
+    rule::{Defaults, IntoRules, Planner, Rule, Rules},
     service::RateLimit,
     store::{AnyStore, Store},
     swap::Swap,
@@ -127,7 +127,10 @@ impl RateLimitLayer {
             headers: vec![HeaderStyle::Draft11],
             retry_jitter: Duration::ZERO,
             enabled: true,
-            remaining: true,
+            defaults: Defaults {
+                remaining: true,
+                shadow: false,
+            },
         }
     }
 }
@@ -194,7 +197,7 @@ pub struct RateLimitLayerBuilder {
     headers: Vec<HeaderStyle>,
     retry_jitter: Duration,
     enabled: bool,
-    remaining: bool,
+    defaults: Defaults,
 }
 
 impl RateLimitLayerBuilder {
@@ -300,7 +303,25 @@ impl RateLimitLayerBuilder {
     /// [`LimitState::reset_after`](crate::LimitState::reset_after) is the interval, and Redis has less to do.
     /// The fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
-        self.remaining = remaining;
+        self.defaults.remaining = remaining;
+        self
+    }
+
+    /// Whether all rules are only tried out, whatever they say themselves: see [`Rule::shadow`]. Default: false.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
+    ///
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new())
+    ///     .otherwise(Limit::per_second(5).by(PeerIp))
+    ///     .shadow(true)
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.defaults.shadow = shadow;
         self
     }
 
@@ -312,7 +333,7 @@ impl RateLimitLayerBuilder {
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         let default = Fields::new(&self.headers)?;
         let fields = fields_of(&self.rules, default)?;
-        let planner = Planner::new(self.rules, &*self.store, self.remaining)?;
+        let planner = Planner::new(self.rules, &*self.store, self.defaults)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 store: self.store,

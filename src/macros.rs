@@ -10,6 +10,13 @@ macro_rules! warning {
 }
 
 #[cfg(feature = "tracing")]
+macro_rules! detail {
+    ($($arg:tt)*) => {
+        tracing::debug!(target: "tower_ratelimit", $($arg)*)
+    };
+}
+
+#[cfg(feature = "tracing")]
 #[cfg_attr(
     not(any(feature = "redis", feature = "config")),
     allow(unused_macros, reason = "only servers and files change")
@@ -28,6 +35,13 @@ macro_rules! warning {
 }
 
 #[cfg(not(feature = "tracing"))]
+macro_rules! detail {
+    ($($arg:tt)*) => {
+        ()
+    };
+}
+
+#[cfg(not(feature = "tracing"))]
 #[cfg_attr(
     not(any(feature = "redis", feature = "config")),
     allow(unused_macros, reason = "only servers and files change")
@@ -38,6 +52,7 @@ macro_rules! notice {
     };
 }
 
+pub(crate) use detail;
 #[cfg(any(feature = "redis", feature = "config"))]
 pub(crate) use notice;
 pub(crate) use warning;

@@ -156,6 +156,11 @@ async fn every_field_does_what_it_says() {
         one("api.paid", 20, 19)
     );
 
+    // One that is tried out refuses nobody.
+    for left in [0, 0] {
+        assert_eq!(ask("GET", "/tried", &[]).await, one("tried", 1, left));
+    }
+
     // A shared name, with its limit if it has none.
     assert_eq!(ask("GET", "/tenant", &tenant).await, one("tenant", 3, 2));
     assert_eq!(

@@ -11,7 +11,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{ChooseTier, Cost, LimitOf, Rule, check_cost};
+use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults};
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
@@ -28,6 +28,8 @@ pub(super) struct Ready {
     key: Option<Arc<dyn AnyKey>>,
     cost: Cost,
     pub(super) on_failure: FailurePolicy,
+    /// For whom it may refuse.
+    pub(super) share: Share,
     warned_of_missing_key: AtomicBool,
     warned: Warned,
 }
@@ -67,6 +69,7 @@ impl Ready {
     pub(super) fn new(
         rule: Rule,
         store: &dyn AnyStore,
+        defaults: &Defaults,
         holder: &Holder,
     ) -> Result<Self, ConfigError> {
         let (prefix, names) = (store.prefix(), store.rule_names());
@@ -74,6 +77,12 @@ impl Ready {
         check_rule_name(&label)?;
         if rule.misplaced_init {
             return Err(ConfigError::NotShared(label));
+        }
+        if rule.share.0 > Share::ALL.0 {
+            return Err(ConfigError::EnforceShare {
+                rule: label,
+                percent: rule.share.0,
+            });
         }
         if let Some(key) = &rule.key {
             key.check()?;
@@ -145,6 +154,11 @@ impl Ready {
             key: rule.key,
             cost: rule.cost,
             on_failure: rule.on_failure,
+            share: if defaults.shadow {
+                Share::NONE
+            } else {
+                rule.share
+            },
             warned_of_missing_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
@@ -209,11 +223,13 @@ impl Ready {
         rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
     }
 
+    /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
     #[cfg_attr(
         not(feature = "tracing"),
         allow(unused_variables, reason = "only logs hint")
     )]
-    pub(super) fn refuse(&self, missing: Missing) -> Refusal {
+    pub(super) fn refuse(&self, missing: Missing) -> Option<Refusal> {
+        let tried_out = !self.share.is_all();
         let hint = match missing.fault {
             Fault::Server => {
                 "the server does not note the peer's address: with axum, serve \
@@ -225,14 +241,14 @@ impl Ready {
             }
         };
         if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
-            warning!(
-                rule = self.rule(),
-                missing = missing.what,
-                hint,
+            let what = if tried_out {
+                "requests pass uncounted because they lack the key of the rule: once it is enforced, they will be refused"
+            } else {
                 "requests are refused because they lack the key of the rule"
-            );
+            };
+            warning!(rule = self.rule(), missing = missing.what, hint, "{what}");
         }
-        Refusal::missing_key(missing)
+        (!tried_out).then(|| Refusal::missing_key(missing))
     }
 
     fn rule(&self) -> &str {

@@ -120,12 +120,21 @@ pub(crate) enum Plan {
     Refuse(Refusal),
 }
 
+/// What the layer says of all its rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    /// Whether permits left are counted.
+    pub(crate) remaining: bool,
+    /// Whether all rules are only tried out.
+    pub(crate) shadow: bool,
+}
+
 /// The table, checked and with its names made: what a layer asks for each request.
 #[derive(Debug)]
 pub(crate) struct Planner {
     entries: Vec<(Pattern, Vec<Ready>)>,
     otherwise: Vec<Ready>,
-    remaining: bool,
+    defaults: Defaults,
     #[cfg_attr(
         not(feature = "config"),
         allow(dead_code, reason = "held; read where rules are replaced")
@@ -141,9 +150,9 @@ impl Planner {
     pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
-        remaining: bool,
+        defaults: Defaults,
     ) -> Result<Self, ConfigError> {
-        Self::held_by(Holder::default(), rules, store, remaining)
+        Self::held_by(Holder::default(), rules, store, defaults)
     }
 
     /// The planner of other rules that is to replace this one. What limiters have counted stays where it is: in the store,
@@ -158,14 +167,14 @@ impl Planner {
         rules: Rules,
         store: &dyn AnyStore,
     ) -> Result<Self, ConfigError> {
-        Self::held_by(self.claims.successor(), rules, store, self.remaining)
+        Self::held_by(self.claims.successor(), rules, store, self.defaults.clone())
     }
 
     fn held_by(
         claims: Holder,
         rules: Rules,
         store: &dyn AnyStore,
-        remaining: bool,
+        defaults: Defaults,
     ) -> Result<Self, ConfigError> {
         let ready = |entry: &str, rules: Vec<Rule>| {
             for (place, rule) in rules.iter().enumerate() {
@@ -181,7 +190,7 @@ impl Planner {
                 .into_iter()
                 .map(|rule| {
                     let place = rule.place();
-                    Ready::new(rule, store, &claims).map_err(|error| error.at(place))
+                    Ready::new(rule, store, &defaults, &claims).map_err(|error| error.at(place))
                 })
                 .collect::<Result<_, _>>()?;
             if store.has_slots() && !Ready::share_identity(&rules) {
@@ -201,7 +210,7 @@ impl Planner {
         Ok(Self {
             entries,
             otherwise,
-            remaining,
+            defaults,
             claims,
         })
     }
@@ -212,46 +221,55 @@ impl Planner {
             .iter()
             .find(|(pattern, _)| pattern.matches(parts));
         let rules = entry.map_or(&self.otherwise, |(_, rules)| rules);
-        let strictest = rules
-            .iter()
-            .map(|rule| rule.on_failure)
-            .fold(FailurePolicy::Allow, FailurePolicy::stricter);
+        // Rules that are only tried out have no say in it.
+        let mut strictest = FailurePolicy::Allow;
         let mut charges: List<Charge> = List::EMPTY;
         let mut id = None;
         for rule in rules {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                Err(missing) => return Plan::Refuse(rule.refuse(missing)),
-            };
-            // One for all: each limiter has a log of its own.
-            let id = match id {
-                Some(id) => id,
-                None => match store.permit_id() {
-                    Ok(new) => *id.insert(new),
-                    // Without entropy there is no id; the policy decides, as for any other failure.
-                    Err(error) if strictest == FailurePolicy::Deny => {
-                        return Plan::Refuse(Refusal::unavailable(error));
-                    }
-                    Err(_) => return Plan::Pass,
+                Err(missing) => match rule.refuse(missing) {
+                    Some(refusal) => return Plan::Refuse(refusal),
+                    None => continue,
                 },
             };
+            // One for all: each limiter has a log of its own.
+            let id = id.get_or_insert_with(|| store.permit_id());
+            let name = named.naming.name(&identity);
+            let shadow = !rule.share.has(&name);
+            if !shadow {
+                strictest = strictest.stricter(rule.on_failure);
+            }
+            let Ok(id) = id else { continue };
             let charge = Charge {
-                name: named.naming.name(&identity),
+                name,
                 rule: Arc::clone(&named.rule),
                 limit,
                 permits,
-                id,
-                shadow: false,
+                id: *id,
+                shadow,
             };
             match charges
                 .iter_mut()
                 .find(|earlier| earlier.name == charge.name)
             {
                 // One limiter is charged once, with what its rules cost together.
-                Some(earlier) => earlier.permits = earlier.permits.saturating_add(permits),
+                Some(earlier) if earlier.shadow == shadow => {
+                    earlier.permits = earlier.permits.saturating_add(permits);
+                }
+                // What is only tried out must not refuse by way of another rule.
+                Some(earlier) if earlier.shadow => *earlier = charge,
+                Some(_) => {}
                 None => charges.push(charge),
             }
+        }
+        // Without entropy there is no id; the policy decides, as for any other failure.
+        if let Some(Err(error)) = id {
+            return match strictest {
+                FailurePolicy::Deny => Plan::Refuse(Refusal::unavailable(error)),
+                FailurePolicy::Allow => Plan::Pass,
+            };
         }
         let mut charges = charges.into_iter();
         match charges.next() {
@@ -260,7 +278,7 @@ impl Planner {
                 first,
                 rest: charges.collect(),
                 on_failure: Some(strictest),
-                remaining: self.remaining,
+                remaining: self.defaults.remaining,
                 patience: None,
             }),
         }

@@ -188,6 +188,24 @@ impl Acquire {
         self.charges().map(Charge::receipt).collect()
     }
 
+    /// Whether nothing in it can refuse.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.charges().all(|charge| charge.shadow)
+    }
+
+    /// The same without what is only tried out, where that makes a difference and leaves something.
+    pub(crate) fn without_trials(&self) -> Option<Self> {
+        if self.is_trial() || self.charges().all(|charge| !charge.shadow) {
+            return None;
+        }
+        let mut enforced = self.charges().filter(|charge| !charge.shadow).cloned();
+        Some(Self {
+            first: enforced.next()?,
+            rest: enforced.collect(),
+            ..self.clone()
+        })
+    }
+
     /// What the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
         let enforced = || {

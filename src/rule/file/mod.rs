@@ -18,7 +18,7 @@ use std::{
 use http::request::Parts;
 
 use self::reader::{Node, Source};
-use super::{ChooseTier, Planner, Rules};
+use super::{ChooseTier, Defaults, Planner, Rules};
 use crate::{
     error::ConfigError,
     key::{Any, KeyExtractor, Secret},
@@ -245,7 +245,7 @@ fn header_style(style: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
 }
 
 fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
-    Planner::new(rules, &*store.handle().0, false).map(|_| ())
+    Planner::new(rules, &*store.handle().0, Defaults::default()).map(|_| ())
 }
 
 /// The text of a file.

@@ -23,7 +23,7 @@ use crate::{
 /// Outcomes that files may name without being told what they are.
 pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 15] = [
     "rate",
     "tiers",
     "tier-by",
@@ -37,6 +37,8 @@ const FIELDS: [&str; 13] = [
     "on-failure",
     "charge-if",
     "hide-headers",
+    "shadow",
+    "enforce-share",
 ];
 
 /// A rule, and whether an entry has named it.
@@ -120,6 +122,17 @@ fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<
         .map_or(Ok(false), |hide| hide.flag())?
     {
         rule = rule.hide_headers();
+    }
+    let shadow = table
+        .get("shadow")
+        .map_or(Ok(false), |shadow| shadow.flag())?;
+    match table.get("enforce-share") {
+        Some(share) if shadow => {
+            return Err(share.fail("`shadow` says that it refuses nobody: choose one of the two"));
+        }
+        Some(share) => rule = rule.enforce_share(share.number()?),
+        None if shadow => rule = rule.shadow(),
+        None => {}
     }
     Ok(rule)
 }

@@ -34,12 +34,13 @@ pub(crate) struct Line<S> {
     lines: Lines,
 }
 
-/// The lines in which somebody waits. Callers of other limiters, or that go by other limits, do not share one.
+/// The lines in which somebody waits. Callers of other limiters, or that go by other limits or try out others, do not share
+/// one.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
 
 /// What the callers of a line charge.
-type Key = List<(Name, LimitSource)>;
+type Key = List<(Name, LimitSource, bool)>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
@@ -48,7 +49,7 @@ impl Lines {
             let lines = lock(&self.0);
             let waited_for = lines
                 .iter()
-                .filter(|(key, _)| key.iter().any(|(waited_for, _)| waited_for == name));
+                .filter(|(key, _)| key.iter().any(|(waited_for, ..)| waited_for == name));
             waited_for.map(|(_, queue)| Arc::clone(queue)).collect()
         };
         for queue in queues {
@@ -88,7 +89,7 @@ impl<S: Decide> Line<S> {
         };
         let key: Key = acquire
             .charges()
-            .map(|charge| (charge.name.clone(), charge.limit))
+            .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
             .collect();
         let (queue, ticket) = {
             let mut lines = lock(&self.lines.0);

@@ -57,6 +57,8 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
             Ok(Some(Decision::Deny(refusal))) => {
                 return Ok(Decision::Deny(taken.undo(server, refusal)));
             }
+            // What is only tried out comes last, and is no reason to refuse.
+            Err(_) if part.is_trial() => {}
             Err(error) => {
                 taken.give_back(server);
                 return Err(error);
@@ -90,7 +92,7 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
         }
     }
     // Where only trials are left, nothing can refuse any more.
-    parts.sort_by_key(|part| part.charges().all(|charge| charge.shadow));
+    parts.sort_by_key(Acquire::is_trial);
     parts
 }
 

@@ -21,7 +21,7 @@ use crate::{
     list::List,
     macros::warning,
     name::Name,
-    store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome},
+    store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome, guard::fallback},
 };
 
 /// A server, and what this process knows of it.
@@ -45,17 +45,13 @@ impl Decide for Server {
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(Vec::new());
-        };
-        if saga::is_one_call(first, self.connection.has_nodes()) {
-            return self.acquire_at_once(first, run).await;
+        match self.acquire_together(run).await {
+            Err(error) => match fallback::without_trials(run, &error) {
+                Some(enforced) => self.acquire_together(&enforced).await,
+                None => Err(error),
+            },
+            decisions => decisions,
         }
-        let mut decisions = Vec::with_capacity(run.len());
-        for acquire in run {
-            decisions.push(saga::acquire(self, acquire).await?);
-        }
-        Ok(decisions)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -162,6 +158,21 @@ impl Decide for Server {
 }
 
 impl Server {
+    /// For callers of the same limiters, in one call or one after the other.
+    async fn acquire_together(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(Vec::new());
+        };
+        if saga::is_one_call(first, self.connection.has_nodes()) {
+            return self.acquire_at_once(first, run).await;
+        }
+        let mut decisions = Vec::with_capacity(run.len());
+        for acquire in run {
+            decisions.push(saga::acquire(self, acquire).await?);
+        }
+        Ok(decisions)
+    }
+
     /// For callers of limiters that one script reaches.
     pub(super) async fn acquire_at_once(
         &self,
