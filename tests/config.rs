@@ -300,6 +300,46 @@ fn a_client_behind_proxies_is_described() {
     }
 }
 
+/// The fields that are told where one is written that does not exist are those that the guide describes, and those of the good
+/// file.
+#[test]
+fn every_field_is_described_and_tried() {
+    let guide = std::fs::read_to_string("src/docs/guide.md").unwrap();
+    let (_, chapter) = guide.split_once("\n## Rules as a file\n").unwrap();
+    let chapter = chapter.split("\n## ").next().unwrap();
+    let rows: Vec<_> = chapter
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .collect();
+    for (header, example) in [
+        ("[rules.login]", "rate = \"5/1m\""),
+        ("[[on]]", "route = \"/health\""),
+        ("[keys.client]", "trusted = [\"10.0.0.0/8\"]"),
+        ("[keys.method]", "services = [\"shop.v1.Orders\"]"),
+        ("[keys.seen]", "plain = true"),
+    ] {
+        assert!(GOOD.contains(example), "{header}");
+        let text = GOOD.replacen(header, &format!("{header}\nxxxxxxxxxx = 1"), 1);
+        let told = file().parse(&text).unwrap_err().to_string();
+        let (_, known) = told.split_once("\"xxxxxxxxxx\", but ").expect(&told);
+        for field in known.split(", ").map(|field| field.trim_matches('`')) {
+            let row = rows.iter().any(|row| {
+                row.split_once(" | ")
+                    .is_some_and(|(fields, _)| format!("`{fields}").contains(&format!("`{field}`")))
+            });
+            assert!(row || field == "from", "the guide lacks {field}");
+            let line = GOOD.lines().any(|line| {
+                line.starts_with(&format!("{field} = "))
+                    || line.starts_with(&format!("[rules.api.{field}]"))
+            });
+            assert!(
+                line || ["hops", "ipv4-prefix"].contains(&field),
+                "no file has {field}"
+            );
+        }
+    }
+}
+
 #[test]
 fn names_that_code_gives_are_checked() {
     let peer = || tower_ratelimit::key::PeerIp;
