@@ -1,6 +1,11 @@
-//! A server to try limits on: counts in memory, or in Redis if `REDIS_URL` says where. `PORT` chooses the port.
+//! A server to try limits on: those of `limits.toml`, or of the file that `LIMITS` names. Counts in memory, or in Redis if
+//! `REDIS_URL` says where. `PORT` chooses the port.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "an example talks to whoever runs it"
+)]
 
 use std::{env, error::Error, net::SocketAddr, time::Duration};
 
@@ -13,9 +18,10 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    ConfigError, Decision, Limit, MemoryStore, RateLimitLayer, RedisStore, Rule, Store, Tiers,
-    key::{Header, KeyExtractor, PeerIp, Secret},
+    ConfigError, Decision, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store, key::Secret,
 };
+
+const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/limits.toml");
 
 /// What to type, and what it shows. The lines are printed with the server's address in place of `URL`.
 const TRY: [(&str, &str); 6] = [
@@ -62,40 +68,36 @@ async fn find_plan(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-fn limits(store: &impl Store) -> Result<RateLimitLayer, ConfigError> {
-    let by_plan = Tiers::new(
-        [
-            ("free", Limit::per_minute(1)),
-            ("paid", Limit::per_minute(3)),
-        ],
-        |parts| match parts.extensions.get::<Plan>() {
-            Some(Plan(plan)) if plan == "paid" => "paid",
-            _ => "free",
-        },
-    );
-    let address = Limit::new(5, Duration::from_secs(10));
-    let patient = Limit::new(1, Duration::from_secs(3));
+/// What the file of the limits may name: which plan a caller has, and a secret that has no place in a file.
+fn file() -> Result<RulesFile, ConfigError> {
     // A real one comes from where the service's other secrets are.
     let secret = Secret::new("k1", "a secret for an example, and for nothing else")?;
-    RateLimitLayer::builder(store)
-        .on("/", address.by(PeerIp).named("address"))
-        .on(
-            "/data",
-            Limit::per_minute(2)
-                .by(Header::new("x-api-key").digest(&secret))
-                .named("key"),
-        )
-        .on("/plan", Rule::new("plan", by_plan, PeerIp))
-        .on(
-            "/export",
-            Limit::per_minute(25).by(PeerIp).named("export").cost(10),
-        )
-        .on("/patient", patient.by(PeerIp).named("patient"))
-        .on_grpc(
-            "shop.v1.Orders",
-            Limit::per_minute(1).by(PeerIp).named("orders"),
-        )
-        .build()
+    let file = RulesFile::new().secret(&secret);
+    Ok(
+        file.tiers("plan", |parts| match parts.extensions.get::<Plan>() {
+            Some(Plan(plan)) if plan == "paid" => "paid",
+            _ => "free",
+        }),
+    )
+}
+
+/// The layer of a file's limits. It is looked after for as long as the layer is there.
+fn limits(store: &impl Store, path: String) -> Result<RateLimitLayer, ConfigError> {
+    let file = file()?;
+    let layer = RateLimitLayer::builder(store)
+        .rules(file.load(&path)?)
+        .build()?;
+    let told = path.clone();
+    let watch = layer
+        .watch(file, path)
+        .every(Duration::from_secs(1))
+        .report(move |applied| {
+            if let Err(error) = applied {
+                eprintln!("{told}: {error}; the limits stay as they were");
+            }
+        });
+    tokio::spawn(watch.run());
+    Ok(layer)
 }
 
 /// Handlers find the decision in the extensions.
@@ -126,6 +128,7 @@ fn app(limits: RateLimitLayer) -> Router {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
+    let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
     let (limits, place) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: beside a compiler they are over before Redis has its turn.
@@ -133,9 +136,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 .prefix("example")
                 .deadline(Duration::from_secs(1));
             store.ping().await?;
-            (limits(&store)?, "in Redis")
+            (limits(&store, path)?, "in Redis")
         }
-        Err(_) => (limits(&MemoryStore::new())?, "in memory"),
+        Err(_) => (limits(&MemoryStore::new(), path)?, "in memory"),
     };
     let port: u16 = env::var("PORT").map_or(Ok(0), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;

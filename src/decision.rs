@@ -270,7 +270,7 @@ impl LimitState {
         self.retry_after
     }
 
-    /// Whether this limit is only tried out: it is counted, but refuses nobody.
+    /// Whether this limit is only tried out: it is counted, but refuses nobody. See [`Rule::shadow`](crate::Rule::shadow).
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.shadow

@@ -211,6 +211,13 @@ pub enum ConfigError {
         /// The cost given
         cost: u32,
     },
+    /// A rule, named here, that is to be enforced for more than 100 of a hundred keys
+    EnforceShare {
+        /// The rule's name
+        rule: String,
+        /// The share given
+        percent: u8,
+    },
     /// A rule, named here, whose tiers are empty or have two of one name
     Tiers(String),
     /// Limiters of which permits cannot be taken together, and why
@@ -219,6 +226,24 @@ pub enum ConfigError {
     Url(String),
     /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
     ClientId(String),
+    /// Something in a rules file that cannot be meant
+    File {
+        /// The line, from 1
+        line: usize,
+        /// The field at fault, as in `rules.login.rate`; empty where the file is no TOML
+        field: String,
+        /// What is wrong with it, and what to write
+        reason: String,
+    },
+    /// A rules file that cannot be read
+    Unreadable {
+        /// The path given
+        path: String,
+        /// Why not
+        reason: String,
+    },
+    /// A name given in code to what rules files may name, which means something else there
+    ReservedName(String),
 }
 
 impl fmt::Display for ConfigError {
@@ -306,6 +331,12 @@ impl fmt::Display for ConfigError {
                     "rule {rule:?} costs {cost} permits: the cost lies between 1 and the limit"
                 )
             }
+            Self::EnforceShare { rule, percent } => {
+                write!(
+                    f,
+                    "rule {rule:?} is enforced for 0 to 100 percent of its keys, not {percent}"
+                )
+            }
             Self::NotShared(rule) => {
                 write!(
                     f,
@@ -322,6 +353,22 @@ impl fmt::Display for ConfigError {
                 )
             }
             Self::Url(reason) => write!(f, "the address of Redis cannot be read: {reason}"),
+            Self::File {
+                line,
+                field,
+                reason,
+            } if field.is_empty() => write!(f, "line {line}: {reason}"),
+            Self::File {
+                line,
+                field,
+                reason,
+            } => write!(f, "line {line}, {field}: {reason}"),
+            Self::Unreadable { path, reason } => {
+                write!(f, "the rules file {path:?} cannot be read: {reason}")
+            }
+            Self::ReservedName(name) => {
+                write!(f, "{name:?} means something else in a rules file")
+            }
             Self::ClientId(id) => {
                 write!(
                     f,
@@ -333,3 +380,17 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    /// The same, with the line and the field of the file where it was found.
+    pub(crate) fn at(self, place: Option<(usize, String)>) -> Self {
+        match (self, place) {
+            (placed @ Self::File { .. }, _) | (placed, None) => placed,
+            (found, Some((line, field))) => Self::File {
+                line,
+                field,
+                reason: found.to_string(),
+            },
+        }
+    }
+}

@@ -7,7 +7,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -19,7 +18,8 @@ use tower_service::Service;
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
     layer::Shared,
-    response::RateLimitBody,
+    macros::detail,
+    response::{Noted, RateLimitBody},
     settle::Settling,
     store::Deciding,
 };
@@ -64,7 +64,7 @@ pin_project! {
 struct Granted {
     grant: Grant,
     /// Who tells it in the response, and when it was made; `None` if nobody does.
-    told: Option<(Arc<Shared>, Duration)>,
+    told: Option<(Arc<Shared>, Noted)>,
     settling: Settling,
 }
 
@@ -138,6 +138,7 @@ where
                             }
                         }
                         Decision::Allow(grant) => {
+                            tell_trials(&grant);
                             let at = shared.answers.noted(request.headers());
                             let told = at.map(|at| (Arc::clone(shared), at));
                             let settling = Settling::new(shared, &grant);
@@ -182,6 +183,21 @@ where
             };
             this.state.set(next);
         }
+    }
+}
+
+/// Logs which rules would have refused the request if they were enforced.
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_variables, reason = "only logs tell")
+)]
+fn tell_trials(grant: &Grant) {
+    let limits = grant.limits().iter();
+    for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
+        detail!(
+            rule = limit.name(),
+            "a request passes that this rule would refuse if it were enforced"
+        );
     }
 }
 

@@ -1,16 +1,24 @@
 //! What the user builds: [`RateLimitLayer`].
 
+#[cfg(feature = "config")]
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 use std::{sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
+#[cfg(feature = "config")]
+use crate::rule::{RulesFile, Watch};
 use crate::{
     error::ConfigError,
     lifetime::Lifetime,
     response::{Answers, Fields, HeaderStyle, OnRefusal},
-    rule::{IntoRules, Planner, Rule, Rules},
+    rule::{Defaults, IntoRules, Planner, Rule, Rules},
     service::RateLimit,
     store::{AnyStore, Store},
+    swap::Swap,
 };
 
 /// Limits the requests to the services it wraps.
@@ -46,10 +54,34 @@ pub struct RateLimitLayer {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn AnyStore>,
-    pub(crate) planner: Planner,
+    pub(crate) planner: Swap<Planner>,
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) lifetime: Lifetime,
+    /// One at a time replaces the rules. With the fields of rules that choose none.
+    #[cfg(feature = "config")]
+    replacing: Mutex<Fields>,
+}
+
+#[cfg(feature = "config")]
+impl Shared {
+    /// See [`RateLimitLayer::reload`].
+    pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
+        let default = self
+            .replacing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let fields = fields_of(&rules, *default)?;
+        let planner = self.planner.load().successor(rules, &*self.store)?;
+        self.planner.store(planner);
+        self.answers.fields.store(fields);
+        Ok(())
+    }
+}
+
+/// The fields that rules choose.
+fn fields_of(rules: &Rules, default: Fields) -> Result<Fields, ConfigError> {
+    rules.headers.as_deref().map_or(Ok(default), Fields::new)
 }
 
 impl RateLimitLayer {
@@ -95,8 +127,55 @@ impl RateLimitLayer {
             headers: vec![HeaderStyle::Draft11],
             retry_jitter: Duration::ZERO,
             enabled: true,
-            remaining: true,
+            defaults: Defaults {
+                remaining: true,
+                shadow: false,
+            },
         }
+    }
+}
+
+#[cfg(feature = "config")]
+#[cfg_attr(docsrs, doc(cfg(feature = "config")))]
+impl RateLimitLayer {
+    /// Puts other rules in the place of the layer's, also in the services that it has made, while they serve.
+    ///
+    /// Each request is decided by the rules of before or by these, never by some of both; those under way end as they
+    /// began. What has been counted stays: limiters are known by the names of rules and keys. A limit that has changed is
+    /// in force with each limiter's next request, and what is in use stays in use; in Redis, where this process has changed the
+    /// same limiter within the last minute, with the first request after that minute. The settings of the builder stay as they
+    /// are: the store, the hook, whether it is enabled.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], as from [`RateLimitLayerBuilder::build`]. The layer then keeps the rules that it has.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rules, RulesFile, key::PeerIp};
+    ///
+    /// let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_minute(60).by(PeerIp));
+    /// layer.reload(Rules::new().otherwise(Limit::per_minute(90).by(PeerIp)))?;
+    ///
+    /// let text = "
+    ///     [rules.default]
+    ///     rate = '120/1m'
+    ///     by = 'peer'
+    ///
+    ///     [otherwise]
+    ///     rules = ['default']
+    /// ";
+    /// layer.reload(RulesFile::new().parse(text)?)?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
+        self.shared.reload(rules)
+    }
+
+    /// Looks after a rules file: whenever it changes, its rules are [reloaded](Self::reload). See [`Watch`].
+    pub fn watch(&self, file: RulesFile, path: impl Into<PathBuf>) -> Watch {
+        Watch::new(Arc::downgrade(&self.shared), file, path.into())
     }
 }
 
@@ -118,7 +197,7 @@ pub struct RateLimitLayerBuilder {
     headers: Vec<HeaderStyle>,
     retry_jitter: Duration,
     enabled: bool,
-    remaining: bool,
+    defaults: Defaults,
 }
 
 impl RateLimitLayerBuilder {
@@ -224,7 +303,25 @@ impl RateLimitLayerBuilder {
     /// [`LimitState::reset_after`](crate::LimitState::reset_after) is the interval, and Redis has less to do.
     /// The fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
-        self.remaining = remaining;
+        self.defaults.remaining = remaining;
+        self
+    }
+
+    /// Whether all rules are only tried out, whatever they say themselves: see [`Rule::shadow`]. Default: false.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
+    ///
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new())
+    ///     .otherwise(Limit::per_second(5).by(PeerIp))
+    ///     .shadow(true)
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.defaults.shadow = shadow;
         self
     }
 
@@ -234,19 +331,22 @@ impl RateLimitLayerBuilder {
     ///
     /// [`ConfigError`], naming the entry, the rule or the value at fault.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        let fields = Fields::new(&self.headers)?;
-        let planner = Planner::new(self.rules, &*self.store, self.remaining)?;
+        let default = Fields::new(&self.headers)?;
+        let fields = fields_of(&self.rules, default)?;
+        let planner = Planner::new(self.rules, &*self.store, self.defaults)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 store: self.store,
-                planner,
+                planner: Swap::new(planner),
                 answers: Answers {
-                    fields,
+                    fields: Swap::new(fields),
                     jitter: self.retry_jitter,
                     on_refusal: self.on_refusal,
                 },
                 enabled: self.enabled,
                 lifetime: Lifetime::new(),
+                #[cfg(feature = "config")]
+                replacing: Mutex::new(default),
             }),
         })
     }

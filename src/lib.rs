@@ -21,6 +21,7 @@ mod rule;
 mod service;
 mod settle;
 mod store;
+mod swap;
 #[cfg(any(test, feature = "test-util"))]
 mod test_util;
 
@@ -32,6 +33,10 @@ pub use clock::ManualClock;
 pub use store::redis::{Diagnosis, Finding, OtherClient, RedisStore, RedissonReleases};
 #[cfg(feature = "redis")]
 pub use {deadpool_redis, redis};
+
+#[cfg(feature = "config")]
+#[cfg_attr(docsrs, doc(cfg(feature = "config")))]
+pub use rule::{RulesFile, Watch};
 
 pub use self::{
     all_of::AllOf,

@@ -10,9 +10,16 @@ macro_rules! warning {
 }
 
 #[cfg(feature = "tracing")]
+macro_rules! detail {
+    ($($arg:tt)*) => {
+        tracing::debug!(target: "tower_ratelimit", $($arg)*)
+    };
+}
+
+#[cfg(feature = "tracing")]
 #[cfg_attr(
-    not(feature = "redis"),
-    allow(unused_macros, reason = "only a server recovers")
+    not(any(feature = "redis", feature = "config")),
+    allow(unused_macros, reason = "only servers and files change")
 )]
 macro_rules! notice {
     ($($arg:tt)*) => {
@@ -28,9 +35,16 @@ macro_rules! warning {
 }
 
 #[cfg(not(feature = "tracing"))]
+macro_rules! detail {
+    ($($arg:tt)*) => {
+        ()
+    };
+}
+
+#[cfg(not(feature = "tracing"))]
 #[cfg_attr(
-    not(feature = "redis"),
-    allow(unused_macros, reason = "only a server recovers")
+    not(any(feature = "redis", feature = "config")),
+    allow(unused_macros, reason = "only servers and files change")
 )]
 macro_rules! notice {
     ($($arg:tt)*) => {
@@ -38,6 +52,7 @@ macro_rules! notice {
     };
 }
 
-#[cfg(feature = "redis")]
+pub(crate) use detail;
+#[cfg(any(feature = "redis", feature = "config"))]
 pub(crate) use notice;
 pub(crate) use warning;

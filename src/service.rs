@@ -67,7 +67,7 @@ where
         }
         self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
-        let plan = self.shared.planner.plan(&parts, &*self.shared.store);
+        let plan = self.shared.planner.load().plan(&parts, &*self.shared.store);
         match plan {
             Plan::Pass => {
                 let request = Request::from_parts(parts, body);

@@ -49,6 +49,39 @@ fn tonic() {
 }
 
 #[test]
+fn service() {
+    as_documented("service", None);
+}
+
+/// A number of the file that is changed while the server runs counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_takes_other_limits_while_it_runs() {
+    let limits = std::env::temp_dir().join(support::unique("limits"));
+    let text = read("examples/limits.toml");
+    fs::write(&limits, &text).unwrap();
+    let server = Running::spawn(command("server").env("LIMITS", &limits));
+    let policy = async || {
+        let answer = get(server.port(), "/export").await;
+        answer.headers()["ratelimit-policy"]
+            .to_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(policy().await, "\"export\";q=25;w=60");
+    for (from, to, expected) in [
+        ("25/1m", "26/1m", "\"export\";q=26;w=60"),
+        ("25/1m", "27/2m", "\"export\";q=27;w=120"),
+    ] {
+        fs::write(&limits, text.replace(from, to)).unwrap();
+        let changed = async { while policy().await != expected {} };
+        tokio::time::timeout(PATIENCE, changed)
+            .await
+            .expect(expected);
+    }
+    fs::remove_file(&limits).unwrap();
+}
+
+#[test]
 fn server_in_memory() {
     as_documented("server", None);
 }
@@ -414,7 +447,10 @@ impl Drop for Running {
 /// An example's program, in an environment that chooses nothing for it.
 fn command(name: &str) -> Command {
     let mut command = Command::new(built(name));
-    command.env_remove("PORT").env_remove("REDIS_URL");
+    command
+        .env_remove("LIMITS")
+        .env_remove("PORT")
+        .env_remove("REDIS_URL");
     command
 }
 

@@ -15,6 +15,8 @@ mod config;
 mod extensions;
 #[path = "tower/settling.rs"]
 mod settling;
+#[path = "tower/shadow.rs"]
+mod shadow;
 mod support;
 
 use std::{

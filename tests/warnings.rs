@@ -250,3 +250,66 @@ async fn layers_built_for_each_request_are_warned_about_once() {
     assert!(lines[0].contains("built for each request"), "{lines:#?}");
     assert!(lines[0].contains("hint="), "{lines:#?}");
 }
+
+#[tokio::test]
+async fn what_would_have_been_refused_is_told_at_debug_level() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture();
+    let key = Header::new("x-key");
+    let rules = [
+        Limit::per_hour(1).by(key.clone()).named("tried").shadow(),
+        Limit::per_hour(2).by(key).named("kept"),
+    ];
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .otherwise(rules)
+        .build()
+        .unwrap();
+    for expected in [200, 200, 429] {
+        let status = send(&layer, None, &[("x-key", "somebody")]).await;
+        assert_eq!(status, expected);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else {
+        panic!("of the second request alone: {lines:#?}");
+    };
+    assert!(line.contains("DEBUG tower_ratelimit:"), "{line}");
+    assert!(line.contains("rule=\"tried\""), "{line}");
+    assert!(!line.contains("somebody"), "{line}");
+}
+
+#[tokio::test]
+async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture();
+    let store = MemoryStore::new();
+    for (tried, what) in [
+        (
+            Limit::per_hour(1).by(Header::new("x-key")).named("tried"),
+            "pass uncounted because they lack the key of the rule",
+        ),
+        (
+            tower_ratelimit::Rule::shared("tried"),
+            "no limit is set for this limiter",
+        ),
+    ] {
+        let kept = Limit::per_hour(9).by(PeerIp).named("kept");
+        let layer = RateLimitLayer::builder(&store)
+            .otherwise([tried.shadow(), kept])
+            .build()
+            .unwrap();
+        for _ in 0..3 {
+            assert_eq!(send(&layer, Some("192.0.2.1"), &[]).await, 200);
+        }
+        let lines = log.lines();
+        let [line] = &lines[..] else {
+            panic!("once: {lines:#?}");
+        };
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        assert!(
+            line.contains("rule=\"tried\"") && line.contains(what),
+            "{line}"
+        );
+    }
+}

@@ -66,6 +66,12 @@ impl Secret {
         })
     }
 
+    /// What it is known by.
+    #[cfg(feature = "config")]
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// `<id>.` and the first 128 bits of HMAC-SHA-256 in hexadecimal; `docs/keys.md` is the contract.
     fn digest(&self, identity: &str) -> String {
         let mut mac = self.mac.clone();

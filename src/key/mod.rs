@@ -20,6 +20,8 @@
 
 mod client_ip;
 mod digest;
+#[cfg(feature = "config")]
+mod dynamic;
 mod extension;
 mod forwarded;
 mod header;
@@ -31,6 +33,8 @@ use std::{any::TypeId, fmt, sync::Arc};
 
 use http::request::Parts;
 
+#[cfg(feature = "config")]
+pub(crate) use self::dynamic::{All, Any, intern};
 pub use self::{
     client_ip::{ClientIp, ForwardedHeader},
     digest::{Digested, Secret},

@@ -20,6 +20,7 @@ pub use self::{
 use crate::{
     decision::{Grant, LimitState, Refusal},
     key::is_grpc,
+    swap::Swap,
 };
 
 /// Edits the answer to a refused request.
@@ -56,10 +57,17 @@ impl fmt::Debug for dyn OnRefusal {
     }
 }
 
+/// When something was decided, and how that is told: in the styles of then, whatever the layer speaks by now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    at: Duration,
+    fields: Fields,
+}
+
 /// How a layer speaks.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) fields: Fields,
+    pub(crate) fields: Swap<Fields>,
     pub(crate) jitter: Duration,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
 }
@@ -89,7 +97,7 @@ impl Answers {
     /// When a grant was decided, for the response to tell; `None` if it is not to be told.
     ///
     /// gRPC has no such fields: its clients read trailers.
-    pub(crate) fn noted(&self, request: &HeaderMap) -> Option<Duration> {
+    pub(crate) fn noted(&self, request: &HeaderMap) -> Option<Noted> {
         (!is_grpc(request)).then(|| self.now())
     }
 
@@ -97,26 +105,31 @@ impl Answers {
     pub(crate) fn granted<B>(
         &self,
         grant: &Grant,
-        at: Duration,
+        at: Noted,
         response: Response<B>,
     ) -> Response<B> {
         self.tell(grant.limits(), Outcome::Granted, at, response)
     }
 
-    fn now(&self) -> Duration {
-        self.fields.now()
+    fn now(&self) -> Noted {
+        let fields = *self.fields.load();
+        Noted {
+            at: fields.now(),
+            fields,
+        }
     }
 
     fn tell<B>(
         &self,
         limits: &[LimitState],
         outcome: Outcome,
-        at: Duration,
+        noted: Noted,
         response: Response<B>,
     ) -> Response<B> {
         let (mut head, body) = response.into_parts();
         let (headers, extensions) = (&mut head.headers, &head.extensions);
-        self.fields.tell(limits, outcome, at, headers, extensions);
+        let Noted { at, fields } = noted;
+        fields.tell(limits, outcome, at, headers, extensions);
         Response::from_parts(head, body)
     }
 
@@ -174,7 +187,7 @@ mod tests {
     #[test]
     fn jitter_is_only_added_and_at_most_what_was_said() {
         let of = |jitter| Answers {
-            fields: Fields::new(&[]).unwrap(),
+            fields: Swap::new(Fields::new(&[]).unwrap()),
             jitter,
             on_refusal: None,
         };

@@ -1,15 +1,23 @@
 //! What a request may do: a limit, by whom it is counted, at what cost, under which name.
 
+#[cfg(feature = "config")]
+mod file;
 mod pattern;
 mod ready;
+#[cfg(feature = "config")]
+mod reload;
+mod share;
 mod table;
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
+use self::share::Share;
 pub use self::table::Rules;
-pub(crate) use self::table::{Plan, Planner};
+pub(crate) use self::table::{Defaults, Plan, Planner};
+#[cfg(feature = "config")]
+pub use self::{file::RulesFile, reload::Watch};
 use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
@@ -44,8 +52,11 @@ pub struct Rule {
     algorithm: Algorithm,
     hide_headers: bool,
     charge_if: Option<ChargeIf>,
+    share: Share,
     /// Whether it was given a limit to set that it has no use for.
     misplaced_init: bool,
+    /// The line of a file that it comes from.
+    line: Option<usize>,
 }
 
 /// Where a rule's limit comes from.
@@ -62,6 +73,9 @@ pub(crate) enum LimitOf {
         init: Option<Limit>,
     },
 }
+
+/// Which tier a request belongs to.
+pub(crate) type ChooseTier = Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>;
 
 /// What a request costs.
 #[derive(Clone)]
@@ -203,6 +217,49 @@ impl Rule {
         self
     }
 
+    /// Tries the rule out: it counts, and refuses nobody. Default: it refuses.
+    ///
+    /// A request takes its permits if there is room and no other rule refuses it; it passes either way. What would have been
+    /// refused is told by [`LimitState::is_refused`](crate::LimitState::is_refused) of the decision in the extensions, and
+    /// by an event at debug level that names the rule. Callers are told nothing. Neither a missing key nor a limit that
+    /// nobody has set refuses a request: it then is not counted, which is warned about once.
+    ///
+    /// What was not taken is not settled either. The same as [`enforce_share(0)`](Self::enforce_share); for all rules of a
+    /// layer there is [`RateLimitLayerBuilder::shadow`](crate::RateLimitLayerBuilder::shadow).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
+    ///
+    /// let tried = Limit::per_second(5).by(PeerIp).named("per-second").shadow();
+    /// let kept = Limit::per_hour(1_000).by(PeerIp).named("per-hour");
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise([tried, kept]).build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn shadow(self) -> Self {
+        self.enforce_share(0)
+    }
+
+    /// Refuses for so many of a hundred keys, and tries the rule out for all others: see [`shadow`](Self::shadow).
+    /// Default: 100. More are a [`ConfigError::EnforceShare`] when the layer is built.
+    ///
+    /// Which keys these are is decided by the first 32 bits of the SHA-256 of the limiter's name in Redis: the same in all
+    /// processes and releases. With a greater share others come to them, and none goes. So a rule on one exact name is
+    /// enforced for all or for nobody; and until it is for all, a request without the key passes.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, key::PeerIp};
+    ///
+    /// let rule = Limit::per_second(5).by(PeerIp).enforce_share(10);
+    /// ```
+    pub fn enforce_share(mut self, percent: u8) -> Self {
+        self.share = Share(percent);
+        self
+    }
+
     fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
         Self {
             name,
@@ -213,8 +270,16 @@ impl Rule {
             algorithm: Algorithm::default(),
             hide_headers: false,
             charge_if: None,
+            share: Share::ALL,
             misplaced_init: false,
+            line: None,
         }
+    }
+
+    /// Where a file defines it.
+    fn place(&self) -> Option<(usize, String)> {
+        self.line
+            .map(|line| (line, format!("rules.{}", self.label())))
     }
 
     /// The name it goes by. A shared name is its rule's name, too, where it can be one.
@@ -299,8 +364,8 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
 /// ```
 #[derive(Clone)]
 pub struct Tiers {
-    tiers: Vec<(&'static str, Limit)>,
-    choose: Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>,
+    tiers: Vec<(Cow<'static, str>, Limit)>,
+    choose: ChooseTier,
 }
 
 impl Tiers {
@@ -312,7 +377,10 @@ impl Tiers {
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
         Self {
-            tiers: tiers.into_iter().collect(),
+            tiers: tiers
+                .into_iter()
+                .map(|(name, limit)| (Cow::Borrowed(name), limit))
+                .collect(),
             choose: Arc::new(choose),
         }
     }
@@ -320,7 +388,7 @@ impl Tiers {
 
 impl fmt::Debug for Tiers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.tiers.iter().copied()).finish()
+        f.debug_map().entries(self.tiers.iter().cloned()).finish()
     }
 }
 

@@ -29,16 +29,7 @@ impl Pattern {
             reason,
         };
         let (method, path) = match pattern.split_once(' ') {
-            Some((method, path)) => {
-                if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-                    return Err(refuse("methods are written in capitals"));
-                }
-                let method = Method::from_bytes(method.as_bytes());
-                (
-                    Some(method.map_err(|_| refuse("there is no such method"))?),
-                    path,
-                )
-            }
+            Some((method, path)) => (Some(method_of(method).map_err(refuse)?), path),
             None => (None, pattern),
         };
         let segments = segments(path).map_err(refuse)?;
@@ -115,13 +106,9 @@ enum Segment {
 
 impl PathPattern {
     fn matches(&self, parts: &Parts) -> bool {
-        let method = match &self.method {
-            // A HEAD costs what a GET costs.
-            Some(Method::GET) => matches!(parts.method, Method::GET | Method::HEAD),
-            Some(method) => parts.method == *method,
-            None => true,
-        };
-        method && (self.is_template(&parts.extensions) || self.matches_path(full_path(parts)))
+        let method = self.method.as_ref();
+        method.is_none_or(|method| counts_as(&parts.method, method))
+            && (self.is_template(&parts.extensions) || self.matches_path(full_path(parts)))
     }
 
     /// Whether this is the route that serves the request, whatever its parameters are called.
@@ -150,6 +137,18 @@ impl PathPattern {
         }
         given.next().is_none()
     }
+}
+
+pub(super) fn method_of(text: &str) -> Result<Method, &'static str> {
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Err("methods are written in capitals");
+    }
+    Method::from_bytes(text.as_bytes()).map_err(|_| "there is no such method")
+}
+
+/// Whether a request's method is meant by an entry's: a HEAD costs what a GET costs.
+pub(super) fn counts_as(given: &Method, meant: &Method) -> bool {
+    given == meant || (*meant == Method::GET && *given == Method::HEAD)
 }
 
 /// The path as it was sent; inside a nested axum router the request's own lacks its beginning.

@@ -1,6 +1,7 @@
 //! A rule that a layer has: checked, with the parts of its names made, and asked for each request.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc,
@@ -10,7 +11,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{Cost, LimitOf, Rule, check_cost};
+use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults};
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
@@ -18,7 +19,7 @@ use crate::{
     limit::{Algorithm, Limit, LimitSource},
     macros::warning,
     name::{Identity, Naming, check_rule_name},
-    store::{AnyStore, FailurePolicy, RuleTag},
+    store::{AnyStore, FailurePolicy, Holder, RuleTag},
 };
 
 /// One rule, checked and with the parts of its names.
@@ -27,6 +28,8 @@ pub(super) struct Ready {
     key: Option<Arc<dyn AnyKey>>,
     cost: Cost,
     pub(super) on_failure: FailurePolicy,
+    /// For whom it may refuse.
+    pub(super) share: Share,
     warned_of_missing_key: AtomicBool,
     warned: Warned,
 }
@@ -34,10 +37,7 @@ pub(super) struct Ready {
 enum Limits {
     One(Named, LimitSource),
     /// By tier; the first is for tiers that are not in the list
-    Tiers(
-        Vec<(&'static str, Named, Limit)>,
-        Arc<dyn Fn(&Parts) -> &'static str + Send + Sync>,
-    ),
+    Tiers(Vec<(Cow<'static, str>, Named, Limit)>, ChooseTier),
     Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
 }
 
@@ -69,13 +69,20 @@ impl Ready {
     pub(super) fn new(
         rule: Rule,
         store: &dyn AnyStore,
-        token: &Arc<()>,
+        defaults: &Defaults,
+        holder: &Holder,
     ) -> Result<Self, ConfigError> {
         let (prefix, names) = (store.prefix(), store.rule_names());
         let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
         check_rule_name(&label)?;
         if rule.misplaced_init {
             return Err(ConfigError::NotShared(label));
+        }
+        if rule.share.0 > Share::ALL.0 {
+            return Err(ConfigError::EnforceShare {
+                rule: label,
+                percent: rule.share.0,
+            });
         }
         if let Some(key) = &rule.key {
             key.check()?;
@@ -96,16 +103,16 @@ impl Ready {
                 Limits::Parts(named, Arc::clone(limit))
             }
             LimitOf::Tiers(tiers) => {
-                let mut named: Vec<(&'static str, Named, Limit)> = Vec::new();
-                for &(tier, limit) in &tiers.tiers {
+                let mut named: Vec<(Cow<'static, str>, Named, Limit)> = Vec::new();
+                for (tier, limit) in &tiers.tiers {
                     check_rule_name(tier)?;
-                    check_cost(&label, &rule.cost, Some(&limit))?;
-                    if named.iter().any(|(other, ..)| *other == tier) {
+                    check_cost(&label, &rule.cost, Some(limit))?;
+                    if named.iter().any(|(other, ..)| other == tier) {
                         return Err(ConfigError::Tiers(label));
                     }
                     let name = format!("{label}.{tier}");
                     let name = Named::derived(prefix, &name, hidden, rule.algorithm)?;
-                    named.push((tier, name, limit.for_request_key()));
+                    named.push((tier.clone(), name, limit.for_request_key()));
                 }
                 if named.is_empty() {
                     return Err(ConfigError::Tiers(label));
@@ -138,7 +145,7 @@ impl Ready {
             limits.tags().for_each(|tag| tag.charges_if(charge_if));
         }
         for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
-            if !names.claim(&name, fingerprint, token) {
+            if !names.claim(&name, fingerprint, holder) {
                 return Err(ConfigError::DuplicateName(name.to_string()));
             }
         }
@@ -147,6 +154,11 @@ impl Ready {
             key: rule.key,
             cost: rule.cost,
             on_failure: rule.on_failure,
+            share: if defaults.shadow {
+                Share::NONE
+            } else {
+                rule.share
+            },
             warned_of_missing_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
@@ -211,11 +223,13 @@ impl Ready {
         rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
     }
 
+    /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
     #[cfg_attr(
         not(feature = "tracing"),
         allow(unused_variables, reason = "only logs hint")
     )]
-    pub(super) fn refuse(&self, missing: Missing) -> Refusal {
+    pub(super) fn refuse(&self, missing: Missing) -> Option<Refusal> {
+        let tried_out = !self.share.is_all();
         let hint = match missing.fault {
             Fault::Server => {
                 "the server does not note the peer's address: with axum, serve \
@@ -227,14 +241,14 @@ impl Ready {
             }
         };
         if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
-            warning!(
-                rule = self.rule(),
-                missing = missing.what,
-                hint,
+            let what = if tried_out {
+                "requests pass uncounted because they lack the key of the rule: once it is enforced, they will be refused"
+            } else {
                 "requests are refused because they lack the key of the rule"
-            );
+            };
+            warning!(rule = self.rule(), missing = missing.what, hint, "{what}");
         }
-        Refusal::missing_key(missing)
+        (!tried_out).then(|| Refusal::missing_key(missing))
     }
 
     fn rule(&self) -> &str {

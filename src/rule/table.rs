@@ -10,7 +10,8 @@ use crate::{
     error::ConfigError,
     list::List,
     macros::warning,
-    store::{Acquire, AnyStore, Charge, FailurePolicy},
+    response::HeaderStyle,
+    store::{Acquire, AnyStore, Charge, FailurePolicy, Holder},
 };
 
 /// Which requests meet which rule: a table, of which the first entry that matches counts.
@@ -43,8 +44,9 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer has them"]
 pub struct Rules {
-    entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
-    otherwise: Vec<Rule>,
+    pub(super) entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
+    pub(super) otherwise: Vec<Rule>,
+    pub(crate) headers: Option<Vec<HeaderStyle>>,
 }
 
 impl Rules {
@@ -90,6 +92,13 @@ impl Rules {
         self.otherwise = rules.into_rules();
         self
     }
+
+    /// The fields that tell callers how much is left, instead of those that
+    /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers) says. Default: those.
+    pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
+        self.headers = Some(styles.into_iter().collect());
+        self
+    }
 }
 
 impl fmt::Debug for Rules {
@@ -111,14 +120,27 @@ pub(crate) enum Plan {
     Refuse(Refusal),
 }
 
+/// What the layer says of all its rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    /// Whether permits left are counted.
+    pub(crate) remaining: bool,
+    /// Whether all rules are only tried out.
+    pub(crate) shadow: bool,
+}
+
 /// The table, checked and with its names made: what a layer asks for each request.
 #[derive(Debug)]
 pub(crate) struct Planner {
     entries: Vec<(Pattern, Vec<Ready>)>,
     otherwise: Vec<Ready>,
-    remaining: bool,
-    /// Keeps the rules' names while the layer lives.
-    _claims: Arc<()>,
+    defaults: Defaults,
+    #[cfg_attr(
+        not(feature = "config"),
+        allow(dead_code, reason = "held; read where rules are replaced")
+    )]
+    /// Keeps the rules' names while the layer has these rules.
+    claims: Holder,
 }
 
 impl Planner {
@@ -132,9 +154,32 @@ impl Planner {
     pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
-        remaining: bool,
+        defaults: Defaults,
     ) -> Result<Self, ConfigError> {
-        let token = Arc::new(());
+        Self::held_by(Holder::default(), rules, store, defaults)
+    }
+
+    /// The planner of other rules that is to replace this one. What limiters have counted stays where it is: in the store,
+    /// under their names.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    #[cfg(feature = "config")]
+    pub(crate) fn successor(
+        &self,
+        rules: Rules,
+        store: &dyn AnyStore,
+    ) -> Result<Self, ConfigError> {
+        Self::held_by(self.claims.successor(), rules, store, self.defaults.clone())
+    }
+
+    fn held_by(
+        claims: Holder,
+        rules: Rules,
+        store: &dyn AnyStore,
+        defaults: Defaults,
+    ) -> Result<Self, ConfigError> {
         let ready = |entry: &str, rules: Vec<Rule>| {
             for (place, rule) in rules.iter().enumerate() {
                 if rules
@@ -147,7 +192,10 @@ impl Planner {
             }
             let rules: Vec<_> = rules
                 .into_iter()
-                .map(|rule| Ready::new(rule, store, &token))
+                .map(|rule| {
+                    let place = rule.place();
+                    Ready::new(rule, store, &defaults, &claims).map_err(|error| error.at(place))
+                })
                 .collect::<Result<_, _>>()?;
             if store.has_slots() && !Ready::share_identity(&rules) {
                 warning!(
@@ -166,8 +214,8 @@ impl Planner {
         Ok(Self {
             entries,
             otherwise,
-            remaining,
-            _claims: token,
+            defaults,
+            claims,
         })
     }
 
@@ -177,46 +225,55 @@ impl Planner {
             .iter()
             .find(|(pattern, _)| pattern.matches(parts));
         let rules = entry.map_or(&self.otherwise, |(_, rules)| rules);
-        let strictest = rules
-            .iter()
-            .map(|rule| rule.on_failure)
-            .fold(FailurePolicy::Allow, FailurePolicy::stricter);
+        // Rules that are only tried out have no say in it.
+        let mut strictest = FailurePolicy::Allow;
         let mut charges: List<Charge> = List::EMPTY;
         let mut id = None;
         for rule in rules {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                Err(missing) => return Plan::Refuse(rule.refuse(missing)),
-            };
-            // One for all: each limiter has a log of its own.
-            let id = match id {
-                Some(id) => id,
-                None => match store.permit_id() {
-                    Ok(new) => *id.insert(new),
-                    // Without entropy there is no id; the policy decides, as for any other failure.
-                    Err(error) if strictest == FailurePolicy::Deny => {
-                        return Plan::Refuse(Refusal::unavailable(error));
-                    }
-                    Err(_) => return Plan::Pass,
+                Err(missing) => match rule.refuse(missing) {
+                    Some(refusal) => return Plan::Refuse(refusal),
+                    None => continue,
                 },
             };
+            // One for all: each limiter has a log of its own.
+            let id = id.get_or_insert_with(|| store.permit_id());
+            let name = named.naming.name(&identity);
+            let shadow = !rule.share.has(&name);
+            if !shadow {
+                strictest = strictest.stricter(rule.on_failure);
+            }
+            let Ok(id) = id else { continue };
             let charge = Charge {
-                name: named.naming.name(&identity),
+                name,
                 rule: Arc::clone(&named.rule),
                 limit,
                 permits,
-                id,
-                shadow: false,
+                id: *id,
+                shadow,
             };
             match charges
                 .iter_mut()
                 .find(|earlier| earlier.name == charge.name)
             {
                 // One limiter is charged once, with what its rules cost together.
-                Some(earlier) => earlier.permits = earlier.permits.saturating_add(permits),
+                Some(earlier) if earlier.shadow == shadow => {
+                    earlier.permits = earlier.permits.saturating_add(permits);
+                }
+                // What is only tried out must not refuse by way of another rule.
+                Some(earlier) if earlier.shadow => *earlier = charge,
+                Some(_) => {}
                 None => charges.push(charge),
             }
+        }
+        // Without entropy there is no id; the policy decides, as for any other failure.
+        if let Some(Err(error)) = id {
+            return match strictest {
+                FailurePolicy::Deny => Plan::Refuse(Refusal::unavailable(error)),
+                FailurePolicy::Allow => Plan::Pass,
+            };
         }
         let mut charges = charges.into_iter();
         match charges.next() {
@@ -225,7 +282,7 @@ impl Planner {
                 first,
                 rest: charges.collect(),
                 on_failure: Some(strictest),
-                remaining: self.remaining,
+                remaining: self.defaults.remaining,
                 patience: None,
             }),
         }

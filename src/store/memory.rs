@@ -199,15 +199,13 @@ impl Decide for Shared {
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let answers = self.decide(run)?;
-        let Some(first) = run.first() else {
-            return Ok(Vec::new());
-        };
-        let answers = answers.chunks(first.charges().count());
-        let decisions = run.iter().zip(answers);
-        Ok(decisions
-            .map(|(acquire, answers)| acquire.decision(answers))
-            .collect())
+        match self.acquire_together(run) {
+            Err(error) => match fallback::without_trials(run, &error) {
+                Some(enforced) => self.acquire_together(&enforced),
+                None => Err(error),
+            },
+            decisions => decisions,
+        }
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -272,8 +270,29 @@ fn ask(charge: &Charge, exact: bool) -> Ask {
 
 impl Shared {
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let answers = self.decide(std::slice::from_ref(acquire))?;
-        Ok(acquire.decision(&answers))
+        let run = std::slice::from_ref(acquire);
+        match self.decide(run) {
+            Ok(answers) => Ok(acquire.decision(&answers)),
+            Err(error) => match fallback::without_trials(run, &error).as_deref() {
+                Some([enforced]) => {
+                    let answers = self.decide(std::slice::from_ref(enforced))?;
+                    Ok(enforced.decision(&answers))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn acquire_together(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let answers = self.decide(run)?;
+        let Some(first) = run.first() else {
+            return Ok(Vec::new());
+        };
+        let answers = answers.chunks(first.charges().count());
+        let decisions = run.iter().zip(answers);
+        Ok(decisions
+            .map(|(acquire, answers)| acquire.decision(answers))
+            .collect())
     }
 
     /// Decides for callers of the same limiters; all of them go by the limits of the first.

@@ -94,18 +94,46 @@ struct Claim {
     holder: Weak<()>,
 }
 
+/// Who claims names: a layer's rules, as long as it has them.
+#[derive(Debug, Default)]
+pub(crate) struct Holder {
+    token: Arc<()>,
+    /// The layer's rules so far, which are in use until these are whole.
+    replaced: Weak<()>,
+}
+
+impl Holder {
+    /// The rules that take the place of this one's.
+    #[cfg(feature = "config")]
+    pub(crate) fn successor(&self) -> Self {
+        Self {
+            token: Arc::default(),
+            replaced: Arc::downgrade(&self.token),
+        }
+    }
+
+    fn replaces(&self, claim: &Claim) -> bool {
+        self.replaced.ptr_eq(&claim.holder)
+    }
+}
+
 impl RuleNames {
-    /// Notes that `holder` has a rule of this name; false if another holder has a different one.
-    pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Arc<()>) -> bool {
+    /// Notes that `holder` has a rule of this name; false if another holder has a different one, other than the one that
+    /// it replaces.
+    pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let claims = names.entry(Arc::clone(name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
-        if claims.iter().any(|claim| claim.fingerprint != fingerprint) {
+        let differs = |claim: &Claim| claim.fingerprint != fingerprint;
+        if claims
+            .iter()
+            .any(|claim| differs(claim) && !holder.replaces(claim))
+        {
             return false;
         }
         claims.push(Claim {
             fingerprint,
-            holder: Arc::downgrade(holder),
+            holder: Arc::downgrade(&holder.token),
         });
         true
     }
@@ -159,6 +187,24 @@ impl Acquire {
 
     pub(crate) fn receipts(&self) -> List<Receipt> {
         self.charges().map(Charge::receipt).collect()
+    }
+
+    /// Whether nothing in it can refuse.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.charges().all(|charge| charge.shadow)
+    }
+
+    /// The same without what is only tried out, where that makes a difference and leaves something.
+    pub(crate) fn without_trials(&self) -> Option<Self> {
+        if self.is_trial() || self.charges().all(|charge| !charge.shadow) {
+            return None;
+        }
+        let mut enforced = self.charges().filter(|charge| !charge.shadow).cloned();
+        Some(Self {
+            first: enforced.next()?,
+            rest: enforced.collect(),
+            ..self.clone()
+        })
     }
 
     /// What the answers to its charges, one for each, come to.

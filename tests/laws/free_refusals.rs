@@ -1,11 +1,13 @@
-//! L3: a request that was refused has taken nothing, whatever its cost.
+//! L3: a request that was refused has taken nothing, whatever its cost, and of whatever is tried out.
 
+use http::request::Parts;
 use proptest::prelude::*;
-use tower_ratelimit::{Limit, RateLimiter, Store};
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Rule, Store};
 
 use super::{
-    support::{RedisServer, Reply},
-    world::{Request, World, check, limit, take, traffic},
+    support::{RedisServer, Reply, unique},
+    world::{Request, World, check, limit, take, traffic, wait_of},
 };
 
 /// A limit, the traffic before, and by how much each request exceeds what is free.
@@ -52,6 +54,86 @@ fn in_memory() {
 fn in_redis() {
     let world = World::redis();
     check(150, &input(), |input| law(&world, input, bytes));
+}
+
+/// Requests that meet a limit and another that is tried out, each at its own cost.
+type Trial = (Limit, Limit, Vec<Request>, Vec<u32>);
+
+fn trial() -> impl Strategy<Value = Trial> {
+    (limit(), limit()).prop_flat_map(|(kept, tried)| {
+        let costs = proptest::collection::vec(1u32..14, 30);
+        (Just(kept), Just(tried), traffic(kept, 30), costs)
+    })
+}
+
+/// What is tried out changes no decision, and counts as if it were asked for what passes alone.
+fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Trial) {
+    world.run(async {
+        let name = unique("trial");
+        let cost = |header: &'static str| {
+            move |parts: &Parts| {
+                let value = parts.headers.get(header).expect("a cost");
+                value.to_str().expect("text").parse().expect("a number")
+            }
+        };
+        let rule = |limit: Limit, kind: &str, header| {
+            let rule = Rule::from(limit).named(&format!("{name}-{kind}"));
+            rule.cost_by(cost(header))
+        };
+        let layer = |rules: Vec<Rule>| {
+            let builder = RateLimitLayer::builder(&world.store);
+            builder.otherwise(rules).build().expect("a layer")
+        };
+        let both = layer(vec![
+            rule(kept, "kept", "x-kept"),
+            rule(tried, "tried", "x-tried").shadow(),
+        ]);
+        let kept = layer(vec![rule(kept, "kept-alone", "x-kept")]);
+        let tried = layer(vec![rule(tried, "tried-alone", "x-tried")]);
+        for (request, tried_cost) in traffic.iter().zip(costs) {
+            world.advance(request.pause);
+            let ask = async |layer: &RateLimitLayer| {
+                let inner = tower::service_fn(async |_: http::Request<()>| {
+                    Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+                });
+                let asked = http::Request::builder()
+                    .header("x-kept", request.permits)
+                    .header("x-tried", tried_cost);
+                let asked = asked.body(()).expect("a request");
+                let answer = layer.layer(inner).oneshot(asked).await.expect("an answer");
+                answer.extensions().get::<Decision>().expect("one").clone()
+            };
+            let decision = ask(&both).await;
+            let state = |decision: &Decision, shadow| {
+                let mut limits = decision.limits().iter();
+                let limit = limits.find(|limit| limit.is_shadow() == shadow);
+                let limit = limit.expect("the limit");
+                // A limit that alone refuses for ever need not count.
+                let hopeless = limit.is_refused() && limit.retry_after().is_none();
+                let left = limit.remaining().filter(|_| !hopeless);
+                (limit.is_refused(), left, limit.retry_after())
+            };
+            let alone = ask(&kept).await;
+            assert_eq!(wait_of(&decision), wait_of(&alone));
+            assert_eq!(state(&decision, false), state(&alone, false));
+            if decision.is_allowed() {
+                let alone = ask(&tried).await;
+                assert_eq!(state(&decision, true), state(&alone, false));
+            }
+        }
+    });
+}
+
+#[test]
+fn of_trials_in_memory() {
+    let world = World::memory();
+    check(200, &trial(), |input| law_of_trials(&world, input));
+}
+
+#[test]
+fn of_trials_in_redis() {
+    let world = World::redis();
+    check(60, &trial(), |input| law_of_trials(&world, input));
 }
 
 /// The three keys as they stand.

@@ -201,6 +201,14 @@ fn every_mistake_is_named() {
             "\"export\" costs 0",
         ),
         (
+            error(otherwise(by_key(5).named("export").enforce_share(101))),
+            ConfigError::EnforceShare {
+                rule: "export".to_owned(),
+                percent: 101,
+            },
+            "\"export\" is enforced for 0 to 100 percent of its keys, not 101",
+        ),
+        (
             error(otherwise(Rule::new("api", Tiers::new([], |_| "free"), all))),
             ConfigError::Tiers("api".to_owned()),
             "\"api\"",

@@ -48,7 +48,7 @@ impl FailurePolicy {
 /// Turns an error into the answer that the caller chose, if it chose one.
 ///
 /// Whatever was chosen, two errors refuse: nobody has set a limit, and no room for another limiter. Letting pass would
-/// open the gate for as long as a configuration is wrong, or to whoever fills the store.
+/// open the gate for as long as a configuration is wrong, or to whoever fills the store. What is only tried out passes.
 pub(crate) fn settle(
     acquire: &Acquire,
     decision: Result<Decision, Error>,
@@ -57,6 +57,10 @@ pub(crate) fn settle(
         (Err(error), Some(policy)) => (error, policy),
         (decision, _) => return decision,
     };
+    if acquire.is_trial() {
+        note_uncounted(acquire, &error);
+        return Ok(Decision::Allow(Grant::by_policy()));
+    }
     if error.is_not_initialized() {
         for charge in acquire.charges() {
             if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
@@ -74,6 +78,47 @@ pub(crate) fn settle(
         }
         (_, FailurePolicy::Allow) => Decision::Allow(Grant::by_policy()),
     })
+}
+
+/// Whom to ask for instead, where what is only tried out may be why a store cannot decide: nothing was taken then, and what
+/// is enforced must not suffer. The callers of a run try out the same.
+pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acquire>> {
+    let of_one_limiter = matches!(
+        error.kind(),
+        ErrorKind::NotInitialized
+            | ErrorKind::RateTypeDiffers
+            | ErrorKind::ForeignState
+            | ErrorKind::Full
+    );
+    if !of_one_limiter {
+        return None;
+    }
+    let enforced = run.iter().map(Acquire::without_trials).collect();
+    run.iter()
+        .take(1)
+        .for_each(|acquire| note_uncounted(acquire, error));
+    enforced
+}
+
+/// Says once of a rule that is tried out that its limiter cannot be counted.
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_variables, reason = "only logs name the error")
+)]
+fn note_uncounted(acquire: &Acquire, error: &Error) {
+    // Of the store's own faults it says itself.
+    if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
+        return;
+    }
+    for charge in acquire.charges().filter(|charge| charge.shadow) {
+        if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
+            warning!(
+                rule = charge.rule.for_logs(),
+                error = %error,
+                "requests are not counted by a rule that is tried out: once it is enforced, they will be refused"
+            );
+        }
+    }
 }
 
 /// A store that answers by the caller's policy when it cannot decide, and says once that it started failing and once

@@ -37,12 +37,13 @@ pub(crate) struct Line<S> {
     lines: Lines,
 }
 
-/// The lines in which somebody waits. Callers of other limiters, or that go by other limits, do not share one.
+/// The lines in which somebody waits. Callers of other limiters, or that go by other limits or try out others, do not share
+/// one.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
 
 /// What the callers of a line charge.
-pub(crate) type Key = List<(Name, LimitSource)>;
+pub(crate) type Key = List<(Name, LimitSource, bool)>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
@@ -52,7 +53,7 @@ impl Lines {
 
     /// As `nudge`, for some of the lines.
     pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
-        let waited_for = |key: &Key| key.iter().any(|(waited_for, _)| waited_for == name);
+        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
         let queues: Vec<_> = lock(&self.0)
             .iter()
             .filter(|(key, _)| waited_for(key) && which(key))
@@ -93,7 +94,7 @@ impl<S: Decide> Line<S> {
         };
         let key: Key = acquire
             .charges()
-            .map(|charge| (charge.name.clone(), charge.limit))
+            .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
             .collect();
         let (queue, ticket) = {
             let mut lines = lock(&self.lines.0);

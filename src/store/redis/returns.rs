@@ -98,7 +98,7 @@ impl Return {
     /// Has those asked for again who wait for what was given back.
     fn nudge(&self, lines: &Lines, connection: &Connection) {
         lines.nudge_some(&self.name, |key| {
-            let names = key.iter().map(|(name, _)| name);
+            let names = key.iter().map(|(name, ..)| name);
             !self.undone || is_one_call(names, connection.has_nodes())
         });
     }

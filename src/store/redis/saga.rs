@@ -55,7 +55,12 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
             .await;
         // Whether it failed or refused: what this one call may have taken was given back.
         taken.asking = List::EMPTY;
-        match decision?.pop() {
+        let decision = match decision {
+            // What is only tried out comes last, and is no reason to refuse.
+            Err(_) if part.is_trial() => continue,
+            decision => decision?.pop(),
+        };
+        match decision {
             None => {}
             Some(Decision::Allow(grant)) => {
                 grant
@@ -98,7 +103,7 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
         }
     }
     // Where only trials are left, nothing can refuse any more.
-    parts.sort_by_key(|part| part.charges().all(|charge| charge.shadow));
+    parts.sort_by_key(Acquire::is_trial);
     parts
 }
 

@@ -21,7 +21,7 @@ use crate::{
     list::List,
     macros::warning,
     name::Name,
-    store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome},
+    store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome, guard::fallback},
 };
 
 /// A server, and what this process knows of it.
@@ -45,30 +45,13 @@ impl Decide for Server {
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(Vec::new());
-        };
-        let names = first.charges().map(|charge| &charge.name);
-        if saga::is_one_call(names, self.connection.has_nodes()) {
-            return self.acquire_at_once(first, run).await;
+        match self.acquire_together(run).await {
+            Err(error) => match fallback::without_trials(run, &error) {
+                Some(enforced) => self.acquire_together(&enforced).await,
+                None => Err(error),
+            },
+            decisions => decisions,
         }
-        let mut decisions = Vec::with_capacity(run.len());
-        for acquire in run {
-            match saga::acquire(self, acquire).await {
-                Ok(decision) => {
-                    let closed = acquire.patience.is_some() && !decision.is_allowed();
-                    decisions.push(decision);
-                    // Nobody behind one that waits is asked for before it.
-                    if closed {
-                        break;
-                    }
-                }
-                // Those before it keep what they got.
-                Err(_) if !decisions.is_empty() => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(decisions)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -174,6 +157,34 @@ impl Server {
             },
         };
         self.returns.push(receipt, keep, arguments, undone);
+    }
+
+    /// For callers of the same limiters, in one call or one after the other.
+    async fn acquire_together(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(Vec::new());
+        };
+        let names = first.charges().map(|charge| &charge.name);
+        if saga::is_one_call(names, self.connection.has_nodes()) {
+            return self.acquire_at_once(first, run).await;
+        }
+        let mut decisions = Vec::with_capacity(run.len());
+        for acquire in run {
+            match saga::acquire(self, acquire).await {
+                Ok(decision) => {
+                    let closed = acquire.patience.is_some() && !decision.is_allowed();
+                    decisions.push(decision);
+                    // Nobody behind one that waits is asked for before it.
+                    if closed {
+                        break;
+                    }
+                }
+                // Those before it keep what they got.
+                Err(_) if !decisions.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(decisions)
     }
 
     /// For callers of limiters that one script reaches.

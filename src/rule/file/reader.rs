@@ -1,0 +1,295 @@
+//! Walks what the TOML parser has read, and knows of each value its line and its place.
+
+use std::{fmt::Display, ops::Range};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use crate::{error::ConfigError, name::is_word};
+
+/// A text, and what it says.
+pub(super) struct Source<'a> {
+    text: &'a str,
+    table: Spanned<DeTable<'a>>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(text: &'a str) -> Result<Self, ConfigError> {
+        // Editors of another system begin a file with it, and TOML does not know it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        match DeTable::parse(text) {
+            Ok(table) => Ok(Self { text, table }),
+            Err(error) => Err(ConfigError::File {
+                line: line(text, error.span().map_or(0, |span| span.start)),
+                field: String::new(),
+                // Its own words may have several lines; one is for a log.
+                reason: error.message().replace('\n', ", "),
+            }),
+        }
+    }
+
+    pub(super) fn root(&self) -> Table<'_> {
+        Table {
+            text: self.text,
+            path: String::new(),
+            line: 1,
+            table: self.table.get_ref(),
+        }
+    }
+}
+
+/// A value and its place.
+#[derive(Clone)]
+pub(super) struct Node<'a> {
+    text: &'a str,
+    path: String,
+    line: usize,
+    value: &'a DeValue<'a>,
+}
+
+/// A table and its place.
+#[derive(Clone)]
+pub(super) struct Table<'a> {
+    text: &'a str,
+    path: String,
+    line: usize,
+    table: &'a DeTable<'a>,
+}
+
+impl<'a> Table<'a> {
+    /// # Errors
+    ///
+    /// A field that is none of these: the first, with the one that was probably meant.
+    pub(super) fn known(&self, names: &[&str]) -> Result<(), ConfigError> {
+        for (name, node) in self.fields() {
+            if !names.contains(&name) {
+                return Err(node.fail(no_such("field", name, names)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Node<'a>> {
+        let mut fields = self.fields().into_iter();
+        fields
+            .find(|(field, _)| *field == name)
+            .map(|(_, node)| node)
+    }
+
+    pub(super) fn need(&self, name: &str, example: &str) -> Result<Node<'a>, ConfigError> {
+        self.get(name)
+            .ok_or_else(|| self.fail(format!("it lacks `{name}`, as in `{name} = {example}`")))
+    }
+
+    /// The fields in the order in which they were written.
+    pub(super) fn fields(&self) -> Vec<(&'a str, Node<'a>)> {
+        let mut fields: Vec<_> = self
+            .table
+            .iter()
+            .map(|(name, value)| {
+                let (span, name) = (name.span(), name.get_ref().as_ref());
+                let path = match (self.path.as_str(), is_word(name)) {
+                    ("", true) => name.to_owned(),
+                    ("", false) => format!("{name:?}"),
+                    (path, true) => format!("{path}.{name}"),
+                    (path, false) => format!("{path}.{name:?}"),
+                };
+                (span.start, name, Node::new(self.text, path, &span, value))
+            })
+            .collect();
+        fields.sort_by_key(|(start, ..)| *start);
+        fields
+            .into_iter()
+            .map(|(_, name, node)| (name, node))
+            .collect()
+    }
+
+    pub(super) fn line(&self) -> usize {
+        self.line
+    }
+
+    pub(super) fn fail(&self, reason: impl Display) -> ConfigError {
+        fail(self.line, &self.path, reason)
+    }
+}
+
+impl<'a> Node<'a> {
+    fn new(
+        text: &'a str,
+        path: String,
+        at: &Range<usize>,
+        value: &'a Spanned<DeValue<'a>>,
+    ) -> Self {
+        Self {
+            text,
+            path,
+            line: line(text, at.start),
+            value: value.get_ref(),
+        }
+    }
+
+    pub(super) fn is_table(&self) -> bool {
+        self.value.is_table()
+    }
+
+    pub(super) fn is_text(&self) -> bool {
+        self.value.is_str()
+    }
+
+    pub(super) fn text(&self) -> Result<&'a str, ConfigError> {
+        self.value.as_str().ok_or_else(|| self.other("a text"))
+    }
+
+    pub(super) fn flag(&self) -> Result<bool, ConfigError> {
+        self.value
+            .as_bool()
+            .ok_or_else(|| self.other("true or false"))
+    }
+
+    /// A whole number that `T` can hold.
+    pub(super) fn number<T: TryFrom<u64>>(&self) -> Result<T, ConfigError> {
+        let number = self
+            .value
+            .as_integer()
+            .ok_or_else(|| self.other("a whole number"))?;
+        u64::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .and_then(|number| T::try_from(number).ok())
+            .ok_or_else(|| self.fail(format!("{} is out of range", number.as_str())))
+    }
+
+    pub(super) fn table(&self) -> Result<Table<'a>, ConfigError> {
+        Ok(Table {
+            text: self.text,
+            path: self.path.clone(),
+            line: self.line,
+            table: self.value.as_table().ok_or_else(|| self.other("a table"))?,
+        })
+    }
+
+    pub(super) fn items(&self) -> Result<Vec<Self>, ConfigError> {
+        let array = self.value.as_array().ok_or_else(|| self.other("a list"))?;
+        let items = array.iter().enumerate();
+        Ok(items
+            .map(|(place, item)| {
+                let path = format!("{}[{place}]", self.path);
+                Self::new(self.text, path, &item.span(), item)
+            })
+            .collect())
+    }
+
+    /// The items of a list, or the one that stands there alone.
+    pub(super) fn one_or_more(&self) -> Result<Vec<Self>, ConfigError> {
+        if self.is_text() {
+            return Ok(vec![self.clone()]);
+        }
+        let items = self.items()?;
+        if items.is_empty() {
+            return Err(self.fail("the list is empty: leave the field out, or name something"));
+        }
+        Ok(items)
+    }
+
+    /// What one of these words stands for.
+    pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, ConfigError> {
+        let text = self.text()?;
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            self.fail(no_such("value", text, &words))
+        })
+    }
+
+    pub(super) fn fail(&self, reason: impl Display) -> ConfigError {
+        fail(self.line, &self.path, reason)
+    }
+
+    fn other(&self, wanted: &str) -> ConfigError {
+        let found = match self.value {
+            DeValue::String(_) => "a text",
+            DeValue::Integer(_) => "a whole number",
+            DeValue::Float(_) => "a number with a fraction",
+            DeValue::Boolean(_) => "true or false",
+            DeValue::Datetime(_) => "a time",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        self.fail(format!("here stands {found}, and not {wanted}"))
+    }
+}
+
+fn fail(line: usize, path: &str, reason: impl Display) -> ConfigError {
+    ConfigError::File {
+        line,
+        field: path.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+fn line(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().iter().take(at);
+    before.filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// Says that there is no such thing, and what there is instead.
+pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
+    let near = known
+        .iter()
+        .map(|name| (distance(given, name), name))
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
+        .min();
+    match near {
+        Some((_, near)) => format!("there is no {what} {given:?}: did you mean `{near}`?"),
+        None if known.is_empty() => format!("there is no {what} {given:?}, and none was named"),
+        None => format!("there is no {what} {given:?}, but `{}`", known.join("`, `")),
+    }
+}
+
+/// How many characters must be added, left out or replaced.
+fn distance(from: &str, to: &str) -> usize {
+    // Whatever is that long was not meant to be one of ours.
+    if from.len() > 64 {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
+    for (place, given) in from.chars().enumerate() {
+        let mut diagonal = place;
+        let mut left = place + 1;
+        if let Some(first) = row.first_mut() {
+            *first = left;
+        }
+        for (cell, wanted) in row.iter_mut().skip(1).zip(to.chars()) {
+            let replaced = diagonal + usize::from(given != wanted);
+            diagonal = *cell;
+            left = replaced.min(left + 1).min(diagonal + 1);
+            *cell = left;
+        }
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_probably_meant_is_told() {
+        for (one, other, expected) in [
+            ("", "", 0),
+            ("rate", "rate", 0),
+            ("rat", "rate", 1),
+            ("raet", "rate", 2),
+            ("", "rate", 4),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(distance(one, other), expected, "{one} {other}");
+            assert_eq!(distance(other, one), expected, "{other} {one}");
+        }
+        let known = ["rate", "keep-alive"];
+        assert!(no_such("field", "rates", &known).ends_with("did you mean `rate`?"));
+        assert!(no_such("field", "keep_alive", &known).ends_with("did you mean `keep-alive`?"));
+        assert!(no_such("field", "burst", &known).ends_with("but `rate`, `keep-alive`"));
+    }
+}
