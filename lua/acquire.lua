@@ -60,7 +60,7 @@ if usual then
       local newest, freed, foreign = score, 0, false
       if exact or missing > 0 then
         -- As many as may go, or in the exact case one more than are needed: it is mostly alive.
-        local most = exact and math.max(missing, 1) or math.max(permits, missing)
+        local most = exact and math.max(missing, 1) or math.min(math.max(permits, missing), 100)
         page = call('ZRANGE', log, '0', most, 'WITHSCORES')
         repeat
           local bytes = #page[first]

@@ -66,6 +66,10 @@ for place = 1, limiters do
   end
   book.stored = tonumber(redis.call('GET', book.value_key) or nil)
   book.value = book.stored
+  if limiters > 1 then
+    -- An error where that is no log: before anything is written for another limiter.
+    redis.call('ZSCORE', book.log, '')
+  end
   if source == 'code' and (limit[1] ~= ARGV[given + 2] or limit[2] ~= ARGV[given + 3]) then
     if limit[2] == ARGV[given + 3] then
       -- O(1), and a lowered rate holds at once: value may fall below zero.

@@ -220,6 +220,9 @@ pub enum ConfigError {
     },
     /// A rule, named here, whose tiers are empty or have two of one name
     Tiers(String),
+    /// Two rules of one entry, named here, that charge one limiter and differ in the algorithm, or of which one has a
+    /// `charge_if`: what they cost is charged together, and so cannot be settled apart
+    OneLimiter([String; 2]),
     /// Limiters of which permits cannot be taken together, and why
     NotTogether(&'static str),
     /// An address of Redis that cannot be read; passwords are left out
@@ -345,6 +348,13 @@ impl fmt::Display for ConfigError {
             }
             Self::Tiers(rule) => {
                 write!(f, "rule {rule:?} has no tiers, or two of one name")
+            }
+            Self::OneLimiter([one, other]) => {
+                write!(
+                    f,
+                    "rules {one:?} and {other:?} of one entry charge the same limiter: give them the same algorithm and no \
+                     `charge_if`, or make one rule of them"
+                )
             }
             Self::NotTogether(reason) => {
                 write!(

@@ -12,7 +12,10 @@ mod support;
 use std::{
     collections::{BTreeMap, HashSet},
     convert::Infallible,
+    future::Future,
+    pin::Pin,
     sync::{Arc, Barrier},
+    task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
@@ -21,8 +24,8 @@ use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
 use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
-    Decision, ErrorKind, FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    RateLimiter, RefusalKind, Rule, key::Header,
+    Decision, Error, ErrorKind, FailurePolicy, Grant, Limit, ManualClock, MemoryStore,
+    RateLimitLayer, RateLimiter, RefusalKind, Rule, key::Header,
 };
 
 const INTERVAL: u64 = 1000;
@@ -305,5 +308,54 @@ fn many_threads_keep_the_bound_and_the_limits() {
         }
         assert_eq!(store.len(), BOUND);
         clock.advance(Duration::from_millis(INTERVAL));
+    }
+}
+
+/// Whoever leaves gives back at once, perhaps before its permit is taken: then that is given back again.
+#[test]
+fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
+    type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
+    fn poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let _entered = runtime.enter();
+    let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
+    let now = |future: Waiting| poll(&mut { future }).unwrap();
+    let set = limiter.try_set_rate(Limit::per_day(64));
+    assert!(poll(&mut Box::pin(set)).unwrap().unwrap());
+    for round in 0..200 {
+        let all = limiter.clone();
+        let taken = now(Box::pin(async move { all.acquire_many(64).await })).unwrap();
+        let mut waiting: Vec<Waiting> = (0..30)
+            .map(|_| limiter.clone())
+            .map(|limiter| Box::pin(async move { limiter.acquire().await }) as Waiting)
+            .collect();
+        assert!(waiting.iter_mut().all(|waiter| poll(waiter).is_none()));
+        limiter.give_back(&taken.receipts()[0]);
+        let mut leader = waiting.remove(0);
+        let begin = Arc::new(Barrier::new(2));
+        let (others_begin, handle) = (Arc::clone(&begin), runtime.handle().clone());
+        let others = thread::spawn(move || {
+            let _entered = handle.enter();
+            others_begin.wait();
+            // At another moment in each round.
+            (0..round).for_each(|_| std::hint::spin_loop());
+            drop(waiting);
+        });
+        begin.wait();
+        if let Some(granted) = poll(&mut leader) {
+            limiter.give_back(&granted.unwrap().receipts()[0]);
+        }
+        others.join().unwrap();
+        drop(leader);
+        let left = poll(&mut Box::pin(limiter.available_permits())).unwrap();
+        assert_eq!(left.unwrap(), 64, "in round {round}");
     }
 }

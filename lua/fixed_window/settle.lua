@@ -4,18 +4,30 @@
 -- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
 -- ARGV  1  permits to give back; below zero: to charge, in whatever window is open, or is begun by it
 --       2  when the window ends that they were taken from, ms since the epoch by the server's clock
+--       3  rate   4  interval, ms   5  type   6  keepAliveTime, ms; written where there is no limit to charge more against,
+--          all empty for none
 -- Reply 1  1; negative: an error, alone in the reply
 --       2  permits credited, below zero if charged; 0 if there was nothing to do
 --
 -- Redisson has no such operation.
 
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
-local rate, interval = rate_and_interval(limit)
-local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
-if not rate then
-  return { UNINITIALIZED }
-end
 local credited = tonumber(ARGV[1])
+local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local created = false
+if not (limit[1] and limit[2] and limit[3]) then
+  -- An idle limiter vanishes, and an answer can last longer: what it owes must find it again.
+  if credited >= 0 or ARGV[3] == '' then
+    return { UNINITIALIZED }
+  end
+  limit = { ARGV[3], ARGV[4], ARGV[5], ARGV[6] }
+  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4], 'type', limit[3])
+  created = true
+end
+local rate, interval = rate_and_interval(limit)
+if not rate then
+  return { UNREADABLE }
+end
+local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
 
 if credited < 0 then
   -- Debt: it was used, so it counts also below zero.
@@ -25,6 +37,7 @@ if credited < 0 then
   else
     redis.call('SET', value_key, rate + credited, 'PX', interval)
   end
+  keep_limit(value_key, redis.call('PTTL', value_key), tonumber(limit[4]) or 0, interval, created)
   return { 1, credited }
 end
 

@@ -212,6 +212,35 @@ impl Ready {
         Ok(Some((named, key.0, limit, permits)))
     }
 
+    /// Rules of one entry on one limiter are charged together: what they cost is summed, and settled as one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::OneLimiter`] if two of them differ in what says how that is done.
+    pub(super) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
+        let named = |rule: &Self| match &rule.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => Some(named.clone()),
+            // Each has a name of its own.
+            Limits::Tiers(..) => None,
+        };
+        for (place, rule) in rules.iter().enumerate() {
+            for other in rules.iter().take(place) {
+                let (Some(this), Some(that)) = (named(rule), named(other)) else {
+                    continue;
+                };
+                let same = this.naming.to_string() == that.naming.to_string();
+                let agree = this.naming.algorithm() == that.naming.algorithm()
+                    && this.rule.charge_if().is_none()
+                    && that.rule.charge_if().is_none();
+                if same && !agree {
+                    let names = [that, this].map(|named| named.rule.name.to_string());
+                    return Err(ConfigError::OneLimiter(names));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the limiters of these rules have one identity, and so one slot of a Cluster.
     pub(super) fn share_identity(rules: &[Self]) -> bool {
         let derived = |rule: &Self| match &rule.limits {

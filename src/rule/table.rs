@@ -197,6 +197,7 @@ impl Planner {
                     Ready::new(rule, store, &defaults, &claims).map_err(|error| error.at(place))
                 })
                 .collect::<Result<_, _>>()?;
+            Ready::agree_on_limiters(&rules)?;
             if store.has_slots() && !Ready::share_identity(&rules) {
                 warning!(
                     entry,

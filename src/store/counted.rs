@@ -122,7 +122,11 @@ impl Counted {
         match (self, receipt.name.algorithm()) {
             (Self::SlidingLog(log), Algorithm::SlidingLog) => log.settle(receipt, keep, now),
             (Self::FixedWindow(window), Algorithm::FixedWindow) => match receipt.settle() {
-                Some(end) => window.settle(i64::from(receipt.permits) - i64::from(keep), end, now),
+                Some(end) => {
+                    let credited = i64::from(receipt.permits) - i64::from(keep);
+                    let given = receipt.limit.given().map(|limit| limit.stored());
+                    window.settle(credited, end, given, now)
+                }
                 None => Ok(0),
             },
             _ => Ok(0),

@@ -93,9 +93,18 @@ impl Limiter {
     }
 
     /// Gives back permits taken from the window that ended, or ends, at `end`, if that is still open; below zero it charges
-    /// them, whatever window is. How many were credited.
-    pub(crate) fn settle(&mut self, permits: i64, end: i64, now: i64) -> Result<i64, ErrorKind> {
-        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
+    /// them, whatever window is, and against the limit `given` where there is none. How many were credited.
+    pub(crate) fn settle(
+        &mut self,
+        permits: i64,
+        end: i64,
+        given: Option<StoredLimit>,
+        now: i64,
+    ) -> Result<i64, ErrorKind> {
+        let given = given.filter(|_| permits < 0);
+        let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
+        self.limit = Some(limit);
+        let StoredLimit { rate, interval, .. } = limit;
         if permits < 0 {
             let (value, end) = self
                 .open(rate, interval, now)

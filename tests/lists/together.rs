@@ -11,11 +11,12 @@ use std::{
 };
 
 use tower_ratelimit::{
-    AllOf, ConfigError, ErrorKind, Limit, MemoryStore, RateLimiter, RefusalKind, Store,
+    Algorithm, AllOf, ConfigError, Error, ErrorKind, Grant, Limit, MemoryStore, RateLimiter,
+    RedisStore, RefusalKind, Store,
 };
 
 use super::{
-    support::unique,
+    support::{RedisServer, unique},
     world::{World, grant, on_both, refusal, refused, until},
 };
 
@@ -356,4 +357,49 @@ async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
     assert!(limiters[1].update_rate(raised).await.unwrap());
     waiting.await.unwrap();
     assert_eq!(left(&limiters).await, [7, 0]);
+}
+
+/// Limiters that take a call each: what some of a line were granted must not go with the one that drives it.
+#[tokio::test]
+async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
+    type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
+    let store = RedisStore::open(RedisServer::shared().url()).unwrap();
+    let store = store.deadline(Duration::from_secs(5));
+    for round in 0..60 {
+        let log = RateLimiter::new(&store, &unique("log")).unwrap();
+        let window = RateLimiter::new(&store, &unique("window")).unwrap();
+        let window = window.algorithm(Algorithm::FixedWindow);
+        for limiter in [&log, &window] {
+            limiter.try_set_rate(Limit::per_hour(100)).await.unwrap();
+        }
+        let all = RateLimiter::all([&log, &window]).unwrap();
+        let mut waiting: Vec<Waiting> = (0..6)
+            .map(|_| all.clone())
+            .map(|all| Box::pin(async move { all.acquire().await }) as Waiting)
+            .collect();
+        let mut polls = 0;
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            waiting.retain_mut(|waiter| match waiter.as_mut().poll(cx) {
+                Poll::Ready(grant) => {
+                    all.give_back(&grant.unwrap());
+                    false
+                }
+                Poll::Pending => true,
+            });
+            // Another moment in each round.
+            if waiting.is_empty() || polls > 1 + round % 20 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        drop(waiting);
+        until("all is given back", async || {
+            store.close().await;
+            log.available_permits().await.unwrap() == 100
+        })
+        .await;
+    }
 }

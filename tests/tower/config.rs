@@ -5,8 +5,8 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, request::Parts};
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    ConfigError, IntoRules, Limit, MemoryStore, RateLimit, RateLimitLayer, RateLimiter, RedisStore,
-    Rule, Rules, Tiers,
+    Algorithm, ConfigError, IntoRules, Limit, MemoryStore, RateLimit, RateLimitLayer, RateLimiter,
+    RedisStore, Rule, Rules, Tiers,
     key::{ClientIp, Constant, Extension, FromParts, Header, KeyExtractor, PeerIp, Secret},
     limit_by,
 };
@@ -422,4 +422,24 @@ fn a_limit_to_set_is_for_shared_rules() {
     let error = otherwise(by_key(1).named("mine").or_init(Limit::per_second(1))).unwrap_err();
     assert_eq!(error, ConfigError::NotShared("mine".to_owned()));
     assert!(error.to_string().contains("mine"), "{error}");
+}
+
+/// What they cost is charged and settled as one, so they must agree on how.
+#[test]
+fn rules_of_one_limiter_agree() {
+    let shared = |name: &str| {
+        Rule::shared("org")
+            .or_init(Limit::per_hour(100))
+            .named(name)
+    };
+    let (one, other) = (|| shared("one"), || shared("other"));
+    assert!(otherwise([one(), other()]).is_ok());
+    let error = || ConfigError::OneLimiter(["one".to_owned(), "other".to_owned()]);
+    for rules in [
+        [one().charge_if(|_| false), other()],
+        [one(), other().charge_if(|_| false)],
+        [one(), other().algorithm(Algorithm::FixedWindow)],
+    ] {
+        assert_eq!(otherwise(rules).unwrap_err(), error());
+    }
 }

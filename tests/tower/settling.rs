@@ -16,8 +16,8 @@ use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
-    Charge, Cost, FailurePolicy, Limit, ManualClock, MemoryStore, Outcome, RateLimitLayer,
-    RateLimiter, RedisStore, Rule, Store, TimeToLive, key::Header,
+    Algorithm, Charge, Cost, FailurePolicy, Limit, ManualClock, MemoryStore, Outcome,
+    RateLimitLayer, RateLimiter, RedisStore, Rule, Store, TimeToLive, key::Header,
 };
 
 use super::{Inner, redis, request, status};
@@ -605,9 +605,20 @@ async fn a_dropped_request_stays_charged_whatever_counts() {
 /// An answer can last longer than an idle limiter is kept.
 #[tokio::test]
 async fn debt_brings_back_a_limiter_that_has_vanished() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+        debt_brings_back(algorithm).await;
+    }
+}
+
+async fn debt_brings_back(algorithm: Algorithm) {
     let clock = ManualClock::new();
     let memory = MemoryStore::new().clock(clock.clone()).max_limiters(1);
-    let layer = RateLimitLayer::new(&memory, Limit::per_second(10).by(Header::new("x-key")));
+    let layer = RateLimitLayer::new(
+        &memory,
+        Limit::per_second(10)
+            .by(Header::new("x-key"))
+            .algorithm(algorithm),
+    );
     let answers = Answers::default();
     let service = layer.layer(answers.service());
     let answer = service.clone().oneshot(request("a")).await.unwrap();
@@ -618,16 +629,23 @@ async fn debt_brings_back_a_limiter_that_has_vanished() {
     drop(answer);
     for expected in [StatusCode::TOO_MANY_REQUESTS, StatusCode::OK] {
         assert_eq!(exchange(&service, request("a")).await, expected);
-        clock.advance(Duration::from_secs(1));
+        // A window ends a millisecond later.
+        clock.advance(Duration::from_millis(1001));
     }
 
     let prefix = unique("t");
     let redis = redis().prefix(&prefix);
-    let layer = RateLimitLayer::new(&redis, Limit::per_hour(10).by(Header::new("x-key")));
+    let layer = RateLimitLayer::new(
+        &redis,
+        Limit::per_hour(10)
+            .by(Header::new("x-key"))
+            .algorithm(algorithm),
+    );
     let service = layer.layer(answers.service());
     let answer = service.clone().oneshot(request("a")).await.unwrap();
     assert!(answers.last().set(25));
-    let limiter = RateLimiter::new(&redis, &format!("{prefix}:{{a}}:default")).unwrap();
+    let limiter = RateLimiter::new(&redis, &format!("{prefix}:{{a}}:default"));
+    let limiter = limiter.unwrap().algorithm(algorithm);
     assert!(limiter.delete().await.unwrap());
     drop(answer);
     redis.close().await;

@@ -453,11 +453,9 @@ impl State {
 
     fn hear(&mut self, acquire: &Acquire, decision: Decision, now: Duration) -> List<Receipt> {
         let Some(place) = self.place(acquire) else {
-            // Whoever has left gave back when it left. But that takes what only the reply tells, of a window, and of several
-            // limiters it may have come before the last of the calls for them.
-            let late = |receipt: &Receipt| receipt.window.is_some() || !acquire.rest.is_empty();
+            // Whoever has left gave back when it left, perhaps before it was taken: giving back twice is giving back once.
             return match decision {
-                Decision::Allow(grant) => grant.receipts.into_iter().filter(late).collect(),
+                Decision::Allow(grant) => grant.receipts,
                 Decision::Deny(_) => List::EMPTY,
             };
         };

@@ -168,23 +168,8 @@ impl Server {
         if saga::is_one_call(names, self.connection.has_nodes()) {
             return self.acquire_at_once(first, run).await;
         }
-        let mut decisions = Vec::with_capacity(run.len());
-        for acquire in run {
-            match saga::acquire(self, acquire).await {
-                Ok(decision) => {
-                    let closed = acquire.patience.is_some() && !decision.is_allowed();
-                    decisions.push(decision);
-                    // Nobody behind one that waits is asked for before it.
-                    if closed {
-                        break;
-                    }
-                }
-                // Those before it keep what they got.
-                Err(_) if !decisions.is_empty() => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(decisions)
+        // One at a time: it hears at once, and nothing is held for it while others are asked for.
+        Ok(vec![saga::acquire(self, first).await?])
     }
 
     /// For callers of limiters that one script reaches.

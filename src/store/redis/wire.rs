@@ -171,8 +171,12 @@ pub(crate) fn settle_in_window(
     client_id: &str,
 ) -> Arguments {
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let argv = [credited, end].map(|number| number.to_string().into_bytes());
-    Arguments::new(keys(&receipt.name, client_id), argv.into())
+    let mut argv = Vec::from([credited, end].map(|number| number.to_string().into_bytes()));
+    let limit = receipt.limit.given().filter(|_| credited < 0);
+    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| {
+        limit_fields(&limit.stored())
+    }));
+    Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
 /// rate, interval, type, keepAliveTime.

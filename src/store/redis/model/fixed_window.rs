@@ -53,7 +53,7 @@ enum Step {
     TrySetRate(Choice),
     Release(u32),
     GiveBack(Index),
-    ChargeMore(u32),
+    ChargeMore(u32, Option<Choice>),
     Available,
     Repair,
     LoseLimit,
@@ -116,7 +116,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => choice().prop_map(Step::TrySetRate),
         2 => (1u32..9).prop_map(Step::Release),
         4 => any::<Index>().prop_map(Step::GiveBack),
-        2 => (1u32..9).prop_map(Step::ChargeMore),
+        2 => (1u32..9, proptest::option::of(choice()))
+            .prop_map(|(permits, choice)| Step::ChargeMore(permits, choice)),
         2 => Just(Step::Available),
         1 => Just(Step::Repair),
         1 => Just(Step::LoseLimit),
@@ -423,8 +424,11 @@ impl Pair {
                 }
                 let at = which.index(self.granted.len());
                 let (permits, end) = self.granted.swap_remove(at);
-                let argv = [i64::from(permits), end].map(|number| number.to_string().into_bytes());
-                let replied = self.number(&fixed_window::SETTLE, argv.into());
+                let mut argv = Vec::from(
+                    [i64::from(permits), end].map(|number| number.to_string().into_bytes()),
+                );
+                argv.extend(<[Vec<u8>; 4]>::default());
+                let replied = self.number(&fixed_window::SETTLE, argv);
                 let live = self.model.window.and_then(|window| window.end);
                 let apart = live.map_or(i64::MAX, |live| (live - end).abs());
                 if (4..100).contains(&apart) {
@@ -435,7 +439,7 @@ impl Pair {
                 let expected = match self.model.window {
                     Some(_) if apart < 4 || unset => {
                         let end = live.unwrap_or(end);
-                        self.model.settle(permits.into(), end, now)
+                        self.model.settle(permits.into(), end, None, now)
                     }
                     _ if unset => Err(ErrorKind::NotInitialized),
                     _ => Ok(0),
@@ -443,10 +447,20 @@ impl Pair {
                 assert_eq!(replied, expected, "{permits} {end} {:?}", self.model);
                 self.compare(true);
             }
-            Step::ChargeMore(permits) => {
-                let argv = [-i64::from(permits), 0].map(|number| number.to_string().into_bytes());
-                let replied = self.number(&fixed_window::SETTLE, argv.into());
-                assert_eq!(replied, self.model.settle(-i64::from(permits), 0, now));
+            Step::ChargeMore(permits, choice) => {
+                // A limiter that has vanished comes back with its debt.
+                let given = choice.map(|choice| self.limit(choice).stored());
+                let mut argv = Vec::from(
+                    [-i64::from(permits), 0].map(|number| number.to_string().into_bytes()),
+                );
+                argv.extend(
+                    given.map_or_else(<[Vec<u8>; 4]>::default, |limit| wire::limit_fields(&limit)),
+                );
+                let replied = self.number(&fixed_window::SETTLE, argv);
+                assert_eq!(
+                    replied,
+                    self.model.settle(-i64::from(permits), 0, given, now)
+                );
                 self.compare(true);
             }
             Step::Available => {

@@ -8,7 +8,8 @@ use super::{
     pair::{Clock, Pair, START, Sent},
 };
 use crate::{
-    limit::RateType,
+    decision::PermitId,
+    limit::{LimitSource, RateType},
     list::List,
     store::{
         Charge, RuleTag,
@@ -218,6 +219,33 @@ fn live(rate_type: RateType, clock: Clock, steps: Vec<ListStep>) {
     for step in steps {
         stage.take(step);
     }
+}
+
+// Redis ends a script where it stands: what one limiter's limit became must not be written before it is known that the
+// others' keys are what they should be.
+#[test]
+fn a_key_that_is_no_log_changes_nothing() {
+    let mut stage = Stage::new(RateType::Overall, Clock::Given(START));
+    let [first, second, _] = &mut stage.pairs;
+    first.set_rate(first.limit(100, 1000), false, false);
+    second.set_rate(second.limit(100, 1000), false, false);
+    let log = second.log_key();
+    second.command(&["SET", &log, "no log"]);
+    let lower = LimitSource::Code(first.limit(10, 1000));
+    let charges = [&*first, &*second].map(|pair| Charge {
+        name: pair.name.clone(),
+        rule: RuleTag::new("model", false),
+        limit: lower,
+        permits: 1,
+        id: PermitId([7; 16]),
+        shadow: false,
+    });
+    let limiters = charges.iter().map(|charge| (charge, true));
+    let callers = std::iter::once((charges.iter(), false));
+    let arguments = wire::acquire(limiters, callers, first.asks(true));
+    let before = first.raw();
+    first.call(&ACQUIRE_LIST, &arguments).unwrap_err();
+    assert_eq!(first.raw(), before);
 }
 
 proptest! {
