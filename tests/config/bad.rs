@@ -170,13 +170,13 @@ fn each_mistake_is_named_with_its_line() {
         (
             "PUT = 5",
             "PUT = 21",
-            "cost = { GET = 1, PUT = 21, OPTIONS = 0, otherwise = 2 }",
+            "cost = { GET = 1, HEAD = 3, PUT = 21, OPTIONS = 0, otherwise = 2 }",
             "rules.files.cost.PUT: rule \"files\" costs 21 permits",
         ),
         (
             "PUT = 5",
             "put = 5",
-            "cost = { GET = 1, put = 5, OPTIONS = 0, otherwise = 2 }",
+            "cost = { GET = 1, HEAD = 3, put = 5, OPTIONS = 0, otherwise = 2 }",
             "rules.files.cost.put: methods are written in capitals; all other methods are `otherwise`",
         ),
         (
