@@ -31,6 +31,11 @@ use std::{any::TypeId, fmt, sync::Arc};
 
 use http::request::Parts;
 
+pub(crate) use self::{
+    client_ip::network_of,
+    mistakes::{Mistakes, PEER_HINT, Warned},
+    route::{is_grpc, is_grpc_name, template},
+};
 pub use self::{
     client_ip::{ClientIp, ForwardedHeader},
     digest::{Digested, Secret},
@@ -38,10 +43,6 @@ pub use self::{
     header::Header,
     ip::{PeerAddr, PeerIp},
     route::Route,
-};
-pub(crate) use self::{
-    mistakes::{Mistakes, Warned},
-    route::{is_grpc, is_grpc_name, template},
 };
 use crate::{
     decision::{Fault, Missing},
