@@ -157,6 +157,23 @@ async fn every_field_does_what_it_says() {
         one("api.paid", 20, 19)
     );
 
+    // Lists go before rules: a client's address behind a proxy, a value, and several conditions together.
+    let blocked = async |fields: &[&str]| {
+        let mut request = request("GET", "/plan", fields);
+        let proxy = PeerAddr("10.0.0.1:9".parse().unwrap());
+        request.extensions_mut().insert(proxy);
+        send(&layer, request).await.status() == 403
+    };
+    assert!(blocked(&["x-forwarded-for: 203.0.113.7"]).await);
+    assert!(!blocked(&["x-forwarded-for: 203.0.112.7"]).await);
+    assert!(blocked(&["x-tenant: evil"]).await);
+    assert_eq!(ask("POST", "/free", &["x-bulk: 1"]).await, []);
+    assert_eq!(ask("GET", "/free", &["x-bulk: 1"]).await[0].0, "bulk");
+    // Who waits is let pass when there is room.
+    for _ in 0..3 {
+        let answer = send(&layer, request("GET", "/patient", &[])).await;
+        assert_eq!(answer.status(), 200);
+    }
     // One that is tried out refuses nobody.
     for left in [0, 0] {
         assert_eq!(ask("GET", "/tried", &[]).await, one("tried", 1, left));
@@ -318,6 +335,7 @@ fn every_field_is_described_and_tried() {
         ("[keys.client]", "trusted = [\"10.0.0.0/8\"]"),
         ("[keys.method]", "services = [\"shop.v1.Orders\"]"),
         ("[keys.seen]", "plain = true"),
+        ("[[deny]]", "by = \"client\""),
     ] {
         assert!(GOOD.contains(example), "{header}");
         let text = GOOD.replacen(header, &format!("{header}\nxxxxxxxxxx = 1"), 1);

@@ -18,6 +18,8 @@ mod orders;
 #[path = "http/shared_port.rs"]
 mod shared_port;
 mod support;
+#[path = "http/waiting.rs"]
+mod waiting;
 #[path = "http/with_axum.rs"]
 mod with_axum;
 #[path = "http/with_grpcio.rs"]
