@@ -59,7 +59,7 @@ pub enum Source {
     Store,
     /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
-    /// The layer, without asking the store: a request without the key that a rule wants
+    /// The layer, without asking the store: a request without the key that a rule wants, or one that a list denies
     Layer,
 }
 
@@ -115,6 +115,10 @@ pub enum RefusalKind {
     AboveRate,
     /// The request does not say who it is from
     MissingKey,
+    /// A list denies it: see [`Rules::deny`](crate::Rules::deny)
+    Blocked,
+    /// Too many wait for permits already: see [`Rule::queue`](crate::Rule::queue)
+    QueueFull,
     /// The limiter itself cannot tell
     Unavailable,
 }
@@ -168,6 +172,17 @@ impl Refusal {
             source: Source::FailurePolicy,
             missing: None,
             error: Some(error),
+        }
+    }
+
+    pub(crate) fn blocked() -> Self {
+        Self {
+            kind: RefusalKind::Blocked,
+            limits: List::EMPTY,
+            retry_after: None,
+            source: Source::Layer,
+            missing: None,
+            error: None,
         }
     }
 

@@ -187,6 +187,13 @@ pub enum ConfigError {
         /// What is wrong with it
         reason: &'static str,
     },
+    /// A network of a list that is none
+    Network {
+        /// The network given
+        network: String,
+        /// What is wrong with it
+        reason: &'static str,
+    },
     /// More than 64 trusted proxies in a row
     Hops(usize),
     /// So many bits of an address that a key by them makes no sense: 8 to 32 of IPv4, 32 to 128 of IPv6
@@ -218,6 +225,8 @@ pub enum ConfigError {
         /// The share given
         percent: u8,
     },
+    /// A rule, named here, in whose queue nobody may wait
+    Queue(String),
     /// A rule, named here, whose tiers are empty or have two of one name
     Tiers(String),
     /// Two rules of one entry, named here, that charge one limiter and differ in the algorithm, or of which one has a
@@ -305,6 +314,9 @@ impl fmt::Display for ConfigError {
                     "{network:?} cannot be a network of trusted proxies: {reason}"
                 )
             }
+            Self::Network { network, reason } => {
+                write!(f, "{network:?} cannot be in a list of networks: {reason}")
+            }
             Self::Hops(hops) => write!(f, "at most 64 proxies can be trusted, not {hops}"),
             Self::AddressPrefix { version, bits } => {
                 let allowed = if *version == 4 {
@@ -340,6 +352,10 @@ impl fmt::Display for ConfigError {
                     "rule {rule:?} is enforced for 0 to 100 percent of its keys, not {percent}"
                 )
             }
+            Self::Queue(rule) => write!(
+                f,
+                "rule {rule:?} has a queue of 0 requests: for none to wait leave `wait` out"
+            ),
             Self::NotShared(rule) => {
                 write!(
                     f,

@@ -30,7 +30,8 @@ pin_project! {
     /// # Cancel safety
     ///
     /// Dropping it drops the request. One that is being decided or answered stays charged, hanging up must not be free; what
-    /// a handler has said to its [`Charge`](crate::Charge) by then counts.
+    /// a handler has said to its [`Charge`](crate::Charge) by then counts. One that waits for permits leaves the line, and
+    /// takes nothing.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, ReqBody>
     where
@@ -46,9 +47,14 @@ pin_project! {
     enum State<S, ReqBody, F> {
         Deciding {
             deciding: Deciding,
-            // The service that was polled ready, and its request, until the decision.
+            // The service, polled ready unless the decision comes first, and its request, until the decision.
             call: Option<(S, Request<ReqBody>)>,
             shared: Arc<Shared>,
+        },
+        // Let pass, while the inner service gets ready.
+        Readying {
+            call: Option<(S, Request<ReqBody>)>,
+            granted: Option<Granted>,
         },
         Calling {
             #[pin]
@@ -82,17 +88,27 @@ where
         }
     }
 
+    /// The same, before the inner service is ready.
+    pub(crate) fn pass_when_ready(inner: S, request: Request<ReqBody>) -> Self {
+        Self {
+            state: State::Readying {
+                call: Some((inner, request)),
+                granted: None,
+            },
+        }
+    }
+
     /// The store is asked.
     pub(crate) fn decide(
         deciding: Deciding,
-        ready: S,
+        inner: S,
         request: Request<ReqBody>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             state: State::Deciding {
                 deciding,
-                call: Some((ready, request)),
+                call: Some((inner, request)),
                 shared,
             },
         }
@@ -125,7 +141,7 @@ where
                     shared,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
-                    let Some((mut ready, mut request)) = call.take() else {
+                    let Some((mut inner, mut request)) = call.take() else {
                         return Poll::Pending;
                     };
                     match decision
@@ -144,15 +160,38 @@ where
                             let settling = Settling::new(shared, &grant);
                             settling.tell(request.extensions_mut());
                             note(request.extensions_mut(), Decision::Allow(grant.clone()));
-                            State::Calling {
-                                future: ready.call(request),
-                                granted: Some(Granted {
-                                    grant,
-                                    told,
-                                    settling,
-                                }),
+                            let granted = Some(Granted {
+                                grant,
+                                told,
+                                settling,
+                            });
+                            if shared.decide_first {
+                                State::Readying {
+                                    call: Some((inner, request)),
+                                    granted,
+                                }
+                            } else {
+                                State::Calling {
+                                    future: inner.call(request),
+                                    granted,
+                                }
                             }
                         }
+                    }
+                }
+                StateProj::Readying { call, granted } => {
+                    let Some((inner, _)) = call else {
+                        return Poll::Pending;
+                    };
+                    let ready = ready!(inner.poll_ready(cx));
+                    let (call, granted) = (call.take(), granted.take());
+                    ready?;
+                    let Some((mut inner, request)) = call else {
+                        return Poll::Pending;
+                    };
+                    State::Calling {
+                        future: inner.call(request),
+                        granted,
                     }
                 }
                 StateProj::Calling { future, granted } => {

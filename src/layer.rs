@@ -15,7 +15,7 @@ use crate::{
     error::ConfigError,
     lifetime::Lifetime,
     response::{Answers, Fields, HeaderStyle, OnRefusal},
-    rule::{Defaults, IntoRules, Planner, Rule, Rules},
+    rule::{Defaults, IntoRules, Planner, Requests, Rule, Rules},
     service::RateLimit,
     store::{AnyStore, Store},
     swap::Swap,
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) planner: Swap<Planner>,
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
+    pub(crate) decide_first: bool,
     pub(crate) lifetime: Lifetime,
     /// One at a time replaces the rules. With the fields of rules that choose none.
     #[cfg(feature = "config")]
@@ -127,9 +128,13 @@ impl RateLimitLayer {
             headers: vec![HeaderStyle::Draft11],
             retry_jitter: Duration::ZERO,
             enabled: true,
+            decide_first: false,
             defaults: Defaults {
                 remaining: true,
                 shadow: false,
+                wait: None,
+                queue: None,
+                count_preflight: false,
             },
         }
     }
@@ -197,6 +202,7 @@ pub struct RateLimitLayerBuilder {
     headers: Vec<HeaderStyle>,
     retry_jitter: Duration,
     enabled: bool,
+    decide_first: bool,
     defaults: Defaults,
 }
 
@@ -229,7 +235,29 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Replaces the table.
+    /// Refuses these requests before any rule: see [`Rules::deny`].
+    pub fn deny(mut self, requests: Requests) -> Self {
+        self.rules = self.rules.deny(requests);
+        self
+    }
+
+    /// Lets these requests pass uncounted: see [`Rules::allow`].
+    pub fn allow(mut self, requests: Requests) -> Self {
+        self.rules = self.rules.allow(requests);
+        self
+    }
+
+    /// Whether CORS preflights, which are OPTIONS with `Origin` and `Access-Control-Request-Method`, meet the rules.
+    /// Default: false, they pass uncounted, unless a list denies them.
+    ///
+    /// Browsers send them on their own, without credentials. Where something within does more for OPTIONS than answer them,
+    /// count them: anybody can send what looks like one.
+    pub fn count_preflight(mut self, count: bool) -> Self {
+        self.defaults.count_preflight = count;
+        self
+    }
+
+    /// Replaces the table, and its lists.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
@@ -297,6 +325,65 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Holds requests for which there is no room, for up to this time: see [`Rule::wait`], which goes before. Default: they
+    /// are refused at once.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
+    ///
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new())
+    ///     .otherwise(Limit::per_second(10).by(PeerIp))
+    ///     .wait(Duration::from_secs(2))
+    ///     .queue(20)
+    ///     .decide_first(true)
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn wait(mut self, up_to: Duration) -> Self {
+        self.defaults.wait = Some(up_to);
+        self
+    }
+
+    /// How many requests may wait for the same limits: see [`Rule::queue`], which goes before. Default: 100.
+    pub fn queue(mut self, requests: usize) -> Self {
+        self.defaults.queue = Some(requests);
+        self
+    }
+
+    /// Whether a request is decided on before the inner service is ready for it. Default: false.
+    ///
+    /// By default this layer is ready when the inner service is, as tower's other layers: back-pressure reaches the caller,
+    /// and a request holds its place in the inner service, a permit of a `ConcurrencyLimit` for example, while the store is
+    /// asked and while it waits for permits. With `true` this layer is always ready; a request that is let pass then waits
+    /// for the inner service, charged. So refusals are answered, and places stay free, while the inner service is busy;
+    /// but nothing here bounds how many wait for it.
+    ///
+    /// An error of the inner service's readiness is that of the call. A request that is dropped while it waits for the inner
+    /// service stays charged.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower::{ServiceBuilder, limit::ConcurrencyLimitLayer};
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer};
+    ///
+    /// let limit = RateLimitLayer::builder(&MemoryStore::new())
+    ///     .otherwise(Limit::per_second(100))
+    ///     .decide_first(true)
+    ///     .build()?;
+    /// // Of the ten places none is taken by a request that may be refused.
+    /// let layers = ServiceBuilder::new().layer(limit).layer(ConcurrencyLimitLayer::new(10));
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn decide_first(mut self, decide_first: bool) -> Self {
+        self.decide_first = decide_first;
+        self
+    }
+
     /// Whether the permits left are counted for requests that are let pass. Default: true.
     ///
     /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there,
@@ -344,6 +431,7 @@ impl RateLimitLayerBuilder {
                     on_refusal: self.on_refusal,
                 },
                 enabled: self.enabled,
+                decide_first: self.decide_first,
                 lifetime: Lifetime::new(),
                 #[cfg(feature = "config")]
                 replacing: Mutex::new(default),

@@ -50,7 +50,7 @@ pub use self::{
     limit::{Algorithm, Limit, RateType},
     limiter::RateLimiter,
     response::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
-    rule::{IntoRules, Rule, RuleLimit, Rules, Tiers, limit_by},
+    rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
     settle::{Charge, Cost, Outcome},
     store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},

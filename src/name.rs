@@ -200,7 +200,7 @@ impl fmt::Display for Naming {
 }
 
 /// Who a request is from: one or more components, encoded.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Identity(String);
 
 impl Identity {

@@ -19,7 +19,10 @@ use crate::{
 /// # Readiness
 ///
 /// It is ready when the inner service is, and holds that readiness, a permit of a `ConcurrencyLimit` for example, while it
-/// asks the store. A refusal lets it go; the inner service is then never called.
+/// asks the store, and while the request waits for permits. A refusal lets it go; the inner service is then never called.
+///
+/// With [`decide_first`](crate::RateLimitLayerBuilder::decide_first) it is always ready, and waits for the inner service when a
+/// request has been let pass.
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
@@ -57,22 +60,22 @@ where
     type Future = ResponseFuture<S, ReqBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        if self.shared.decide_first {
+            return Poll::Ready(Ok(()));
+        }
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // One layer may be met twice: of a nested router, and of the one around it.
         if !self.shared.enabled || has_met(request.extensions(), &self.shared) {
-            return ResponseFuture::pass(self.inner.call(request));
+            return self.pass(request);
         }
         self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
         let plan = self.shared.planner.load().plan(&parts, &*self.shared.store);
         match plan {
-            Plan::Pass => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::pass(self.inner.call(request))
-            }
+            Plan::Pass => self.pass(Request::from_parts(parts, body)),
             Plan::Refuse(refusal) => {
                 // Whoever keeps this service for later must not keep a permit that nobody uses.
                 drop(take_ready(&mut self.inner));
@@ -85,6 +88,19 @@ where
                 ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))
             }
         }
+    }
+}
+
+impl<S> RateLimit<S> {
+    /// For a request that no rule concerns.
+    fn pass<ReqBody>(&mut self, request: Request<ReqBody>) -> ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>> + Clone,
+    {
+        if self.shared.decide_first {
+            return ResponseFuture::pass_when_ready(self.inner.clone(), request);
+        }
+        ResponseFuture::pass(self.inner.call(request))
     }
 }
 

@@ -127,9 +127,9 @@ async fn every_field_does_what_it_says() {
     assert_eq!(ask("HEAD", "/a", &hosted).await, one("hosted", 50, 49));
     assert_eq!(ask("GET", "/a", &hosted).await, one("hosted", 50, 48));
     // One that the rule may skip is skipped.
-    let tenant = ["x-tenant: a"];
+    let (tenant, other) = (["x-tenant: a"], ["x-tenant: a", hosted[0]]);
     let both = [one("everybody", 5000, 4998), one("rest", 1000, 999)].concat();
-    assert_eq!(ask("PUT", "/a", &tenant).await, both);
+    assert_eq!(ask("PUT", "/a", &other).await, both);
     assert_eq!(ask("PUT", "/a", &[]).await, one("everybody", 5000, 4997));
     assert_eq!(
         ask("POST", "/shop.v1.Orders/Create", &[]).await[0].0,
@@ -141,8 +141,9 @@ async fn every_field_does_what_it_says() {
     // Costs: fixed, by method, by the code.
     assert_eq!(ask("GET", "/export/7", &[]).await, one("export", 100, 90));
     assert_eq!(ask("GET", "/files/a/b", &[]).await, one("files", 20, 19));
-    assert_eq!(ask("PUT", "/files/a/b", &[]).await, one("files", 20, 14));
-    assert_eq!(ask("DELETE", "/files/a/b", &[]).await, one("files", 20, 12));
+    assert_eq!(ask("HEAD", "/files/a/b", &[]).await, one("files", 20, 16));
+    assert_eq!(ask("PUT", "/files/a/b", &[]).await, one("files", 20, 11));
+    assert_eq!(ask("DELETE", "/files/a/b", &[]).await, one("files", 20, 9));
     assert_eq!(ask("OPTIONS", "/files/a/b", &[]).await, []);
     assert_eq!(
         ask("GET", "/rows", &["x-rows: 30"]).await,
@@ -156,6 +157,23 @@ async fn every_field_does_what_it_says() {
         one("api.paid", 20, 19)
     );
 
+    // Lists go before rules: a client's address behind a proxy, a value, and several conditions together.
+    let blocked = async |fields: &[&str]| {
+        let mut request = request("GET", "/plan", fields);
+        let proxy = PeerAddr("10.0.0.1:9".parse().unwrap());
+        request.extensions_mut().insert(proxy);
+        send(&layer, request).await.status() == 403
+    };
+    assert!(blocked(&["x-forwarded-for: 203.0.113.7"]).await);
+    assert!(!blocked(&["x-forwarded-for: 203.0.112.7"]).await);
+    assert!(blocked(&["x-tenant: evil"]).await);
+    assert_eq!(ask("POST", "/free", &["x-bulk: 1"]).await, []);
+    assert_eq!(ask("GET", "/free", &["x-bulk: 1"]).await[0].0, "bulk");
+    // Who waits is let pass when there is room.
+    for _ in 0..3 {
+        let answer = send(&layer, request("GET", "/patient", &[])).await;
+        assert_eq!(answer.status(), 200);
+    }
     // One that is tried out refuses nobody.
     for left in [0, 0] {
         assert_eq!(ask("GET", "/tried", &[]).await, one("tried", 1, left));
@@ -317,6 +335,7 @@ fn every_field_is_described_and_tried() {
         ("[keys.client]", "trusted = [\"10.0.0.0/8\"]"),
         ("[keys.method]", "services = [\"shop.v1.Orders\"]"),
         ("[keys.seen]", "plain = true"),
+        ("[[deny]]", "by = \"client\""),
     ] {
         assert!(GOOD.contains(example), "{header}");
         let text = GOOD.replacen(header, &format!("{header}\nxxxxxxxxxx = 1"), 1);

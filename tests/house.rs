@@ -61,11 +61,13 @@ fn no_file_is_too_long_to_see() {
 fn the_tree_stays_light() {
     let memory = crates(&["--no-default-features", "--features", "tracing"]);
     assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
+    let config = crates(&["--no-default-features", "--features", "tracing,config"]);
+    assert!(config.len() <= 25, "{}: {config:?}", config.len());
     let topologies = "redis,tracing,redis/cluster-async,redis/sentinel,deadpool-redis/cluster,deadpool-redis/sentinel";
     let redis = crates(&["--features", topologies]);
     assert!(redis.len() <= 80, "{}: {redis:?}", redis.len());
     // Frameworks are for users to bring.
-    for heavy in ["tower", "hyper", "axum", "tonic"] {
+    for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
     }
     let readme = read("README.md");

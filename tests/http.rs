@@ -20,6 +20,8 @@ mod shared_port;
 #[path = "http/sockets.rs"]
 mod sockets;
 mod support;
+#[path = "http/waiting.rs"]
+mod waiting;
 #[path = "http/who.rs"]
 mod who;
 #[path = "http/with_axum.rs"]

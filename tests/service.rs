@@ -31,8 +31,8 @@ use tower_ratelimit::{MemoryStore, RedisStore, Store};
 use service::orders::OrdersClient;
 use support::{RedisServer, unique};
 
-/// Longer than anything here takes, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than anything here takes, and shorter than the limits' minute.
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// The running service, and the file of its limits.
 struct Running {

@@ -11,13 +11,19 @@
 mod answers;
 #[path = "tower/config.rs"]
 mod config;
+#[path = "tower/decide_first.rs"]
+mod decide_first;
 #[path = "tower/extensions.rs"]
 mod extensions;
+#[path = "tower/lists.rs"]
+mod lists;
 #[path = "tower/settling.rs"]
 mod settling;
 #[path = "tower/shadow.rs"]
 mod shadow;
 mod support;
+#[path = "tower/waiting.rs"]
+mod waiting;
 
 use std::{
     convert::Infallible,

@@ -313,3 +313,44 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
         );
     }
 }
+
+/// Once for each text, with the line and the reason; what is in force is told, too.
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn a_bad_rules_file_is_warned_about_once() {
+    use std::{fs, time::Duration};
+
+    let path = std::env::temp_dir().join(format!("warnings-{}.toml", std::process::id()));
+    let good = "[rules.api]\nrate = '5/1m'\nby = 'peer'\n[otherwise]\nrules = ['api']";
+    fs::write(&path, good.replace("5/1m", "5 a minute")).unwrap();
+    let log = Log::default();
+    let _capturing = log.capture();
+    let _alone = ALONE.lock().await;
+    let layer = layer(PeerIp);
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let watch = layer
+        .watch(tower_ratelimit::RulesFile::new(), &path)
+        .every(Duration::from_millis(1))
+        .report(move |applied| sender.send(applied.is_ok()).unwrap());
+    let watching = tokio::spawn(watch.run());
+    // Longer than it takes, on the busiest machine.
+    let patience = Duration::from_secs(60);
+    let mut told = async || tokio::time::timeout(patience, told.recv()).await.unwrap();
+    assert_eq!(told().await, Some(false));
+    fs::write(&path, good).unwrap();
+    assert_eq!(told().await, Some(true));
+    watching.abort();
+    fs::remove_file(&path).unwrap();
+    let lines = log.lines();
+    let [bad, good] = &lines[..] else {
+        panic!("{lines:#?}");
+    };
+    assert!(
+        bad.contains(" WARN ") && good.contains(" INFO "),
+        "{lines:#?}"
+    );
+    assert!(
+        bad.contains("line 2, rules.api.rate: \"5 a minute\" is no rate"),
+        "{bad}"
+    );
+}

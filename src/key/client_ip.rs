@@ -10,7 +10,7 @@ use http::{
 use ipnet::IpNet;
 
 use super::{
-    Key, KeyExtractor, NoKey,
+    Key, KeyExtractor, NoKey, PeerIp,
     forwarded::{self, Syntax},
     ip::{Prefixes, is_near, peer},
     mistakes::Mistakes,
@@ -37,7 +37,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///   ends: the last address known to be good counts, at worst the peer's. No element is skipped.
 /// - Where all of them are trusted, or there are fewer than `n`, the leftmost counts; where there are none, the peer.
 /// - Where the peer is not known and networks are trusted, the request is refused with 500, as for
-///   [`PeerIp`](super::PeerIp). The header is not believed.
+///   [`PeerIp`]. The header is not believed.
 ///
 /// IPv4 addresses written as IPv6 count as what they are, also in the list of networks. IPv6 addresses count by their first
 /// 56 bits. NAT64 and carrier-grade NAT put many customers behind one address; nothing is undone here.
@@ -105,7 +105,7 @@ impl ClientIp {
         let mut trusted = Vec::new();
         let mut mistake = None;
         for network in networks {
-            match network_of(network.as_ref()) {
+            match trusted_network_of(network.as_ref()) {
                 Ok(network) => trusted.push(network),
                 Err(reason) => {
                     mistake.get_or_insert(ConfigError::TrustedProxy {
@@ -175,7 +175,7 @@ impl ClientIp {
         self
     }
 
-    /// Where the peer's address stands in a request, for servers that [`PeerIp`](super::PeerIp) does not know. `None`
+    /// Where the peer's address stands in a request, for servers that [`PeerIp`] does not know. `None`
     /// means that it is not known: nothing else is asked then.
     ///
     /// With the PROXY protocol, this is the address that the protocol's header names, if that came from your balancer.
@@ -264,8 +264,16 @@ impl ClientIp {
     }
 }
 
-impl KeyExtractor for ClientIp {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+impl From<PeerIp> for ClientIp {
+    /// Behind no proxy.
+    fn from(_: PeerIp) -> Self {
+        Self::none()
+    }
+}
+
+impl ClientIp {
+    /// The address, with all of its bits. What looks like a mistake is noted in `key`.
+    pub(crate) fn address(&self, parts: &Parts, key: &mut Key) -> Result<IpAddr, NoKey> {
         let peer = match &self.peer {
             Some(PeerBy(_, by)) => by(parts).map(|address| address.to_canonical()),
             None => peer(&parts.extensions),
@@ -287,7 +295,15 @@ impl KeyExtractor for ClientIp {
             }
             Some(peer)
         };
-        key.push(self.prefixes.spell(client.ok_or(NoKey::missing_peer())?));
+        let client = client.map(|client| client.to_canonical());
+        client.ok_or(NoKey::missing_peer())
+    }
+}
+
+impl KeyExtractor for ClientIp {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let client = self.address(parts, key)?;
+        key.push(self.prefixes.spell(client));
         Ok(())
     }
 
@@ -308,8 +324,17 @@ impl fmt::Debug for ClientIp {
     }
 }
 
+/// A network of proxies, or a single one.
+fn trusted_network_of(text: &str) -> Result<IpNet, &'static str> {
+    let network = network_of(text)?;
+    if network.prefix_len() == 0 {
+        return Err("it trusts everybody: whoever connects could choose the address that counts");
+    }
+    Ok(network)
+}
+
 /// A network, or a single address. IPv4 written as IPv6 becomes IPv4, as addresses do.
-fn network_of(text: &str) -> Result<IpNet, &'static str> {
+pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
     let network = match text.parse::<IpNet>() {
         Ok(network) => network,
         Err(_) => match text.parse::<IpAddr>() {
@@ -328,9 +353,6 @@ fn network_of(text: &str) -> Result<IpNet, &'static str> {
         }
         _ => network,
     };
-    if network.prefix_len() == 0 {
-        return Err("it trusts everybody: whoever connects could choose the address that counts");
-    }
     Ok(network)
 }
 
@@ -348,7 +370,8 @@ mod tests {
             ("::ffff:192.0.2.1", "192.0.2.1/32"),
             ("fd00::/8", "fd00::/8"),
         ] {
-            assert_eq!(network_of(text).unwrap().to_string(), network, "{text}");
+            let read = trusted_network_of(text).unwrap();
+            assert_eq!(read.to_string(), network, "{text}");
         }
         for text in [
             "",
@@ -364,7 +387,7 @@ mod tests {
             "10.0.0.0/8,172.16.0.0/12",
             "fe80::%eth0/64",
         ] {
-            assert!(network_of(text).is_err(), "{text}");
+            assert!(trusted_network_of(text).is_err(), "{text}");
         }
     }
 }

@@ -4,6 +4,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::macros::warning;
 
+/// What to do where a server does not note the peer's address.
+pub(crate) const PEER_HINT: &str = "the server does not note the peer's address: with axum, serve \
+     `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
+     `tower_ratelimit::key::PeerAddr` into the request's extensions";
+
 /// What extractors have seen, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mistakes(u8);

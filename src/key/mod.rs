@@ -35,6 +35,11 @@ use http::request::Parts;
 
 #[cfg(feature = "config")]
 pub(crate) use self::dynamic::{All, Any, intern};
+pub(crate) use self::{
+    client_ip::network_of,
+    mistakes::{Mistakes, PEER_HINT, Warned},
+    route::{is_grpc, is_grpc_name, template},
+};
 pub use self::{
     client_ip::{ClientIp, ForwardedHeader},
     digest::{Digested, Secret},
@@ -42,10 +47,6 @@ pub use self::{
     header::Header,
     ip::{PeerAddr, PeerIp},
     route::Route,
-};
-pub(crate) use self::{
-    mistakes::{Mistakes, Warned},
-    route::{is_grpc, is_grpc_name, template},
 };
 use crate::{
     decision::{Fault, Missing},

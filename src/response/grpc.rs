@@ -18,6 +18,7 @@ use crate::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
 const RESOURCE_EXHAUSTED: u8 = 8;
+const PERMISSION_DENIED: u8 = 7;
 const INTERNAL: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
@@ -36,7 +37,7 @@ const LONGEST_CONTENT_TYPE: usize = 64;
 pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
     let (code, message) = status(refusal);
     let wait = match refusal.kind {
-        RefusalKind::OverLimit => refusal.retry_after,
+        RefusalKind::OverLimit | RefusalKind::QueueFull => refusal.retry_after,
         _ => None,
     };
     let mut answer = Response::new(Bytes::new());
@@ -58,6 +59,10 @@ pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
 fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
     match (refusal.kind, refusal.missing) {
         (RefusalKind::OverLimit, _) => (RESOURCE_EXHAUSTED, "too many requests".into()),
+        (RefusalKind::QueueFull, _) => {
+            (RESOURCE_EXHAUSTED, "too many requests wait already".into())
+        }
+        (RefusalKind::Blocked, _) => (PERMISSION_DENIED, "the request is blocked".into()),
         (RefusalKind::AboveRate, _) => (
             RESOURCE_EXHAUSTED,
             "the request costs more than its limit allows".into(),
@@ -84,11 +89,13 @@ fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> O
             Some(NEVER)
         }
         (_, Some(wait)) => Some(signed_millis(wait)),
-        // A retry is the same call: it costs as much, and lacks the same.
-        (RefusalKind::AboveRate | RefusalKind::MissingKey, None) => Some(NEVER),
+        // A retry is the same call: it costs as much, lacks the same, and is on the same list.
+        (RefusalKind::AboveRate | RefusalKind::MissingKey | RefusalKind::Blocked, None) => {
+            Some(NEVER)
+        }
         // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all
         // callers would come at one instant upon a store that has just recovered.
-        (RefusalKind::OverLimit | RefusalKind::Unavailable, None) => None,
+        (RefusalKind::OverLimit | RefusalKind::QueueFull | RefusalKind::Unavailable, None) => None,
     }
 }
 

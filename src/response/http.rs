@@ -21,7 +21,11 @@ pub(super) fn answer(
     retry_after: Option<u64>,
 ) -> Response<Bytes> {
     let status = match (refusal.kind, refusal.missing) {
-        (RefusalKind::OverLimit | RefusalKind::AboveRate, _) => StatusCode::TOO_MANY_REQUESTS,
+        // A queue is the limit's own, and full by its callers' doing: no outage.
+        (RefusalKind::OverLimit | RefusalKind::AboveRate | RefusalKind::QueueFull, _) => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        (RefusalKind::Blocked, _) => StatusCode::FORBIDDEN,
         (RefusalKind::MissingKey, Some(missing)) if missing.fault == Fault::Server => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
@@ -35,6 +39,8 @@ pub(super) fn answer(
             format!("too many requests: retry after {seconds} seconds")
         }
         (RefusalKind::OverLimit, None) => "too many requests".to_owned(),
+        (RefusalKind::QueueFull, _) => "too many requests wait already".to_owned(),
+        (RefusalKind::Blocked, _) => "the request is blocked".to_owned(),
         (RefusalKind::AboveRate, _) => "the request costs more than its limit allows".to_owned(),
         (RefusalKind::MissingKey, _) => {
             format!(
@@ -65,7 +71,7 @@ pub(super) fn answer(
 /// RFC 9457, section 3. Nothing of it comes from the caller.
 fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     let (kind, title) = match refusal.kind {
-        RefusalKind::OverLimit => QUOTA_EXCEEDED,
+        RefusalKind::OverLimit | RefusalKind::QueueFull => QUOTA_EXCEEDED,
         // Section 4.2.1: the status says it all, and its phrase is the title.
         _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
     };
@@ -80,7 +86,11 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     push_string(&mut json, detail);
     let violated = |limit: &&LimitState| limit.refused && !limit.hidden;
     let mut violated = refusal.limits().iter().filter(violated);
-    if let (RefusalKind::OverLimit, Some(first)) = (refusal.kind, violated.next()) {
+    let quota = matches!(
+        refusal.kind,
+        RefusalKind::OverLimit | RefusalKind::QueueFull
+    );
+    if let Some(first) = violated.next().filter(|_| quota) {
         json.push_str(",\"violated-policies\":[");
         push_string(&mut json, first.name());
         for limit in violated {

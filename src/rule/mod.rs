@@ -2,6 +2,7 @@
 
 #[cfg(feature = "config")]
 mod file;
+mod list;
 mod pattern;
 mod ready;
 #[cfg(feature = "config")]
@@ -9,15 +10,15 @@ mod reload;
 mod share;
 mod table;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
 use self::share::Share;
-pub use self::table::Rules;
 pub(crate) use self::table::{Defaults, Plan, Planner};
 #[cfg(feature = "config")]
 pub use self::{file::RulesFile, reload::Watch};
+pub use self::{list::Requests, table::Rules};
 use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
@@ -53,6 +54,8 @@ pub struct Rule {
     hide_headers: bool,
     charge_if: Option<ChargeIf>,
     share: Share,
+    wait: Option<Duration>,
+    queue: Option<usize>,
     /// Whether it was given a limit to set that it has no use for.
     misplaced_init: bool,
     /// The line of a file that it comes from.
@@ -260,6 +263,47 @@ impl Rule {
         self
     }
 
+    /// Holds a request for which there is no room, for up to this time, until there is. Default: it is refused at once, or
+    /// what [`RateLimitLayerBuilder::wait`](crate::RateLimitLayerBuilder::wait) says. Zero: it is refused at once.
+    ///
+    /// Requests that wait for the same limits are let pass in the order in which they came to this process. One whose turn
+    /// is known to come too late is refused at once, and so is one that finds [`queue`](Self::queue) others waiting. A
+    /// caller that hangs up leaves the line, and takes nothing. Where several rules meet a request, the shortest time
+    /// counts, and that of a rule that says nothing is zero; rules that are tried out have no say. The store's deadline
+    /// comes on top. It needs a tokio runtime: without one the failure policy counts.
+    ///
+    /// # Deployment caveat
+    ///
+    /// A request that waits holds its connection, its memory and, unless the layer
+    /// [decides first](crate::RateLimitLayerBuilder::decide_first), its place in the inner service. The
+    /// [guide](https://docs.rs/tower-ratelimit/latest/tower_ratelimit/docs/guide) compares it with back-pressure.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower_ratelimit::{Limit, key::PeerIp};
+    ///
+    /// let rule = Limit::per_second(10).by(PeerIp).wait(Duration::from_secs(2)).queue(20);
+    /// ```
+    pub fn wait(mut self, up_to: Duration) -> Self {
+        self.wait = Some(up_to);
+        self
+    }
+
+    /// How many requests may wait for the limits of one caller, or of one list of them, in this process. Default: 100, or
+    /// what [`RateLimitLayerBuilder::queue`](crate::RateLimitLayerBuilder::queue) says.
+    ///
+    /// One more is refused as [`RefusalKind::QueueFull`](crate::RefusalKind::QueueFull): 429, because the queue is the
+    /// caller's own and full by what it has sent, with the time until those in it have been served as `Retry-After`. Of
+    /// several rules the least counts. Zero is a [`ConfigError::Queue`] when the layer is built. How many callers wait in
+    /// all is for the server to bound, by connections or a concurrency limit outside.
+    pub fn queue(mut self, requests: usize) -> Self {
+        self.queue = Some(requests);
+        self
+    }
+
     fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
         Self {
             name,
@@ -271,6 +315,8 @@ impl Rule {
             hide_headers: false,
             charge_if: None,
             share: Share::ALL,
+            wait: None,
+            queue: None,
             misplaced_init: false,
             line: None,
         }

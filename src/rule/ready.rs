@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use http::request::Parts;
@@ -15,12 +16,15 @@ use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults}
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
-    key::{AnyKey, Key, NoKey, Warned},
+    key::{AnyKey, Key, NoKey, PEER_HINT, Warned},
     limit::{Algorithm, Limit, LimitSource},
     macros::warning,
     name::{Identity, Naming, check_rule_name},
     store::{AnyStore, FailurePolicy, Holder, RuleTag},
 };
+
+/// How many requests wait for the same limits, unless the user says otherwise.
+const LONGEST_QUEUE: usize = 100;
 
 /// One rule, checked and with the parts of its names.
 pub(super) struct Ready {
@@ -30,6 +34,8 @@ pub(super) struct Ready {
     pub(super) on_failure: FailurePolicy,
     /// For whom it may refuse.
     pub(super) share: Share,
+    /// How long, and among how many, a request waits.
+    pub(super) patience: Option<(Duration, usize)>,
     warned_of_missing_key: AtomicBool,
     warned: Warned,
 }
@@ -83,6 +89,11 @@ impl Ready {
                 rule: label,
                 percent: rule.share.0,
             });
+        }
+        let wait = rule.wait.or(defaults.wait);
+        let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
+        if queue == 0 {
+            return Err(ConfigError::Queue(label));
         }
         if let Some(key) = &rule.key {
             key.check()?;
@@ -159,6 +170,9 @@ impl Ready {
             } else {
                 rule.share
             },
+            patience: wait
+                .filter(|wait| !wait.is_zero())
+                .map(|wait| (wait, queue)),
             warned_of_missing_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
@@ -260,11 +274,7 @@ impl Ready {
     pub(super) fn refuse(&self, missing: Missing) -> Option<Refusal> {
         let tried_out = !self.share.is_all();
         let hint = match missing.fault {
-            Fault::Server => {
-                "the server does not note the peer's address: with axum, serve \
-                 `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
-                 `tower_ratelimit::key::PeerAddr` into the request's extensions"
-            }
+            Fault::Server => PEER_HINT,
             Fault::Caller => {
                 "if a layer of yours provides it, that layer must be outside of this one"
             }

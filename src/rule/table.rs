@@ -1,17 +1,22 @@
 //! The table of rules: first match wins.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use super::{IntoRules, Rule, pattern::Pattern, ready::Ready};
+use super::{
+    IntoRules, Rule,
+    list::{Listed, Lists, Requests},
+    pattern::Pattern,
+    ready::Ready,
+};
 use crate::{
     decision::Refusal,
     error::ConfigError,
     list::List,
     macros::warning,
     response::HeaderStyle,
-    store::{Acquire, AnyStore, Charge, FailurePolicy, Holder},
+    store::{Acquire, AnyStore, Charge, FailurePolicy, Holder, Patience},
 };
 
 /// Which requests meet which rule: a table, of which the first entry that matches counts.
@@ -47,6 +52,8 @@ pub struct Rules {
     pub(super) entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
     pub(super) otherwise: Vec<Rule>,
     pub(crate) headers: Option<Vec<HeaderStyle>>,
+    deny: Vec<Requests>,
+    allow: Vec<Requests>,
 }
 
 impl Rules {
@@ -99,6 +106,49 @@ impl Rules {
         self.headers = Some(styles.into_iter().collect());
         self
     }
+
+    /// Refuses these requests, before any rule and without asking the store: 403, or PERMISSION_DENIED in gRPC, as
+    /// [`RefusalKind::Blocked`](crate::RefusalKind::Blocked). Each call adds to the list.
+    ///
+    /// Where the peer's address would tell and the server does not note it, the request is refused with 500.
+    ///
+    /// A path is compared as it was sent, and so is easily written otherwise: what must not be reached needs authorization,
+    /// not this list.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, Requests, Rules, key::{ClientIp, PeerIp}};
+    ///
+    /// let client = ClientIp::behind(["10.0.0.0/8"]);
+    /// let rules = Rules::new()
+    ///     .deny(Requests::from_networks(client.clone(), ["192.0.2.0/24"]))
+    ///     .otherwise(Limit::per_second(50).by(client));
+    /// ```
+    pub fn deny(mut self, requests: Requests) -> Self {
+        self.deny.push(requests);
+        self
+    }
+
+    /// Lets these requests pass uncounted, without asking the store. Each call adds to the list.
+    ///
+    /// A request that is on both lists is denied. Whoever can make a request look like these has no limit: name networks,
+    /// or keys that the caller cannot choose.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, Requests, Rules, key::PeerIp};
+    ///
+    /// let rules = Rules::new()
+    ///     .allow(Requests::from_networks(PeerIp, ["10.20.0.0/16"]))
+    ///     .allow(Requests::on("GET /health"))
+    ///     .otherwise(Limit::per_second(50).by(PeerIp));
+    /// ```
+    pub fn allow(mut self, requests: Requests) -> Self {
+        self.allow.push(requests);
+        self
+    }
 }
 
 impl fmt::Debug for Rules {
@@ -107,7 +157,10 @@ impl fmt::Debug for Rules {
         for (pattern, _, rules) in &self.entries {
             map.entry(pattern, rules);
         }
-        map.entry(&"otherwise", &self.otherwise).finish()
+        map.entry(&"otherwise", &self.otherwise)
+            .entry(&"deny", &self.deny)
+            .entry(&"allow", &self.allow)
+            .finish()
     }
 }
 
@@ -127,11 +180,18 @@ pub(crate) struct Defaults {
     pub(crate) remaining: bool,
     /// Whether all rules are only tried out.
     pub(crate) shadow: bool,
+    /// How long requests wait, where their rules do not say.
+    pub(crate) wait: Option<Duration>,
+    /// How many of them, where their rules do not say.
+    pub(crate) queue: Option<usize>,
+    /// Whether CORS preflights meet the rules.
+    pub(crate) count_preflight: bool,
 }
 
 /// The table, checked and with its names made: what a layer asks for each request.
 #[derive(Debug)]
 pub(crate) struct Planner {
+    lists: Lists,
     entries: Vec<(Pattern, Vec<Ready>)>,
     otherwise: Vec<Ready>,
     defaults: Defaults,
@@ -213,6 +273,7 @@ impl Planner {
         }
         let otherwise = ready("otherwise", rules.otherwise)?;
         Ok(Self {
+            lists: Lists::new(rules.deny, rules.allow, defaults.count_preflight)?,
             entries,
             otherwise,
             defaults,
@@ -221,6 +282,11 @@ impl Planner {
     }
 
     pub(crate) fn plan(&self, parts: &Parts, store: &dyn AnyStore) -> Plan {
+        match self.lists.find(parts) {
+            Listed::Denied(refusal) => return Plan::Refuse(refusal),
+            Listed::Allowed => return Plan::Pass,
+            Listed::No => {}
+        }
         let entry = self
             .entries
             .iter()
@@ -228,6 +294,8 @@ impl Planner {
         let rules = entry.map_or(&self.otherwise, |(_, rules)| rules);
         // Rules that are only tried out have no say in it.
         let mut strictest = FailurePolicy::Allow;
+        // Of several the least patient counts.
+        let mut patience = Some((Duration::MAX, usize::MAX));
         let mut charges: List<Charge> = List::EMPTY;
         let mut id = None;
         for rule in rules {
@@ -245,6 +313,8 @@ impl Planner {
             let shadow = !rule.share.has(&name);
             if !shadow {
                 strictest = strictest.stricter(rule.on_failure);
+                let both = patience.zip(rule.patience);
+                patience = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
             let Ok(id) = id else { continue };
             let charge = Charge {
@@ -276,6 +346,8 @@ impl Planner {
                 FailurePolicy::Allow => Plan::Pass,
             };
         }
+        // Where nothing refuses there is nothing to wait for.
+        let patience = patience.filter(|_| charges.iter().any(|charge| !charge.shadow));
         let mut charges = charges.into_iter();
         match charges.next() {
             None => Plan::Pass,
@@ -284,7 +356,7 @@ impl Planner {
                 rest: charges.collect(),
                 on_failure: Some(strictest),
                 remaining: self.defaults.remaining,
-                patience: None,
+                patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
             }),
         }
     }

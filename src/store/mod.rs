@@ -178,6 +178,8 @@ pub(crate) struct Acquire {
 pub(crate) enum Patience {
     For(Duration),
     Endless,
+    /// So long, if fewer than so many wait already.
+    Queue(Duration, usize),
 }
 
 impl Acquire {

@@ -55,7 +55,7 @@ fn each_mistake_is_named_with_its_line() {
             "[otherwise]",
             "[else]",
             "[else]",
-            "else: there is no field \"else\", but `headers`, `keys`, `rules`, `on`, `otherwise`",
+            "else: there is no field \"else\", but `headers`, `keys`, `rules`, `on`, `otherwise`, `deny`, `allow`",
         ),
         (
             "route = \"POST /login\"",
@@ -170,13 +170,13 @@ fn each_mistake_is_named_with_its_line() {
         (
             "PUT = 5",
             "PUT = 21",
-            "cost = { GET = 1, PUT = 21, OPTIONS = 0, otherwise = 2 }",
+            "cost = { GET = 1, HEAD = 3, PUT = 21, OPTIONS = 0, otherwise = 2 }",
             "rules.files.cost.PUT: rule \"files\" costs 21 permits",
         ),
         (
             "PUT = 5",
             "put = 5",
-            "cost = { GET = 1, put = 5, OPTIONS = 0, otherwise = 2 }",
+            "cost = { GET = 1, HEAD = 3, put = 5, OPTIONS = 0, otherwise = 2 }",
             "rules.files.cost.put: methods are written in capitals; all other methods are `otherwise`",
         ),
         (
@@ -402,6 +402,55 @@ fn each_mistake_is_named_with_its_line() {
             "enforce-share = 1000",
             "enforce-share = 1000",
             "rules.everybody.enforce-share: 1000 is out of range",
+        ),
+        (
+            "wait = \"60s\"",
+            "wait = \"long\"",
+            "wait = \"long\"",
+            "rules.patient.wait: \"long\" is no time",
+        ),
+        (
+            "queue = 2",
+            "queue = 0",
+            "[rules.patient]",
+            "rules.patient: ",
+        ),
+        // Lists.
+        (
+            "\"203.0.113.0/24\"",
+            "\"203.0.113.1/24\"",
+            "networks = [\"203.0.113.1/24\", \"2001:db8::1\"]",
+            "deny[0].networks[0]: \"203.0.113.1/24\": it has bits",
+        ),
+        (
+            "by = \"client\"\nnetworks",
+            "by = \"caller\"\nnetworks",
+            "by = \"caller\"",
+            "deny[0].by: networks need an address",
+        ),
+        (
+            "by = \"client\"\nnetworks",
+            "networks",
+            "[[deny]]",
+            "deny[0]: it lacks `by`, as in `by = \"peer\"`",
+        ),
+        (
+            "values = [\"evil\"]",
+            "",
+            "by = \"header:x-tenant\"",
+            "deny[1].by: it belongs to `networks` or `values`",
+        ),
+        (
+            "values = [\"evil\"]",
+            "values = [\"evil\"]\nroute = \"/\"",
+            "[[deny]]",
+            "deny[1]: `networks`, `values` and what",
+        ),
+        (
+            "values = [\"evil\"]",
+            "value = [\"evil\"]",
+            "value = [\"evil\"]",
+            "deny[1].value: there is no field \"value\": did you mean `values`?",
         ),
         // Entries.
         (

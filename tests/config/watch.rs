@@ -109,6 +109,15 @@ async fn a_bad_file_keeps_the_rules_and_is_told_once() {
         "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?"
     );
     assert_eq!(watched.permits().await, 10);
+    // As long as another watch takes to see three changes, this one has nothing new to tell.
+    let other = folder.join("other.toml");
+    fs::write(&other, text(1)).unwrap();
+    let mut beside = Watched::new(&other);
+    for permits in 2..5 {
+        assert_eq!(beside.told().await, None);
+        fs::write(&other, text(permits)).unwrap();
+    }
+    assert!(watched.told.is_empty());
     fs::write(&path, "").unwrap();
     assert!(watched.told().await.unwrap().contains("there are no rules"));
     fs::remove_file(&path).unwrap();

@@ -5,13 +5,18 @@ use std::sync::Arc;
 use http::{HeaderMap, Method, header, request::Parts};
 
 use super::{
-    super::{Rule, Rules, pattern},
+    super::{Requests, Rule, Rules, pattern},
     RulesFile,
+    keys::Keys,
     reader::{Node, Table, no_such},
     rules::Named,
 };
-use crate::{error::ConfigError, rule::pattern::Pattern};
+use crate::{error::ConfigError, key::network_of, rule::pattern::Pattern};
 
+/// Fields of an entry of a list; after the third those that entries have, too.
+const LISTED: [&str; 8] = [
+    "by", "networks", "values", "route", "method", "host", "grpc", "when",
+];
 const FIELDS: [&str; 6] = ["route", "method", "host", "grpc", "when", "rules"];
 
 pub(super) fn read(
@@ -41,6 +46,56 @@ pub(super) fn read(
         )),
         None => Ok(rules),
     }
+}
+
+/// The entries of a list: addresses, keys, or what entries match by.
+pub(super) fn list(
+    code: &RulesFile,
+    keys: &Keys,
+    list: Option<Node<'_>>,
+) -> Result<Vec<Requests>, ConfigError> {
+    let mut requests = Vec::new();
+    for entry in list.map_or(Ok(Vec::new()), |list| list.items())? {
+        let entry = entry.table()?;
+        entry.known(&LISTED)?;
+        let (networks, values) = (entry.get("networks"), entry.get("values"));
+        let conditions = LISTED.iter().skip(3).find_map(|name| entry.get(name));
+        requests.push(match (networks, values, conditions) {
+            (Some(networks), None, None) => {
+                let address = keys.address(&entry.need("by", "\"peer\"")?)?;
+                let mut texts = Vec::new();
+                for network in networks.one_or_more()? {
+                    let text = network.text()?;
+                    // Each alone first: so the error is the network's.
+                    network_of(text)
+                        .map_err(|reason| network.fail(format!("{text:?}: {reason}")))?;
+                    texts.push(text);
+                }
+                Requests::from_networks(address, texts)
+            }
+            (None, Some(values), None) => {
+                let key = keys.key(&entry.need("by", "\"header:x-tenant\"")?)?;
+                let mut texts = Vec::new();
+                for value in values.one_or_more()? {
+                    texts.push(value.text()?);
+                }
+                Requests::with_key(key, texts)
+            }
+            (None, None, _) => {
+                if let Some(by) = entry.get("by") {
+                    return Err(by.fail("it belongs to `networks` or `values`, which are not there"));
+                }
+                let pattern = pattern(code, &entry)?;
+                Requests::on_request(move |parts| pattern.matches(parts))
+            }
+            _ => {
+                return Err(entry.fail(
+                    "`networks`, `values` and what a request asks for exclude each other: write an entry for each",
+                ));
+            }
+        });
+    }
+    Ok(requests)
 }
 
 /// The rules that an entry names.

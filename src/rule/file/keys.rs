@@ -18,11 +18,18 @@ use crate::{
 pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
 /// The keys that a file may name: the code's and its own.
-pub(super) struct Keys(BTreeMap<String, Any>);
+pub(super) struct Keys {
+    known: BTreeMap<String, Any>,
+    /// Those that are addresses, for lists of networks.
+    addresses: BTreeMap<String, ClientIp>,
+}
 
 impl Keys {
     pub(super) fn read(code: &RulesFile, keys: Option<Node<'_>>) -> Result<Self, ConfigError> {
-        let mut known = Self(code.keys.clone());
+        let mut known = Self {
+            known: code.keys.clone(),
+            addresses: BTreeMap::new(),
+        };
         let Some(keys) = keys else {
             return Ok(known);
         };
@@ -35,15 +42,28 @@ impl Keys {
                     "`{name}` means something else: choose another name"
                 )));
             }
-            if known.0.contains_key(name) {
+            if known.known.contains_key(name) {
                 return Err(node.fail(format!("the code has a key `{name}`: choose another name")));
             }
-            let key = known.definition(code, &node.table()?)?;
+            let key = known.definition(code, name, &node.table()?)?;
             key.check().map_err(|error| node.fail(error))?;
             // Those further down may be made of it.
-            known.0.insert(name.to_owned(), key);
+            known.known.insert(name.to_owned(), key);
         }
         Ok(known)
+    }
+
+    /// An address: `peer`, or a key of this file that is `client-ip`.
+    pub(super) fn address(&self, node: &Node<'_>) -> Result<ClientIp, ConfigError> {
+        let name = node.text()?;
+        if name == "peer" {
+            return Ok(PeerIp.into());
+        }
+        self.addresses.get(name).cloned().ok_or_else(|| {
+            node.fail(format!(
+                "networks need an address: `peer`, or a key of this file with `from = \"client-ip\"`, not {name:?}"
+            ))
+        })
     }
 
     /// What counts: an expression, or several, all of which count together.
@@ -100,11 +120,11 @@ impl Keys {
             ("shared" | "skip", _) => {
                 return Err(node.fail(format!("`{term}` stands at the end")));
             }
-            _ => match self.0.get(term) {
+            _ => match self.known.get(term) {
                 Some(key) => key.clone(),
                 None => {
                     let mut known = vec!["peer", "route", "header:NAME", "constant:TEXT"];
-                    known.extend(self.0.keys().map(String::as_str));
+                    known.extend(self.known.keys().map(String::as_str));
                     return Err(node.fail(no_such("key", term, &known)));
                 }
             },
@@ -114,7 +134,12 @@ impl Keys {
     }
 
     /// A table below `keys`.
-    fn definition(&self, code: &RulesFile, table: &Table<'_>) -> Result<Any, ConfigError> {
+    fn definition(
+        &mut self,
+        code: &RulesFile,
+        name: &str,
+        table: &Table<'_>,
+    ) -> Result<Any, ConfigError> {
         let from = table.need("from", "\"peer\"")?;
         let source = if from.is_text() { from.text()? } else { "" };
         let mut known = vec!["from", "digest"];
@@ -128,7 +153,11 @@ impl Keys {
         }
         table.known(&known)?;
         let key = match (source, source.split_once(':')) {
-            ("client-ip", _) => Any::new(client_ip(table)?),
+            ("client-ip", _) => {
+                let client = client_ip(table)?;
+                self.addresses.insert(name.to_owned(), client.clone());
+                Any::new(client)
+            }
             ("route", _) => Any::new(match table.get("services") {
                 None => Route::new(),
                 Some(services) => {
@@ -139,8 +168,8 @@ impl Keys {
                     Route::services(names)
                 }
             }),
-            (_, Some(("header", name))) if table.get("plain").is_some() => {
-                let header = Header::new(intern(name));
+            (_, Some(("header", header))) if table.get("plain").is_some() => {
+                let header = Header::new(intern(header));
                 let plain = table.get("plain").map_or(Ok(false), |plain| plain.flag())?;
                 Any::new(if plain { header.plain() } else { header })
             }

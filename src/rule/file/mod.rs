@@ -172,10 +172,24 @@ impl RulesFile {
         }
         let source = Source::new(text)?;
         let file = source.root();
-        file.known(&["headers", "keys", "rules", "on", "otherwise"])?;
+        file.known(&[
+            "headers",
+            "keys",
+            "rules",
+            "on",
+            "otherwise",
+            "deny",
+            "allow",
+        ])?;
         let keys = keys::Keys::read(self, file.get("keys"))?;
         let named = rules::read(self, &keys, file.get("rules"))?;
         let mut rules = entries::read(self, named, &file)?;
+        for requests in entries::list(self, &keys, file.get("deny"))? {
+            rules = rules.deny(requests);
+        }
+        for requests in entries::list(self, &keys, file.get("allow"))? {
+            rules = rules.allow(requests);
+        }
         if let Some(headers) = file.get("headers") {
             let styles: Vec<_> = headers
                 .items()?

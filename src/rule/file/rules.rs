@@ -23,7 +23,7 @@ use crate::{
 /// Outcomes that files may name without being told what they are.
 pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 17] = [
     "rate",
     "tiers",
     "tier-by",
@@ -39,6 +39,8 @@ const FIELDS: [&str; 15] = [
     "hide-headers",
     "shadow",
     "enforce-share",
+    "wait",
+    "queue",
 ];
 
 /// A rule, and whether an entry has named it.
@@ -122,6 +124,12 @@ fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<
         .map_or(Ok(false), |hide| hide.flag())?
     {
         rule = rule.hide_headers();
+    }
+    if let Some(wait) = table.get("wait") {
+        rule = rule.wait(values::duration(wait.text()?).map_err(|reason| wait.fail(reason))?);
+    }
+    if let Some(queue) = table.get("queue") {
+        rule = rule.queue(queue.number()?);
     }
     let shadow = table
         .get("shadow")

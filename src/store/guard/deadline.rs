@@ -35,7 +35,9 @@ impl<S: Decide> Decide for Deadline<S> {
         let receipts = acquire.receipts();
         let patience = match acquire.patience {
             None => self.patience,
-            Some(Patience::For(time)) => self.patience.saturating_add(time),
+            Some(Patience::For(time) | Patience::Queue(time, _)) => {
+                self.patience.saturating_add(time)
+            }
             Some(Patience::Endless) => return self.inner.acquire(acquire).await,
         };
         match crate::clock::within(patience, self.inner.acquire(acquire)).await {
