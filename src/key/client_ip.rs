@@ -37,7 +37,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///   ends: the last address known to be good counts, at worst the peer's. No element is skipped.
 /// - Where all of them are trusted, or there are fewer than `n`, the leftmost counts; where there are none, the peer.
 /// - Where the peer is not known and networks are trusted, the request is refused with 500, as for
-///   [`PeerIp`](super::PeerIp). The header is not believed.
+///   [`PeerIp`]. The header is not believed.
 ///
 /// IPv4 addresses written as IPv6 count as what they are, also in the list of networks. IPv6 addresses count by their first
 /// 56 bits. NAT64 and carrier-grade NAT put many customers behind one address; nothing is undone here.
@@ -175,7 +175,7 @@ impl ClientIp {
         self
     }
 
-    /// Where the peer's address stands in a request, for servers that [`PeerIp`](super::PeerIp) does not know. `None`
+    /// Where the peer's address stands in a request, for servers that [`PeerIp`] does not know. `None`
     /// means that it is not known: nothing else is asked then.
     ///
     /// With the PROXY protocol, this is the address that the protocol's header names, if that came from your balancer.
