@@ -101,6 +101,7 @@ fn redis() -> RedisStore {
         .unwrap()
         .prefix(&unique("t"))
         // A busy machine must not turn decisions into policy answers.
+        .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
 }
 

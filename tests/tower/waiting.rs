@@ -256,6 +256,10 @@ async fn the_least_patient_of_several_rules_counts() {
             false,
         ),
         (
+            vec![named("b", 9).wait(SECOND), named("a", 1).wait(60 * SECOND)],
+            false,
+        ),
+        (
             vec![named("a", 1).wait(60 * SECOND), named("b", 1).shadow()],
             true,
         ),
