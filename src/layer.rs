@@ -201,12 +201,13 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Adds a random time of at most this to the `Retry-After` of HTTP refusals, and to all fields that say the same.
-    /// Default: zero.
+    /// Adds a random time of at most this to the wait that a refusal tells: `Retry-After` and all fields that say the same;
+    /// in gRPC the pushback and `RetryInfo`. Default: zero.
     ///
-    /// Callers that were refused together are told the same instant, and otherwise come back together. The sum is
-    /// rounded up to whole seconds, so that jitter of less than a second may not be seen. Nobody is told to come
-    /// earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
+    /// Callers that were refused together are told the same instant, and otherwise come back together. `Retry-After` is
+    /// rounded up to whole seconds, so that jitter of less than a second may not be seen there; gRPC is told milliseconds,
+    /// and its clients wait exactly as long as the pushback says, without a jitter of their own (gRFC A6). Nobody is told to
+    /// come earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
         self.retry_jitter = jitter;
         self

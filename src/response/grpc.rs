@@ -33,15 +33,19 @@ const UNSAFE_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 /// The longest content type that is said back; those of real codecs are half as long.
 const LONGEST_CONTENT_TYPE: usize = 64;
 
-pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+/// The answer; `wait` is that of the refusal, with jitter.
+pub(super) fn answer(
+    refusal: &Refusal,
+    request: &Parts,
+    wait: Option<Duration>,
+) -> Response<Bytes> {
     let (code, message) = status(refusal);
-    let wait = match refusal.kind {
-        RefusalKind::OverLimit => refusal.retry_after,
-        _ => None,
-    };
+    let wait = wait.filter(|_| refusal.kind == RefusalKind::OverLimit);
     let mut answer = Response::new(Bytes::new());
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, content_type(&request.headers));
+    // To a cache it is a 200 like any other.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
     let encoded = utf8_percent_encode(&message, UNSAFE_IN_MESSAGE).to_string();
     insert(headers, GRPC_MESSAGE, encoded);
@@ -357,7 +361,7 @@ mod tests {
             fault: Fault::Caller,
         };
         let (request, ()) = Request::new(()).into_parts();
-        let answer = answer(&Refusal::missing_key(missing), &request);
+        let answer = answer(&Refusal::missing_key(missing), &request, None);
         let expected = "the request lacks what it is limited by: \
                         100 %25 schl%C3%BCssel%0D%0Agrpc-status: 0";
         assert_eq!(answer.headers()["grpc-message"], expected);

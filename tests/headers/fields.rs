@@ -9,7 +9,7 @@ use tower_ratelimit::{
     ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule, Store,
 };
 
-use super::{Answer, ask, by_key, call, get, inner, still};
+use super::{Answer, ask, by_key, call, get, inner, request, still};
 
 const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
 const DRAFT6: HeaderStyle = HeaderStyle::Draft6;
@@ -275,7 +275,8 @@ async fn what_concerns_no_limit_has_no_fields() {
     }
     // gRPC has its own words.
     for _ in 0..2 {
-        let call = get(&[("content-type", "application/grpc"), ("x-key", "g")]);
+        let call = [("content-type", "application/grpc"), ("x-key", "g")];
+        let call = request("POST", &call);
         assert_eq!(ask(&layer, call).await.told(), []);
     }
 }
@@ -403,6 +404,44 @@ async fn jitter_moves_all_fields_alike_and_only_later() {
     }
     assert!(
         waits.iter().all(|wait| (60..=1060).contains(wait)),
+        "{waits:?}"
+    );
+    assert!(waits.len() > 10, "scattered: {waits:?}");
+}
+
+/// A gRPC client waits exactly as long as it is told, without a jitter of its own.
+#[tokio::test]
+async fn jitter_scatters_grpc_callers_too() {
+    let (store, _clock) = still();
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(by_key(Limit::per_minute(1)))
+        .retry_jitter(Duration::from_secs(1000))
+        .build()
+        .unwrap();
+    let refused = async |timeout: &str| {
+        let fields = [
+            ("content-type", "application/grpc"),
+            ("grpc-timeout", timeout),
+        ];
+        let refused = ask(&layer, request("POST", &fields)).await;
+        let status = tonic::Status::from_header_map(&refused.headers).unwrap();
+        let info = tonic_types::StatusExt::get_details_retry_info(&status).unwrap();
+        let pushback: i128 = refused.one("grpc-retry-pushback-ms").parse().unwrap();
+        (pushback, info.retry_delay.unwrap().as_millis() as i128)
+    };
+    assert_eq!(ask(&layer, get(&[])).await.status, 200);
+    let mut waits = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let (pushback, delay) = refused("1H").await;
+        assert_eq!(pushback, delay, "both say the same");
+        waits.insert(pushback);
+        // Half of these waits end after the call: it is the wait that is told that counts.
+        let (pushback, delay) = refused("560S").await;
+        let told = if delay >= 560_000 { -1 } else { delay };
+        assert_eq!(pushback, told, "{delay}");
+    }
+    assert!(
+        waits.iter().all(|it| (60_000..=1_060_000).contains(it)),
         "{waits:?}"
     );
     assert!(waits.len() > 10, "scattered: {waits:?}");
