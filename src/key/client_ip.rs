@@ -278,7 +278,7 @@ impl KeyExtractor for ClientIp {
             }
             self.walk(peer, &parts.headers, key)
         } else {
-            let peer = peer.ok_or(NoKey::missing_peer())?;
+            let peer = peer.ok_or_else(|| key.lacks_peer())?;
             let named = self.name.as_ref();
             let forwards = beside || named.is_some_and(|name| parts.headers.contains_key(name));
             // Where no proxy is expected, clients may write what they like; a neighbour that forwards is a proxy.
@@ -287,7 +287,8 @@ impl KeyExtractor for ClientIp {
             }
             Some(peer)
         };
-        key.push(self.prefixes.spell(client.ok_or(NoKey::missing_peer())?));
+        let client = client.ok_or_else(|| key.lacks_peer())?;
+        key.push(self.prefixes.spell(client));
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
+use super::http::lack;
 use crate::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
@@ -69,11 +70,7 @@ fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
         (RefusalKind::MissingKey, Some(missing)) if missing.fault == Fault::Server => {
             (INTERNAL, "the peer address is missing".into())
         }
-        (RefusalKind::MissingKey, missing) => {
-            let what = missing.map_or("", |missing| missing.what);
-            let message = format!("the request lacks what it is limited by: {what}");
-            (UNAUTHENTICATED, message.into())
-        }
+        (RefusalKind::MissingKey, _) => (UNAUTHENTICATED, lack(refusal).into()),
         (RefusalKind::Unavailable, _) => (UNAVAILABLE, "the rate limiter is unavailable".into()),
     }
 }

@@ -14,7 +14,7 @@ use super::{Cost, LimitOf, Rule, check_cost};
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
-    key::{AnyKey, Key, NoKey, Warned},
+    key::{AnyKey, Key, Mistakes, NoKey, Warned},
     limit::{Algorithm, Limit, LimitSource},
     macros::warning,
     name::{Identity, Naming, check_rule_name},
@@ -167,6 +167,10 @@ impl Ready {
             Some(extractor) => extractor.extract(parts, &mut key),
             None => Ok(()),
         };
+        if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
+            // Noted already, unless an extractor of the user's stands between.
+            key.1.add(Mistakes::NO_PEER);
+        }
         self.warned.warn(self.rule(), key.1);
         match found {
             Ok(()) if self.key.is_some() && key.0.is_empty() => {
@@ -213,24 +217,17 @@ impl Ready {
 
     #[cfg_attr(
         not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs hint")
+        allow(clippy::collapsible_if, reason = "only logs are in it")
     )]
     pub(super) fn refuse(&self, missing: Missing) -> Refusal {
-        let hint = match missing.fault {
-            Fault::Server => {
-                "the server does not note the peer's address: with axum, serve \
-                 `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
-                 `tower_ratelimit::key::PeerAddr` into the request's extensions"
-            }
-            Fault::Caller => {
-                "if a layer of yours provides it, that layer must be outside of this one"
-            }
-        };
-        if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
+        // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.
+        if missing.fault == Fault::Caller
+            && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
+        {
             warning!(
                 rule = self.rule(),
                 missing = missing.what,
-                hint,
+                hint = "if a layer of yours provides it, that layer must be outside of this one",
                 "requests are refused because they lack the key of the rule"
             );
         }

@@ -191,6 +191,29 @@ async fn a_missing_key_can_be_excused() {
     assert_eq!(code(&skip, request("a")).await, 429);
 }
 
+/// It would choose to be somebody else, or nobody.
+#[tokio::test]
+async fn a_key_sent_twice_is_refused() {
+    let key = || Header::new("x-key");
+    for layer in [
+        layer(Limit::per_hour(1).by(key())),
+        layer(Limit::per_hour(1).by(key().or(Constant("all")))),
+        layer(Limit::per_hour(1).by(key().or_shared())),
+        layer(Limit::per_hour(1).by(key().or_skip())),
+    ] {
+        for _ in 0..2 {
+            let mut twice = request("a");
+            twice.headers_mut().append("x-key", "b".parse().unwrap());
+            let refused = answer(&layer, twice).await;
+            assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(refusal(&refused).missing(), Some("x-key"));
+            let expected = "the request says more than once what it is limited by: x-key";
+            assert_eq!(detail(refused).await, expected);
+        }
+        assert_eq!(code(&layer, request("a")).await, 200);
+    }
+}
+
 #[tokio::test]
 async fn a_grpc_caller_is_told_in_its_own_words() {
     let over_limit = layer(by_key(1));
