@@ -16,8 +16,8 @@ use crate::{
 /// Limits the requests to the services it wraps.
 ///
 /// For each request it finds the rule, asks the store, and either calls the inner service or answers 429 with
-/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Every answer
-/// over HTTP tells what is left, in the fields of a [`HeaderStyle`].
+/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Where a limit was
+/// met, the answer over HTTP tells what is left, in the fields of a [`HeaderStyle`].
 ///
 /// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits. Around a router and
 /// within it, the same layer charges a request once.
@@ -178,7 +178,7 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// The fields that tell callers how much is left, on every decided response over HTTP. Default:
+    /// The fields that tell callers how much is left, on every response over HTTP for which a limit was met. Default:
     /// [`HeaderStyle::Draft11`]. An empty list: none.
     ///
     /// gRPC responses have none of them. [`Rule::hide_headers`] leaves single rules out. In a browser, scripts read
@@ -236,6 +236,9 @@ impl RateLimitLayerBuilder {
     /// [`ConfigError`], naming the entry, the rule or the value at fault.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         let fields = Fields::new(&self.headers)?;
+        if let Some(most) = fields.most_permits() {
+            self.rules.check_told(most)?;
+        }
         let planner = Planner::new(self.rules, &*self.store, self.remaining)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {

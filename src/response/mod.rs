@@ -115,7 +115,7 @@ impl Answers {
         response: Response<B>,
     ) -> Response<B> {
         let (mut head, body) = response.into_parts();
-        let (headers, extensions) = (&mut head.headers, &head.extensions);
+        let (headers, extensions) = (&mut head.headers, &mut head.extensions);
         self.fields.tell(limits, outcome, at, headers, extensions);
         Response::from_parts(head, body)
     }
