@@ -215,10 +215,6 @@ impl Ready {
         rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(clippy::collapsible_if, reason = "only logs are in it")
-    )]
     pub(super) fn refuse(&self, missing: Missing) -> Refusal {
         // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.
         if missing.fault == Fault::Caller
