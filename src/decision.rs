@@ -217,6 +217,8 @@ impl Missing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Caller,
+    /// The caller's, who says it twice: not excused, as it would else choose to be nobody
+    Ambiguous,
     /// The server's: it was set up without what notes the peer's address
     Server,
 }

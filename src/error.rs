@@ -166,6 +166,13 @@ pub enum ConfigError {
     },
     /// Two header styles of one layer that write the field named here differently
     Headers(&'static str),
+    /// A rule of more than fifteen digits of permits, which the fields of answers cannot tell (RFC 9651, section 3.3.1)
+    HeaderPermits {
+        /// The rule's name
+        rule: String,
+        /// The permits given
+        permits: u64,
+    },
     /// A header name that HTTP does not allow
     HeaderName(String),
     /// A credential's header, named here, as a key without a digest: Redis and its operators would see the credential
@@ -173,13 +180,8 @@ pub enum ConfigError {
     /// A secret's key id that is empty, longer than 16, or has other characters than `A-Z a-z 0-9 . _ -`; it is not shown,
     /// because it may be the secret
     SecretId,
-    /// A secret of fewer than 32 bytes
-    SecretTooShort {
-        /// The secret's key id
-        id: String,
-        /// How many bytes it has
-        bytes: usize,
-    },
+    /// A secret of so few bytes: it needs at least 32. Its key id is not shown, because it may be the secret
+    SecretTooShort(usize),
     /// A network of proxies that cannot be trusted
     TrustedProxy {
         /// The network given
@@ -297,6 +299,11 @@ impl fmt::Display for ConfigError {
                 f,
                 "two header styles write {field} differently: choose one of them"
             ),
+            Self::HeaderPermits { rule, permits } => write!(
+                f,
+                "rule {rule:?} has {permits} permits, and answers can tell at most 999999999999999: add \
+                 `.hide_headers()`, or turn the fields off"
+            ),
             Self::HeaderName(name) => write!(f, "{name:?} is not a header's name"),
             Self::Credential(name) => write!(
                 f,
@@ -304,10 +311,9 @@ impl fmt::Display for ConfigError {
                  `.plain()` if it may be seen"
             ),
             Self::SecretId => f.write_str("a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -"),
-            Self::SecretTooShort { id, bytes } => write!(
-                f,
-                "the secret {id:?} has {bytes} bytes: it needs at least 32"
-            ),
+            Self::SecretTooShort(bytes) => {
+                write!(f, "a secret of a key needs at least 32 bytes, not {bytes}")
+            }
             Self::TrustedProxy { network, reason } => {
                 write!(
                     f,

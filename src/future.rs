@@ -155,7 +155,7 @@ where
                         }
                         Decision::Allow(grant) => {
                             tell_trials(&grant);
-                            let at = shared.answers.noted(request.headers());
+                            let at = shared.answers.noted(&request);
                             let told = at.map(|at| (Arc::clone(shared), at));
                             let settling = Settling::new(shared, &grant);
                             settling.tell(request.extensions_mut());

@@ -24,8 +24,8 @@ use crate::{
 /// Limits the requests to the services it wraps.
 ///
 /// For each request it finds the rule, asks the store, and either calls the inner service or answers 429 with
-/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Every answer
-/// over HTTP tells what is left, in the fields of a [`HeaderStyle`].
+/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Where a limit was
+/// met, the answer over HTTP tells what is left, in the fields of a [`HeaderStyle`].
 ///
 /// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits. Around a router and
 /// within it, the same layer charges a request once.
@@ -80,9 +80,13 @@ impl Shared {
     }
 }
 
-/// The fields that rules choose.
+/// The fields that rules choose, and that can tell their limits.
 fn fields_of(rules: &Rules, default: Fields) -> Result<Fields, ConfigError> {
-    rules.headers.as_deref().map_or(Ok(default), Fields::new)
+    let fields = rules.headers.as_deref().map_or(Ok(default), Fields::new)?;
+    if let Some(most) = fields.most_permits() {
+        rules.check_told(most)?;
+    }
+    Ok(fields)
 }
 
 impl RateLimitLayer {
@@ -285,7 +289,7 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// The fields that tell callers how much is left, on every decided response over HTTP. Default:
+    /// The fields that tell callers how much is left, on every response over HTTP for which a limit was met. Default:
     /// [`HeaderStyle::Draft11`]. An empty list: none.
     ///
     /// gRPC responses have none of them. [`Rule::hide_headers`] leaves single rules out. In a browser, scripts read
@@ -308,12 +312,13 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Adds a random time of at most this to the `Retry-After` of HTTP refusals, and to all fields that say the same.
-    /// Default: zero.
+    /// Adds a random time of at most this to the wait that a refusal tells: `Retry-After` and all fields that say the same;
+    /// in gRPC the pushback and `RetryInfo`. Default: zero.
     ///
-    /// Callers that were refused together are told the same instant, and otherwise come back together. The sum is
-    /// rounded up to whole seconds, so that jitter of less than a second may not be seen. Nobody is told to come
-    /// earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
+    /// Callers that were refused together are told the same instant, and otherwise come back together. `Retry-After` is
+    /// rounded up to whole seconds, so that jitter of less than a second may not be seen there; gRPC is told milliseconds,
+    /// and its clients wait exactly as long as the pushback says, without a jitter of their own (gRFC A6). Nobody is told to
+    /// come earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
         self.retry_jitter = jitter;
         self

@@ -182,10 +182,34 @@ async fn every_case() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// What the guide says for a proxy is what the cases of `proxies.toml` try: the same networks, header and number of hops.
+#[test]
+fn the_guide_says_what_is_tried_for_each_proxy() {
+    let cases = cases();
+    let cases = cases.iter().filter(|(file, _)| file == "proxies.toml");
+    let guide = include_str!("../src/docs/guide.md");
+    let mut missing = Vec::new();
+    for (_, case) in cases {
+        let networks = case.behind.iter().flatten();
+        let hops = case
+            .hops
+            .iter()
+            .map(|hops| format!("ClientIp::hops({hops})"));
+        let header = case.header.iter();
+        let header = header.map(|name| format!("ForwardedHeader::Single({name:?})"));
+        for words in networks.cloned().chain(hops).chain(header) {
+            if !guide.contains(&words) {
+                missing.push((&case.name, words));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the guide lacks {missing:#?}");
+}
+
 #[test]
 fn every_case_has_a_name_of_its_own() {
     let cases = cases();
-    assert!(cases.len() >= 130, "only {} cases were found", cases.len());
+    assert!(cases.len() >= 150, "only {} cases were found", cases.len());
     let mut names: Vec<_> = cases.iter().map(|(_, case)| &case.name).collect();
     names.sort();
     names.dedup();

@@ -13,11 +13,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request::Parts};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Limit, MemoryStore, RateLimitLayer,
-    key::{ClientIp, ForwardedHeader, Header, KeyExtractor, PeerAddr, PeerIp, Secret},
+    key::{ClientIp, ForwardedHeader, Header, Key, KeyExtractor, NoKey, PeerAddr, PeerIp, Secret},
 };
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -187,7 +187,52 @@ async fn forwarding_headers_are_warned_about_once() {
         // The peer is missing: that is said, and the header is not believed.
         (
             warning(behind(), None, &[XFF]).await,
+            Some("does not note the peer's address"),
+        ),
+        // Also where something stands in for it, or nothing is to be limited without.
+        (
+            warning(Header::new("x-key").or(PeerIp), None, &[]).await,
+            Some("does not note the peer's address"),
+        ),
+        (
+            warning(PeerIp.or(Header::new("x-key")), None, &[("x-key", "ann")]).await,
+            Some("does not note the peer's address"),
+        ),
+        (
+            warning(PeerIp.or_shared(), None, &[]).await,
+            Some("does not note the peer's address"),
+        ),
+        (
+            warning(behind().or_skip(), None, &[]).await,
+            Some("into_make_service_with_connect_info"),
+        ),
+        (
+            warning(PeerIp.digest(&secret).or_shared(), None, &[]).await,
+            Some("does not note the peer's address"),
+        ),
+        (
+            warning(ClientIp::hops(1), None, &[]).await,
+            Some("does not note the peer's address"),
+        ),
+        // On a Unix socket there is none, and none is needed.
+        (warning(ClientIp::hops(1), None, &[XFF]).await, None),
+        (
+            warning(Behind(PeerIp), None, &[]).await,
+            Some("does not note the peer's address"),
+        ),
+        (
+            warning(Header::new("x-key"), None, &[]).await,
             Some("lack the key of the rule"),
+        ),
+        // The caller's doing: there is nothing to mend here.
+        (
+            warning(
+                Header::new("x-key"),
+                None,
+                &[("x-key", "ann"), ("x-key", "bob")],
+            )
+            .await,
+            None,
         ),
     ];
     for (number, (line, expected)) in cases.into_iter().enumerate() {
@@ -199,6 +244,43 @@ async fn forwarding_headers_are_warned_about_once() {
             }
             _ => panic!("case {number}: {line:?}, not {expected:?}"),
         }
+    }
+}
+
+/// An extractor of a user's, with a key of its own.
+#[derive(Debug)]
+struct Behind<K>(K);
+
+impl<K: KeyExtractor> KeyExtractor for Behind<K> {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0.extract(parts, &mut Key::default())?;
+        key.push("somebody");
+        Ok(())
+    }
+}
+
+/// A caller that lacks its key must not hide that the server lacks what it should note.
+#[tokio::test]
+async fn a_callers_fault_does_not_hide_the_servers() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture();
+    let layer = layer((Header::new("x-key"), PeerIp));
+    assert_eq!(send(&layer, None, &[]).await, StatusCode::UNAUTHORIZED);
+    let lines = log.lines();
+    assert!(
+        lines.len() == 1 && lines[0].contains("lack the key"),
+        "{lines:#?}"
+    );
+    for expected in [1, 0] {
+        let status = send(&layer, None, &[("x-key", "ann")]).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        let lines = log.lines();
+        assert_eq!(lines.len(), expected, "{lines:#?}");
+        assert!(
+            lines.iter().all(|line| line.contains("does not note")),
+            "{lines:#?}"
+        );
     }
 }
 

@@ -286,7 +286,7 @@ impl ClientIp {
             }
             self.walk(peer, &parts.headers, key)
         } else {
-            let peer = peer.ok_or(NoKey::missing_peer())?;
+            let peer = peer.ok_or_else(|| key.lacks_peer())?;
             let named = self.name.as_ref();
             let forwards = beside || named.is_some_and(|name| parts.headers.contains_key(name));
             // Where no proxy is expected, clients may write what they like; a neighbour that forwards is a proxy.
@@ -296,7 +296,7 @@ impl ClientIp {
             Some(peer)
         };
         let client = client.map(|client| client.to_canonical());
-        client.ok_or(NoKey::missing_peer())
+        client.ok_or_else(|| key.lacks_peer())
     }
 }
 

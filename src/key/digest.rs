@@ -55,10 +55,7 @@ impl Secret {
             return Err(ConfigError::SecretId);
         }
         if bytes.len() < SHORTEST {
-            return Err(ConfigError::SecretTooShort {
-                id: id.to_owned(),
-                bytes: bytes.len(),
-            });
+            return Err(ConfigError::SecretTooShort(bytes.len()));
         }
         Ok(Self {
             id: id.into(),

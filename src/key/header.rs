@@ -1,6 +1,6 @@
 //! A header's value as the key.
 
-use http::{HeaderName, request::Parts};
+use http::{HeaderName, HeaderValue, header, request::Parts};
 
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 use crate::error::ConfigError;
@@ -21,8 +21,12 @@ const CREDENTIALS: [&str; 10] = [
 
 /// The value of a header: an API key, a tenant.
 ///
-/// A header that is absent, empty or sent twice identifies nobody. Bytes count as they are: no trimming, no folding of
-/// case.
+/// A header that is absent or empty identifies nobody. One sent twice is refused with 401, whatever
+/// [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says: a caller
+/// would else leave its limit by saying who it is once more. Bytes count as they are: no trimming, no folding of case.
+///
+/// Cookie may be sent in several field lines over HTTP/2 (RFC 9113, section 8.2.3). They count as one, joined as there with
+/// `; `, so that a client does not get another limit with every way to split them.
 ///
 /// # Credentials
 ///
@@ -98,11 +102,15 @@ impl KeyExtractor for Header {
             Err(name) => return Err(NoKey::missing(name)),
         };
         let mut values = parts.headers.get_all(header).iter();
-        let only = match (values.next(), values.next()) {
-            (Some(value), None) => Some(value.as_bytes()),
-            _ => None,
-        };
-        push_non_empty(key, only, name)
+        match (values.next(), values.next()) {
+            (Some(_), Some(_)) if *header == header::COOKIE => {
+                let lines = parts.headers.get_all(header).iter();
+                let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+                push_non_empty(key, Some(lines.join(&b"; "[..])), name)
+            }
+            (Some(_), Some(_)) => Err(NoKey::ambiguous(name)),
+            (value, _) => push_non_empty(key, value.map(HeaderValue::as_bytes), name),
+        }
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -140,10 +148,38 @@ mod tests {
         };
         assert_eq!(key(&[]).err(), Some(NoKey::missing("X-Api-Key")));
         assert!(key(&[b""]).is_err());
-        assert!(key(&[b"a", b"a"]).is_err());
+        assert_eq!(
+            key(&[b"a", b"a"]).err(),
+            Some(NoKey::ambiguous("X-Api-Key"))
+        );
+        assert!(key(&[b"", b"a"]).is_err());
         assert!(key(&[b"a"]).is_ok());
         assert!(key(b"A".chunks(1).collect::<Vec<_>>().as_slice()) != key(&[b"a"]));
         assert!(key(&[b"\xff"]).is_ok());
+    }
+
+    #[test]
+    fn cookies_count_as_one_however_they_are_split() {
+        let key = |values: &[&str]| {
+            let mut request = Request::builder();
+            for value in values {
+                request = request.header("cookie", *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let mut key = Key::default();
+            let found = Header::new("Cookie").extract(&parts, &mut key);
+            found.map(|()| key.0.as_str().to_owned())
+        };
+        let whole = key(&["a=1; b=2; c=3"]).unwrap();
+        for split in [
+            &["a=1", "b=2", "c=3"][..],
+            &["a=1; b=2", "c=3"],
+            &["a=1", "b=2; c=3"],
+        ] {
+            assert_eq!(key(split).unwrap(), whole, "{split:?}");
+        }
+        assert_ne!(key(&["b=2", "a=1", "c=3"]).unwrap(), whole);
+        assert_eq!(key(&[""]), Err(NoKey::missing("Cookie")));
     }
 
     #[test]

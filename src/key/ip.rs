@@ -9,8 +9,10 @@ use super::{ClientIp, Key, KeyExtractor, NoKey, mistakes::Mistakes};
 /// The address at the other end of the connection.
 ///
 /// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; `MockConnectInfo` counts, too), tonic's `TcpConnectInfo`
-/// (feature `tonic`) or, for TLS streams that are not tonic's own, `TlsConnectInfo` (feature `tonic-tls`), or in [`PeerAddr`]. Where the server notes none of them the request is refused with 500, and one warning says how
-/// to install it: with axum, `into_make_service_with_connect_info::<SocketAddr>()`.
+/// (feature `tonic`) or, for TLS streams that are not tonic's own, `TlsConnectInfo` (feature `tonic-tls`), or in
+/// [`PeerAddr`]. Where the server notes none of them one warning says how to install it, with axum
+/// `into_make_service_with_connect_info::<SocketAddr>()`, and the request is refused with 500, also with
+/// [`or_skip`](KeyExtractor::or_skip), unless [`or`](KeyExtractor::or) finds another key.
 ///
 /// IPv6 addresses count by their first 56 bits, because one customer has them all, and IPv4 addresses written as IPv6 as
 /// what they are. The port does not count.
@@ -39,7 +41,7 @@ pub struct PeerAddr(pub SocketAddr);
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let peer = peer(&parts.extensions).ok_or(NoKey::missing_peer())?;
+        let peer = peer(&parts.extensions).ok_or_else(|| key.lacks_peer())?;
         let forwards = |name| parts.headers.contains_key(name);
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
             key.note(Mistakes::UNTRUSTED_PEER);

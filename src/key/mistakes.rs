@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::macros::warning;
 
 /// What to do where a server does not note the peer's address.
-pub(crate) const PEER_HINT: &str = "the server does not note the peer's address: with axum, serve \
+pub(crate) const PEER_HINT: &str = "with axum, serve \
      `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
-     `tower_ratelimit::key::PeerAddr` into the request's extensions";
+     `tower_ratelimit::key::PeerAddr` into the request's extensions; where `ClientIp::peer` says where the address stands, \
+     it found none there";
 
 /// What extractors have seen, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,8 @@ impl Mistakes {
     pub(crate) const FORWARDED_BESIDE: Self = Self(1 << 1);
     /// A trusted proxy's header cannot be read to the end
     pub(crate) const UNREADABLE: Self = Self(1 << 2);
+    /// The server has not noted the peer's address
+    pub(crate) const NO_PEER: Self = Self(1 << 3);
 
     pub(crate) fn add(&mut self, other: Self) {
         self.0 |= other.0;
@@ -64,6 +67,12 @@ impl Warned {
                 "a trusted proxy's forwarding header could not be read, and the last address that could was counted",
                 "let the proxy write one plain address for each hop, and at most 64 of them; a header of one address \
                  must come once",
+            ),
+            (
+                Mistakes::NO_PEER,
+                "the server does not note the peer's address: requests are refused with 500, or counted by the key that \
+                 stands in for it",
+                PEER_HINT,
             ),
         ] {
             if new.has(mistake) {

@@ -2,7 +2,9 @@
 //!
 //! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named in the answer, unless
 //! [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise:
-//! a limit never silently lets pass.
+//! a limit never silently lets pass. Two things these do not excuse: a header sent twice, by which a caller would make itself
+//! nobody, and with `or_skip` a server that does not note the peer's address. Where another key stands in for the address, a
+//! warning says so once.
 //!
 //! | extractor | who |
 //! |---|---|
@@ -123,7 +125,9 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Uses another extractor where this one finds nothing.
     ///
-    /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1.
+    /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1. Where none finds anything, the
+    /// refusal names what the first lacks, or the peer's address if the server should have noted that. A [`Header`] that is
+    /// sent twice is refused.
     fn or<K: KeyExtractor>(self, other: K) -> Or
     where
         Self: Sized,
@@ -131,7 +135,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Or(vec![Arc::new(self), Arc::new(other)])
     }
 
-    /// Counts all requests in which this finds nothing as one caller.
+    /// Counts all requests in which this finds nothing as one caller. A [`Header`] that is sent twice is refused.
     fn or_shared(self) -> Or
     where
         Self: Sized,
@@ -140,6 +144,9 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Does not limit requests in which this finds nothing.
+    ///
+    /// A [`Header`] that is sent twice is refused, and so is every request where the server should have noted the peer's
+    /// address and has not: else a limit by address would be none, and nobody would see it.
     fn or_skip(self) -> OrSkip<Self>
     where
         Self: Sized,
@@ -163,6 +170,12 @@ impl Key {
     /// Notes what looks like a mistake in the set-up, for the rule to warn about.
     fn note(&mut self, mistake: Mistakes) {
         self.1.add(mistake);
+    }
+
+    /// Notes that the server has not said who the peer is: whatever becomes of the request, it was set up wrongly.
+    fn lacks_peer(&mut self) -> NoKey {
+        self.note(Mistakes::NO_PEER);
+        NoKey::missing_peer()
     }
 }
 
@@ -191,6 +204,22 @@ impl NoKey {
             what,
             fault: Fault::Caller,
         })
+    }
+
+    /// The caller has said it twice.
+    pub(crate) const fn ambiguous(what: &'static str) -> Self {
+        Self::Missing(Missing {
+            what,
+            fault: Fault::Ambiguous,
+        })
+    }
+
+    /// Whose fault it is, if it is one.
+    pub(crate) fn fault(self) -> Option<Fault> {
+        match self {
+            Self::Missing(missing) => Some(missing.fault),
+            Self::Skip => None,
+        }
     }
 
     pub(crate) const fn missing_peer() -> Self {
@@ -268,9 +297,16 @@ impl KeyExtractor for Or {
                     return Ok(());
                 }
                 Err(NoKey::Skip) => return Err(NoKey::Skip),
+                Err(missing) if missing.fault() == Some(Fault::Ambiguous) => return Err(missing),
                 Err(missing) => {
                     key.0.truncate(start);
-                    first_missing.get_or_insert(missing);
+                    // The caller can do nothing about what the server lacks.
+                    let is_worse = first_missing.is_none_or(|first: NoKey| {
+                        first.fault() != missing.fault() && missing.fault() == Some(Fault::Server)
+                    });
+                    if is_worse {
+                        first_missing = Some(missing);
+                    }
                 }
             }
         }
@@ -303,7 +339,12 @@ pub struct OrSkip<K>(K);
 
 impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.0.extract(parts, key).map_err(|_| NoKey::Skip)
+        self.0
+            .extract(parts, key)
+            .map_err(|none| match none.fault() {
+                Some(Fault::Caller) | None => NoKey::Skip,
+                Some(Fault::Ambiguous | Fault::Server) => none,
+            })
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -437,6 +478,37 @@ mod tests {
         assert_eq!(name(&behind, &[("a", "x")]).unwrap(), "k,x,z");
         assert_eq!(name(&behind, &[("b", "x")]).unwrap(), "k,+0,+1,x,z");
         assert_eq!(name(&behind, &[("c", "x")]).unwrap(), "k,+1,x");
+    }
+
+    #[test]
+    fn what_is_said_twice_is_not_excused() {
+        let twice = [("a", "x"), ("a", "y"), ("b", "z")];
+        let (a, b) = (|| Header::new("a"), || Header::new("b"));
+        let refused = Err(NoKey::ambiguous("a"));
+        assert_eq!(name(&a(), &twice), refused);
+        assert_eq!(name(&a().or(b()), &twice), refused);
+        assert_eq!(name(&Header::new("c").or(a()).or(b()), &twice), refused);
+        assert_eq!(name(&a().or_shared(), &twice), refused);
+        assert_eq!(name(&a().or_skip(), &twice), refused);
+        assert_eq!(name(&(b(), a()).or_skip().or_shared(), &twice), refused);
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        assert_eq!(name(&a().digest(&secret).or_skip(), &twice), refused);
+        // What is not asked is not read.
+        assert_eq!(name(&b().or(a()), &twice).unwrap(), "z");
+    }
+
+    #[test]
+    fn the_servers_fault_goes_before_the_callers() {
+        let (a, server) = (|| Header::new("a"), Err(NoKey::missing_peer()));
+        assert_eq!(name(&a().or(PeerIp), &[]), server);
+        assert_eq!(name(&PeerIp.or(a()), &[]), server);
+        assert_eq!(name(&a().or(PeerIp).or(Header::new("b")), &[]), server);
+        assert_eq!(name(&PeerIp.or_skip(), &[]), server);
+        assert_eq!(name(&ClientIp::hops(1).or_skip(), &[]), server);
+        assert_eq!(name(&a().or(PeerIp.or_skip()).or_skip(), &[]), server);
+        // Another key stands in for it: that is only warned about.
+        assert_eq!(name(&PeerIp.or_shared(), &[]).unwrap(), "+1,shared");
+        assert_eq!(name(&PeerIp.or(a()), &[("a", "x")]).unwrap(), "+1,x");
     }
 
     #[test]

@@ -15,8 +15,8 @@ const LONGEST_GRPC_PATH: usize = 256;
 /// and all HTTP requests where the router does not say, share one key: a path is the caller's to choose, and would make as
 /// many limits as there are paths. HEAD counts as GET, methods that HTTP does not define as one.
 ///
-/// A gRPC request counts by its path, `/shop.v1.Orders/Create`, if it has that shape and no route without a `{*rest}`
-/// serves it. There, too, a caller can ask for methods that do not exist; [`services`](Self::services) counts only those
+/// A gRPC request, a POST with a content type of gRPC, counts by its path, `/shop.v1.Orders/Create`, if it has that shape
+/// and no route without a `{*rest}` serves it. There, too, a caller can ask for methods that do not exist; [`services`](Self::services) counts only those
 /// of known services apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
@@ -51,7 +51,7 @@ impl KeyExtractor for Route {
         // The content type is the caller's word. Where the router says which route serves the request, it is gRPC only if
         // the route has a rest, as those of tonic's services have: any other would let the caller choose the key.
         let may_be_grpc = template.is_none_or(|template| template.contains("/{*"));
-        if may_be_grpc && is_grpc(&parts.headers) {
+        if may_be_grpc && is_grpc(&parts.method, &parts.headers) {
             let path = parts.uri.path();
             let known = grpc_method(path).is_some_and(|(service, _)| self.is_known(service));
             key.push("grpc");
@@ -78,8 +78,14 @@ pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
     }
 }
 
-/// Whether a request is gRPC or gRPC-Web, by its content type.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+/// Whether a request is gRPC or gRPC-Web, by its method and content type.
+///
+/// All calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"): whoever asks otherwise reads HTTP, and would take an answer of
+/// gRPC for a 200.
+pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
+    if *method != Method::POST {
+        return false;
+    }
     let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
         return false;
     };
@@ -188,10 +194,15 @@ mod tests {
             name(&orders, "POST", "/x.Y/Z", "application/grpc"),
             "p:{grpc,unmatched}:r"
         );
+        // No call of gRPC, whatever it says it carries.
+        assert_eq!(
+            name(&orders, "GET", path, "application/grpc"),
+            "p:{GET,unmatched}:r"
+        );
     }
 
     #[test]
-    fn the_content_type_tells() {
+    fn the_method_and_the_content_type_tell() {
         for (content_type, expected) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),
@@ -206,8 +217,11 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-            assert_eq!(is_grpc(&headers), expected, "{content_type}");
+            assert_eq!(is_grpc(&Method::POST, &headers), expected, "{content_type}");
+            for method in [Method::GET, Method::HEAD, Method::PUT] {
+                assert!(!is_grpc(&method, &headers), "{method} {content_type}");
+            }
         }
-        assert!(!is_grpc(&HeaderMap::new()));
+        assert!(!is_grpc(&Method::POST, &HeaderMap::new()));
     }
 }

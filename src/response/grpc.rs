@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
+use super::http::lack;
 use crate::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
@@ -34,15 +35,23 @@ const UNSAFE_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 /// The longest content type that is said back; those of real codecs are half as long.
 const LONGEST_CONTENT_TYPE: usize = 64;
 
-pub(super) fn answer(refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+/// The answer; `wait` is that of the refusal, with jitter.
+pub(super) fn answer(
+    refusal: &Refusal,
+    request: &Parts,
+    wait: Option<Duration>,
+) -> Response<Bytes> {
     let (code, message) = status(refusal);
-    let wait = match refusal.kind {
-        RefusalKind::OverLimit | RefusalKind::QueueFull => refusal.retry_after,
-        _ => None,
-    };
+    let worth_it = matches!(
+        refusal.kind,
+        RefusalKind::OverLimit | RefusalKind::QueueFull
+    );
+    let wait = wait.filter(|_| worth_it);
     let mut answer = Response::new(Bytes::new());
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, content_type(&request.headers));
+    // To a cache it is a 200 like any other.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
     let encoded = utf8_percent_encode(&message, UNSAFE_IN_MESSAGE).to_string();
     insert(headers, GRPC_MESSAGE, encoded);
@@ -70,11 +79,7 @@ fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
         (RefusalKind::MissingKey, Some(missing)) if missing.fault == Fault::Server => {
             (INTERNAL, "the peer address is missing".into())
         }
-        (RefusalKind::MissingKey, missing) => {
-            let what = missing.map_or("", |missing| missing.what);
-            let message = format!("the request lacks what it is limited by: {what}");
-            (UNAUTHENTICATED, message.into())
-        }
+        (RefusalKind::MissingKey, _) => (UNAUTHENTICATED, lack(refusal).into()),
         (RefusalKind::Unavailable, _) => (UNAVAILABLE, "the rate limiter is unavailable".into()),
     }
 }
@@ -364,7 +369,7 @@ mod tests {
             fault: Fault::Caller,
         };
         let (request, ()) = Request::new(()).into_parts();
-        let answer = answer(&Refusal::missing_key(missing), &request);
+        let answer = answer(&Refusal::missing_key(missing), &request, None);
         let expected = "the request lacks what it is limited by: \
                         100 %25 schl%C3%BCssel%0D%0Agrpc-status: 0";
         assert_eq!(answer.headers()["grpc-message"], expected);

@@ -32,8 +32,10 @@ const LEGACY: Trio = Trio {
 /// Fields that tell a caller how much is left: see
 /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers).
 ///
-/// They are on every decided response over HTTP, also on the inner service's. They tell what the decision found: a
-/// handler that takes long does not make them newer. Numbers are clamped to fifteen digits, as RFC 9651 wants.
+/// They are on every response over HTTP for which a limit was met, also on the inner service's. They tell what the decision
+/// found: a handler that takes long does not make them newer. Numbers have at most fifteen digits (RFC 9651, section
+/// 3.3.1): a rule with more permits is a [`ConfigError::HeaderPermits`] unless it is hidden, and larger ones of
+/// [`limit_by`](crate::limit_by) or the store are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderStyle {
@@ -102,6 +104,22 @@ pub(super) enum Outcome {
     Refused(Option<u64>),
 }
 
+/// The numbers that our layers have written, left in a response for the layers around them: a number does not tell whose it
+/// is.
+#[derive(Clone, Debug, Default)]
+struct Wrote(Vec<(HeaderName, HeaderValue)>);
+
+impl Wrote {
+    /// Whether all lines of a field are as they were written; so if there are none.
+    fn has_all_of(&self, headers: &HeaderMap, name: &HeaderName) -> bool {
+        let is_ours = |line| {
+            let mut written = self.0.iter();
+            written.any(|(field, value)| field == name && value == line)
+        };
+        headers.get_all(name).iter().all(is_ours)
+    }
+}
+
 /// What is told of a decision.
 struct Told<'a> {
     limits: &'a [LimitState],
@@ -142,6 +160,11 @@ impl Fields {
         Ok(fields)
     }
 
+    /// The most permits that can be told; `None` if none are.
+    pub(crate) fn most_permits(&self) -> Option<u64> {
+        (self.policy.is_some() || self.legacy.is_some()).then_some(LARGEST)
+    }
+
     /// The time, if it is told.
     pub(crate) fn now(&self) -> Duration {
         match self.legacy {
@@ -150,14 +173,15 @@ impl Fields {
         }
     }
 
-    /// Tells what was decided at the time `at`. The extensions are the response's, with the decisions of layers within.
+    /// Tells what was decided at the time `at`. The extensions are the response's, with what layers within have decided and
+    /// written.
     pub(super) fn tell(
         &self,
         limits: &[LimitState],
         outcome: Outcome,
         at: Duration,
         headers: &mut HeaderMap,
-        extensions: &Extensions,
+        extensions: &mut Extensions,
     ) {
         let Some((_, tightest)) = shown(limits).next() else {
             return;
@@ -183,13 +207,14 @@ impl Fields {
                 told.write_nameless_policies(&mut text);
                 add(headers, &POLICY, value(&mut text), first);
                 if tightest.remaining.is_some() {
-                    told.write_trio(headers, &DRAFT6, ResetUnit::DeltaSeconds, &mut text);
+                    let unit = ResetUnit::DeltaSeconds;
+                    told.write_trio(headers, extensions, &DRAFT6, unit, &mut text);
                 }
             }
             None => {}
         }
         if let Some(reset) = self.legacy {
-            told.write_trio(headers, &LEGACY, reset, &mut text);
+            told.write_trio(headers, extensions, &LEGACY, reset, &mut text);
         }
     }
 }
@@ -263,6 +288,7 @@ impl Told<'_> {
     fn write_trio(
         &self,
         headers: &mut HeaderMap,
+        extensions: &mut Extensions,
         trio: &Trio,
         unit: ResetUnit,
         text: &mut BytesMut,
@@ -272,12 +298,10 @@ impl Told<'_> {
         };
         let names = [&trio.limit, &trio.remaining, &trio.reset];
         if names.iter().any(|name| headers.contains_key(*name)) {
-            // Ours are those that say what a layer of ours has decided.
-            let said = headers
-                .get(&trio.limit)
-                .and_then(|value| value.to_str().ok());
-            let ours = self.earlier.is_some_and(|(_, permits)| {
-                said.and_then(|said| said.parse().ok()) == Some(clamp(permits))
+            // One that was changed on its way is not ours any more.
+            let ours = extensions.get::<Wrote>().is_some_and(|wrote| {
+                let mut names = names.iter();
+                names.all(|name| wrote.has_all_of(headers, name))
             });
             if !ours || !self.is_tighter() {
                 return;
@@ -286,9 +310,12 @@ impl Told<'_> {
                 headers.remove(name);
             }
         }
+        let wrote = extensions.get_or_insert_default::<Wrote>();
+        wrote.0.retain(|(name, _)| !names.contains(&name));
         let mut insert = |name: &HeaderName, number: u64| {
             write_to(text, format_args!("{}", clamp(number)));
             if let Some(value) = value(text) {
+                wrote.0.push((name.clone(), value.clone()));
                 // An error only where there are more fields than a map can hold.
                 let _ = headers.try_insert(name.clone(), value);
             }

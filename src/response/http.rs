@@ -42,12 +42,7 @@ pub(super) fn answer(
         (RefusalKind::QueueFull, _) => "too many requests wait already".to_owned(),
         (RefusalKind::Blocked, _) => "the request is blocked".to_owned(),
         (RefusalKind::AboveRate, _) => "the request costs more than its limit allows".to_owned(),
-        (RefusalKind::MissingKey, _) => {
-            format!(
-                "the request lacks what it is limited by: {}",
-                refusal.missing().unwrap_or("")
-            )
-        }
+        (RefusalKind::MissingKey, _) => lack(refusal),
         (RefusalKind::Unavailable, _) => "the rate limiter is unavailable".to_owned(),
     };
     let (content_type, body) = if prefers_text(&request.headers) {
@@ -66,6 +61,18 @@ pub(super) fn answer(
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
+}
+
+/// What is missing, or said twice, in the words of all protocols.
+pub(super) fn lack(refusal: &Refusal) -> String {
+    let (what, is_twice) = refusal.missing.map_or(("", false), |missing| {
+        (missing.what, missing.fault == Fault::Ambiguous)
+    });
+    if is_twice {
+        format!("the request says more than once what it is limited by: {what}")
+    } else {
+        format!("the request lacks what it is limited by: {what}")
+    }
 }
 
 /// RFC 9457, section 3. Nothing of it comes from the caller.

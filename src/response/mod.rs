@@ -8,7 +8,7 @@ mod http;
 
 use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
-use ::http::{HeaderMap, HeaderValue, Method, Response, header, request::Parts};
+use ::http::{HeaderValue, Method, Request, Response, header, request::Parts};
 use bytes::Bytes;
 
 pub(crate) use self::headers::Fields;
@@ -76,10 +76,10 @@ impl Answers {
     /// The answer to a refused request, as the user's hook leaves it: gRPC if the request is, decided for each request,
     /// as one port can serve both.
     pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
-        let mut answer = if is_grpc(&request.headers) {
-            grpc::answer(refusal, request)
+        let wait = refusal.retry_after().map(|wait| self.jittered(wait));
+        let mut answer = if is_grpc(&request.method, &request.headers) {
+            grpc::answer(refusal, request, wait)
         } else {
-            let wait = refusal.retry_after().map(|wait| self.jittered(wait));
             let retry_after = wait.map(seconds_to_wait);
             let answer = http::answer(refusal, request, retry_after);
             let outcome = Outcome::Refused(retry_after);
@@ -97,8 +97,8 @@ impl Answers {
     /// When a grant was decided, for the response to tell; `None` if it is not to be told.
     ///
     /// gRPC has no such fields: its clients read trailers.
-    pub(crate) fn noted(&self, request: &HeaderMap) -> Option<Noted> {
-        (!is_grpc(request)).then(|| self.now())
+    pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
+        (!is_grpc(request.method(), request.headers())).then(|| self.now())
     }
 
     /// Tells a grant in the inner service's response.
@@ -127,7 +127,7 @@ impl Answers {
         response: Response<B>,
     ) -> Response<B> {
         let (mut head, body) = response.into_parts();
-        let (headers, extensions) = (&mut head.headers, &head.extensions);
+        let (headers, extensions) = (&mut head.headers, &mut head.extensions);
         let Noted { at, fields } = noted;
         fields.tell(limits, outcome, at, headers, extensions);
         Response::from_parts(head, body)

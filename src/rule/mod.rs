@@ -328,6 +328,26 @@ impl Rule {
             .map(|line| (line, format!("rules.{}", self.label())))
     }
 
+    /// Checks that answers can tell its permits, unless they are not to.
+    fn check_told(&self, most: u64) -> Result<(), ConfigError> {
+        let (fixed, tiers) = match &self.limit {
+            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
+            LimitOf::Shared { init, .. } => (init.as_ref(), &[][..]),
+            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
+            LimitOf::Parts(_) => (None, &[][..]),
+        };
+        let limits = fixed
+            .into_iter()
+            .chain(tiers.iter().map(|(_, limit)| limit));
+        match limits.map(Limit::permits).find(|permits| *permits > most) {
+            Some(permits) if !self.hide_headers => Err(ConfigError::HeaderPermits {
+                rule: self.label().to_owned(),
+                permits,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// The name it goes by. A shared name is its rule's name, too, where it can be one.
     fn label(&self) -> &str {
         match (&self.name, &self.limit) {

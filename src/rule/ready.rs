@@ -16,7 +16,7 @@ use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults}
 use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
-    key::{AnyKey, Key, NoKey, PEER_HINT, Warned},
+    key::{AnyKey, Key, Mistakes, NoKey, Warned},
     limit::{Algorithm, Limit, LimitSource},
     macros::warning,
     name::{Identity, Naming, check_rule_name},
@@ -193,6 +193,10 @@ impl Ready {
             Some(extractor) => extractor.extract(parts, &mut key),
             None => Ok(()),
         };
+        if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
+            // Noted already, unless an extractor of the user's stands between.
+            key.1.add(Mistakes::NO_PEER);
+        }
         self.warned.warn(self.rule(), key.1);
         match found {
             Ok(()) if self.key.is_some() && key.0.is_empty() => {
@@ -267,25 +271,23 @@ impl Ready {
     }
 
     /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs hint")
-    )]
     pub(super) fn refuse(&self, missing: Missing) -> Option<Refusal> {
         let tried_out = !self.share.is_all();
-        let hint = match missing.fault {
-            Fault::Server => PEER_HINT,
-            Fault::Caller => {
-                "if a layer of yours provides it, that layer must be outside of this one"
-            }
-        };
-        if !self.warned_of_missing_key.swap(true, Ordering::Relaxed) {
+        // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.
+        if missing.fault == Fault::Caller
+            && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
+        {
             let what = if tried_out {
                 "requests pass uncounted because they lack the key of the rule: once it is enforced, they will be refused"
             } else {
                 "requests are refused because they lack the key of the rule"
             };
-            warning!(rule = self.rule(), missing = missing.what, hint, "{what}");
+            warning!(
+                rule = self.rule(),
+                missing = missing.what,
+                hint = "if a layer of yours provides it, that layer must be outside of this one",
+                "{what}"
+            );
         }
         (!tried_out).then(|| Refusal::missing_key(missing))
     }

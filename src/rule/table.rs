@@ -94,6 +94,13 @@ impl Rules {
         self
     }
 
+    /// Checks that answers can tell the permits of all rules that do not hide them.
+    pub(crate) fn check_told(&self, most: u64) -> Result<(), ConfigError> {
+        let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
+        let mut all = entries.chain(&self.otherwise);
+        all.try_for_each(|rule| rule.check_told(most))
+    }
+
     /// All other requests.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
         self.otherwise = rules.into_rules();

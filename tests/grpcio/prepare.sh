@@ -23,6 +23,17 @@ HINT
     exit 1
 }
 
+# The same where pip has found no grpcio, after its own words.
+no_grpcio() {
+    cat >&2 <<'HINT'
+tests/grpcio: pip could not install grpcio, a client that a test needs; what pip says stands above. It has to reach PyPI, or
+    PIP_INDEX_URL=..., a mirror of it
+    PIP_NO_INDEX=1 PIP_FIND_LINKS=/a/folder, with the wheels of grpcio 1.x and of what it depends on
+Other tests go without: cargo test --all-features --test limiter
+HINT
+    exit 1
+}
+
 # Debian's python3 comes without ensurepip, which venv needs.
 have_python() {
     command -v python3 >/dev/null && python3 -c 'import ensurepip, venv' 2>/dev/null
@@ -47,4 +58,4 @@ if ! have_python; then
 fi
 echo 'tests/grpcio: installing grpcio with pip' >&2
 python3 -m venv --clear "$directory"
-"$directory/bin/python" -m pip install --quiet --disable-pip-version-check 'grpcio>=1.60,<2'
+"$directory/bin/python" -m pip install --quiet --disable-pip-version-check 'grpcio>=1.60,<2' || no_grpcio

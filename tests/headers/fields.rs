@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
 use sfv::{BareItem, ListEntry, Parser};
-use tower::Layer;
+use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
-    ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule, Store,
+    ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule, Store, Tiers,
+    key::Header, limit_by,
 };
 
-use super::{Answer, ask, by_key, call, get, inner, still};
+use super::{Answer, ask, by_key, call, get, inner, request, still};
 
 const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
 const DRAFT6: HeaderStyle = HeaderStyle::Draft6;
@@ -275,7 +276,8 @@ async fn what_concerns_no_limit_has_no_fields() {
     }
     // gRPC has its own words.
     for _ in 0..2 {
-        let call = get(&[("content-type", "application/grpc"), ("x-key", "g")]);
+        let call = [("content-type", "application/grpc"), ("x-key", "g")];
+        let call = request("POST", &call);
         assert_eq!(ask(&layer, call).await.told(), []);
     }
 }
@@ -362,6 +364,77 @@ async fn what_another_limiter_says_stays() {
     assert_eq!(answer.all("x-ratelimit-remaining"), [""; 0]);
 }
 
+/// That it has the same limit as ours does not make it ours.
+#[tokio::test]
+async fn what_another_limiter_says_of_the_same_number_stays() {
+    const OTHERS: &[(&str, &str)] = &[
+        ("x-ratelimit-limit", "9"),
+        ("x-ratelimit-remaining", "7"),
+        ("x-ratelimit-reset", "5"),
+        ("ratelimit-limit", "9"),
+        ("ratelimit-remaining", "7"),
+        ("ratelimit-reset", "5"),
+    ];
+    let (store, _clock) = still();
+    let styles = [DRAFT6, DELTA];
+    let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &styles);
+    let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &styles);
+    let answer = call(around.layer(within.layer(inner(OTHERS))), get(&[])).await;
+    for (name, said) in OTHERS {
+        assert_eq!(answer.one(name), *said, "{name}");
+    }
+}
+
+/// What a layer between two of ours has changed is its own.
+#[tokio::test]
+async fn what_was_changed_on_its_way_stays() {
+    let (store, _clock) = still();
+    let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &[DELTA]);
+    let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
+    let between = within.layer(inner(&[]));
+    let between = tower::service_fn(move |request| {
+        let asked = between.clone().oneshot(request);
+        async {
+            asked.await.map(|mut response| {
+                let fields = response.headers_mut();
+                fields.insert("x-ratelimit-remaining", 4.into());
+                response
+            })
+        }
+    });
+    let answer = call(around.layer(between), get(&[])).await;
+    assert_eq!(answer.one("x-ratelimit-limit"), "9");
+    assert_eq!(answer.one("x-ratelimit-remaining"), "4");
+}
+
+#[test]
+fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
+    const MOST: u64 = 999_999_999_999_999;
+    let build = |rule: Rule, styles: &[HeaderStyle]| {
+        let builder = RateLimitLayer::builder(&MemoryStore::new()).on("/a", rule);
+        builder.headers(styles.to_vec()).build().map(drop)
+    };
+    let big = |permits| by_key(Limit::per_hour(permits)).named("big");
+    let too_big = Err(ConfigError::HeaderPermits {
+        rule: "big".to_owned(),
+        permits: MOST + 1,
+    });
+    for style in [DRAFT11, DRAFT6, DELTA, EPOCH] {
+        assert_eq!(build(big(MOST), &[style]), Ok(()));
+        assert_eq!(build(big(MOST + 1), &[style]), too_big);
+        assert_eq!(build(big(MOST + 1).hide_headers(), &[style]), Ok(()));
+    }
+    assert_eq!(build(big(MOST + 1), &[]), Ok(()));
+
+    let tiers = [("free", 1), ("paid", MOST + 1)].map(|(name, it)| (name, Limit::per_hour(it)));
+    let tiers = Rule::new("big", Tiers::new(tiers, |_| "free"), Header::new("x-key"));
+    assert_eq!(build(tiers, &[DRAFT11]), too_big);
+    let shared = Rule::shared("big").or_init(Limit::per_hour(MOST + 1));
+    assert_eq!(build(shared, &[DRAFT11]), too_big);
+    let otherwise = RateLimitLayer::builder(&MemoryStore::new()).otherwise(big(MOST + 1));
+    assert_eq!(otherwise.build().map(drop), too_big);
+}
+
 #[tokio::test]
 async fn no_time_contradicts_the_inner_services_own_retry_after() {
     let (store, _clock) = still();
@@ -408,6 +481,44 @@ async fn jitter_moves_all_fields_alike_and_only_later() {
     assert!(waits.len() > 10, "scattered: {waits:?}");
 }
 
+/// A gRPC client waits exactly as long as it is told, without a jitter of its own.
+#[tokio::test]
+async fn jitter_scatters_grpc_callers_too() {
+    let (store, _clock) = still();
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(by_key(Limit::per_minute(1)))
+        .retry_jitter(Duration::from_secs(1000))
+        .build()
+        .unwrap();
+    let refused = async |timeout: &str| {
+        let fields = [
+            ("content-type", "application/grpc"),
+            ("grpc-timeout", timeout),
+        ];
+        let refused = ask(&layer, request("POST", &fields)).await;
+        let status = tonic::Status::from_header_map(&refused.headers).unwrap();
+        let info = tonic_types::StatusExt::get_details_retry_info(&status).unwrap();
+        let pushback: i128 = refused.one("grpc-retry-pushback-ms").parse().unwrap();
+        (pushback, info.retry_delay.unwrap().as_millis() as i128)
+    };
+    assert_eq!(ask(&layer, get(&[])).await.status, 200);
+    let mut waits = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let (pushback, delay) = refused("1H").await;
+        assert_eq!(pushback, delay, "both say the same");
+        waits.insert(pushback);
+        // Half of these waits end after the call: it is the wait that is told that counts.
+        let (pushback, delay) = refused("560S").await;
+        let told = if delay >= 560_000 { -1 } else { delay };
+        assert_eq!(pushback, told, "{delay}");
+    }
+    assert!(
+        waits.iter().all(|it| (60_000..=1_060_000).contains(it)),
+        "{waits:?}"
+    );
+    assert!(waits.len() > 10, "scattered: {waits:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -420,7 +531,8 @@ proptest! {
     ) {
         let (store, _clock) = still();
         let limit = Limit::new(permits, Duration::from_millis(millis));
-        let rule = by_key(limit).named(&name).cost_by(move |_| cost);
+        // Of limits that nobody can look at when the layer is built.
+        let rule = Rule::new(&name, limit_by(move |_| limit), Header::new("x-key")).cost_by(move |_| cost);
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let answer = runtime.block_on(ask(&layer, get(&[])));

@@ -151,10 +151,11 @@ async fn routes_are_counted_by_template(store: impl Store) {
 async fn a_content_type_makes_no_route_another(store: impl Store) {
     // A caller that says it speaks gRPC must not get a fresh limit with each path of a route.
     let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(Route::new()));
-    let app = Router::new().route("/users/{id}", on_get(hello));
+    let app = Router::new().route("/users/{id}", on_post(hello));
     let server = serve(app.layer(layer)).await;
-    let call = |path| with("GET", path, &[("content-type", "application/grpc")]);
-    assert_eq!(send(server, get("/users/1")).await.body, "hello");
+    let call = |path| with("POST", path, &[("content-type", "application/grpc")]);
+    let first = send(server, with("POST", "/users/1", &[])).await;
+    assert_eq!(first.body, "hello");
     for path in ["/users/1", "/users/2"] {
         let refused = send(server, call(path)).await;
         assert_eq!(

@@ -62,6 +62,7 @@ fn refusal(answer: &Answer) -> Refusal {
 
 /// The same request as a gRPC call.
 fn grpc(mut request: Request<String>, content_type: &'static str) -> Request<String> {
+    *request.method_mut() = Method::POST;
     let value = HeaderValue::from_static(content_type);
     request.headers_mut().insert(header::CONTENT_TYPE, value);
     request
@@ -190,6 +191,29 @@ async fn a_missing_key_can_be_excused() {
     assert_eq!(code(&skip, request("a")).await, 429);
 }
 
+/// It would choose to be somebody else, or nobody.
+#[tokio::test]
+async fn a_key_sent_twice_is_refused() {
+    let key = || Header::new("x-key");
+    for layer in [
+        layer(Limit::per_hour(1).by(key())),
+        layer(Limit::per_hour(1).by(key().or(Constant("all")))),
+        layer(Limit::per_hour(1).by(key().or_shared())),
+        layer(Limit::per_hour(1).by(key().or_skip())),
+    ] {
+        for _ in 0..2 {
+            let mut twice = request("a");
+            twice.headers_mut().append("x-key", "b".parse().unwrap());
+            let refused = answer(&layer, twice).await;
+            assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(refusal(&refused).missing(), Some("x-key"));
+            let expected = "the request says more than once what it is limited by: x-key";
+            assert_eq!(detail(refused).await, expected);
+        }
+        assert_eq!(code(&layer, request("a")).await, 200);
+    }
+}
+
 #[tokio::test]
 async fn a_grpc_caller_is_told_in_its_own_words() {
     let over_limit = layer(by_key(1));
@@ -215,6 +239,8 @@ async fn a_grpc_caller_is_told_in_its_own_words() {
             assert_eq!(told.status(), StatusCode::OK);
             assert_eq!(header_of(&told, "grpc-status"), Some(status));
             assert_eq!(header_of(&told, "content-type"), Some(content_type));
+            // RFC 6585, section 4, holds for what stands in a 429's place, too.
+            assert_eq!(header_of(&told, "cache-control"), Some("no-store"));
             let message = header_of(&told, "grpc-message").unwrap();
             assert!(!message.is_empty() && !message.contains('%'), "{message}");
             // Only an empty body that says so at once makes a Trailers-Only answer.
@@ -222,6 +248,31 @@ async fn a_grpc_caller_is_told_in_its_own_words() {
             assert_eq!(told.body().size_hint().exact(), Some(0));
             assert_eq!(text(told).await, "");
         }
+    }
+}
+
+/// A content type makes no call of gRPC: who asks for a page must not take a refusal for a 200.
+#[tokio::test]
+async fn a_grpc_call_is_a_post() {
+    let layer = layer(by_key(1));
+    for (method, granted, refused) in [
+        (Method::GET, 200, 429),
+        (Method::PUT, 200, 429),
+        (Method::POST, 200, 200),
+    ] {
+        let ask = async || {
+            let mut asked = grpc(request(method.as_str()), "application/grpc");
+            *asked.method_mut() = method.clone();
+            answer(&layer, asked).await
+        };
+        let is_http = method != Method::POST;
+        let first = ask().await;
+        assert_eq!(first.status(), granted, "{method}");
+        assert_eq!(first.headers().contains_key("ratelimit"), is_http);
+        let second = ask().await;
+        assert_eq!(second.status(), refused, "{method}");
+        assert_eq!(second.headers().contains_key("retry-after"), is_http);
+        assert_eq!(second.headers().contains_key("grpc-status"), !is_http);
     }
 }
 

@@ -137,11 +137,24 @@ fn every_mistake_is_named() {
         ),
         (
             Secret::new("k1", [0; 31]).unwrap_err(),
-            ConfigError::SecretTooShort {
-                id: "k1".to_owned(),
-                bytes: 31,
+            ConfigError::SecretTooShort(31),
+            "not 31",
+        ),
+        (
+            // The other way round: what is shown must not be it.
+            Secret::new("hunter2", "k1").unwrap_err(),
+            ConfigError::SecretTooShort(2),
+            "a secret of a key needs at least 32 bytes, not 2",
+        ),
+        (
+            error(otherwise(
+                Limit::per_hour(1_000_000_000_000_000).by(all).named("big"),
+            )),
+            ConfigError::HeaderPermits {
+                rule: "big".to_owned(),
+                permits: 1_000_000_000_000_000,
             },
-            "\"k1\" has 31 bytes",
+            "\"big\" has 1000000000000000 permits",
         ),
         (
             error(otherwise(Limit::per_hour(1).by(ClientIp::behind(["10/8"])))),
