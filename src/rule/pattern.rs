@@ -265,9 +265,9 @@ mod tests {
 
     #[test]
     fn a_grpc_entry_goes_by_the_path() {
-        let matches = |pattern: &str, path: &str| {
+        let asked = |method: &str, pattern: &str, path: &str| {
             let request = Request::builder()
-                .method("POST")
+                .method(method)
                 .uri(path)
                 .body(())
                 .unwrap();
@@ -275,6 +275,10 @@ mod tests {
                 .unwrap()
                 .matches(&request.into_parts().0)
         };
+        let matches = |pattern, path| asked("POST", pattern, path);
+        // Servers may take what is no POST for a call all the same.
+        assert!(asked("GET", "shop.Orders/Create", "/shop.Orders/Create"));
+        assert!(asked("GET", "shop.Orders", "/shop.Orders/Delete"));
         assert!(matches("shop.Orders/Create", "/shop.Orders/Create"));
         assert!(!matches("shop.Orders/Create", "/shop.Orders/Delete"));
         assert!(matches("shop.Orders", "/shop.Orders/Delete"));
