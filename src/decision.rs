@@ -57,6 +57,9 @@ impl Decision {
 pub enum Source {
     /// The store
     Store,
+    /// The store, a moment ago: a refusal that still stands is told again. See
+    /// [`RedisStore::deny_cache`](crate::RedisStore::deny_cache)
+    Cache,
     /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
     /// The layer, without asking the store: a request without the key that a rule wants
@@ -374,6 +377,12 @@ impl Receipt {
             self.interval = interval;
         }
         self
+    }
+
+    /// Whether a grant was heard.
+    #[cfg(feature = "redis")]
+    pub(crate) fn was_granted(&self) -> bool {
+        !self.interval.is_zero()
     }
 
     /// The permits that were asked for.

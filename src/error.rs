@@ -219,6 +219,8 @@ pub enum ConfigError {
     Url(String),
     /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
     ClientId(String),
+    /// A time, longer than a minute, for which refusals are to be told again without asking
+    DenyCache(Duration),
 }
 
 impl fmt::Display for ConfigError {
@@ -328,6 +330,10 @@ impl fmt::Display for ConfigError {
                     "a client id has one or more of A-Z a-z 0-9 . _ -, not {id:?}"
                 )
             }
+            Self::DenyCache(cap) => write!(
+                f,
+                "refusals are told again without asking for a minute at most, not for {cap:?}"
+            ),
         }
     }
 }
