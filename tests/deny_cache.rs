@@ -20,14 +20,16 @@ mod support;
 use std::time::Duration;
 
 use support::{RedisServer, unique};
-use tower_ratelimit::{ConfigError, Limit, ManualClock, RateLimiter, RedisStore, Source};
+use tower_ratelimit::{
+    Algorithm, ConfigError, Decision, Limit, ManualClock, RateLimiter, RedisStore, Source,
+};
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
 fn patient(server: &RedisServer) -> RedisStore {
     RedisStore::open(server.url())
         .unwrap()
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
+        .response_timeout(Duration::from_secs(20))
+        .deadline(Duration::from_secs(20))
 }
 
 #[tokio::test]
@@ -108,4 +110,29 @@ async fn who_waits_is_not_told_from_memory() {
     let refused = limiter.try_acquire_for(1, patience).await.unwrap();
     refused.assert_refused();
     assert_eq!(refused.source(), Source::Store);
+}
+
+/// Giving back returns at once, and who asks before it has arrived is refused: that must not be told once it has.
+#[tokio::test]
+async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
+    let store = patient(RedisServer::shared());
+    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+        let limiter = RateLimiter::new(&store, &unique("back")).unwrap();
+        let limiter = limiter.algorithm(algorithm);
+        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+        let mut refused = 0;
+        for _ in 0..20 {
+            let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
+                panic!("all was given back");
+            };
+            limiter.give_back(&grant.receipts()[0]);
+            if let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() {
+                limiter.give_back(&grant.receipts()[0]);
+            } else {
+                refused += 1;
+            }
+            store.close().await;
+        }
+        assert!(refused > 0, "nobody came in between");
+    }
 }

@@ -353,7 +353,7 @@ fn check(world: &World, cases: u32, others: bool) {
 #[test]
 fn alone_a_process_never_notices() {
     let world = World::new();
-    check(&world, 300, false);
+    check(&world, 150, false);
     assert!(world.again.get() > 300, "{}", world.again.get());
     assert_eq!(world.late.get(), 0);
 }
@@ -361,7 +361,7 @@ fn alone_a_process_never_notices() {
 #[test]
 fn what_other_processes_do_is_noticed_within_the_cap() {
     let world = World::new();
-    check(&world, 300, true);
+    check(&world, 200, true);
     // Without this there would be nothing to see here.
     assert!(world.late.get() > 0);
 }

@@ -146,10 +146,14 @@ pub(crate) struct Asked {
 impl Refusals {
     /// Tells a refusal again for `cap` at most; never, if that is zero.
     pub(crate) fn new(cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+        Self::keeping(MOST_REFUSALS, cap, own_clock)
+    }
+
+    fn keeping(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
         let kept = (!cap.is_zero()).then(|| {
             Cache::with(
-                MOST_REFUSALS,
-                MOST_REFUSALS as u64,
+                most,
+                most as u64,
                 UnitWeighter,
                 RandomState::new(),
                 Default::default(),
@@ -413,3 +417,7 @@ impl fmt::Debug for Refusals {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "deny_cache/tests.rs"]
+mod tests;
