@@ -17,11 +17,14 @@ mod histories;
 mod outage;
 mod support;
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
+use http::{Request, Response, request::Parts};
 use support::{RedisServer, unique};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Limit, ManualClock, RateLimiter, RedisStore, Source,
+    Algorithm, ConfigError, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
+    Rule, Source, key::Constant, limit_by,
 };
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
@@ -135,4 +138,34 @@ async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_the
         }
         assert!(refused > 0, "nobody came in between");
     }
+}
+
+/// A refused call may write another limit: then the same question has another answer.
+#[tokio::test]
+async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared())
+        .prefix(&unique("plan"))
+        .client_clock(clock.clone());
+    let number = |parts: &Parts, name: &str| {
+        let value = parts.headers.get(name).unwrap().to_str().unwrap();
+        value.parse::<u32>().unwrap()
+    };
+    let by_plan = limit_by(move |parts| Limit::per_hour(number(parts, "plan").into()));
+    let rule = Rule::new("api", by_plan, Constant("all"));
+    let layer = RateLimitLayer::new(&store, rule.cost_by(move |parts| number(parts, "cost")));
+    let ask = async |plan: u32, cost: u32| {
+        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+        let request = Request::builder().header("plan", plan).header("cost", cost);
+        let answer = layer.layer(inner).oneshot(request.body(()).unwrap()).await;
+        let decision = answer.unwrap().extensions().get::<Decision>().cloned();
+        let decision = decision.unwrap();
+        (decision.is_allowed(), decision.source())
+    };
+    assert_eq!(ask(1, 1).await, (true, Source::Store));
+    assert_eq!(ask(1, 1).await, (false, Source::Store));
+    assert_eq!(ask(1, 1).await, (false, Source::Cache));
+    // One of five is taken, so there is no room for this. It is the limit from now on, for a minute at least.
+    assert_eq!(ask(5, 5).await, (false, Source::Store));
+    assert_eq!(ask(1, 1).await, (true, Source::Store));
 }
