@@ -29,7 +29,7 @@ use crate::{
     store::{Acquire, Charge, Decide, Op, Outcome},
 };
 
-/// How many refusals are kept, at most. Some 400 bytes each for one limiter: 52 MB where all are.
+/// How many refusals are kept, at most. Some 500 bytes each for one limiter, its name included: 65 MB where all are.
 const MOST_REFUSALS: usize = 1 << 17;
 /// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds, and a decision falls
 /// anywhere within one.
