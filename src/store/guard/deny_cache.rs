@@ -1,8 +1,8 @@
 //! Tells a refusal again without asking, while nothing that this process knows of can have made room.
 //!
-//! A refusal carries the first instant at which its permits can be free. Only room given back, another limit or a loss of data
-//! brings that forward. What this process does of these drops the refusal at once; what others do reaches it when the store is
-//! asked again, after the cap at the latest.
+//! A refusal carries the first instant at which its permits can be free. Only room given back, another limit or a loss
+//! of data brings that forward. What this process does of these drops the refusal at once; what others do reaches it
+//! when the store is asked again, after the cap at the latest.
 
 mod generations;
 
@@ -31,8 +31,8 @@ use crate::{
 
 /// How many refusals are kept, at most. Some 500 bytes each for one limiter, its name included: 65 MB where all are.
 const MOST_REFUSALS: usize = 1 << 17;
-/// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds, and a decision falls
-/// anywhere within one.
+/// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds, and a decision
+/// falls anywhere within one.
 const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A store whose refusals are told again without asking it.
@@ -96,8 +96,9 @@ impl<S: Decide> Decide for DenyCache<S> {
     }
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
-        // The store says so once more when it has arrived: then there is room. That is enough where nobody has heard whether
-        // anything was taken, and whoever asks meanwhile may as well be refused: also by a store that is silent.
+        // The store says so once more when it has arrived: then there is room. That is enough where nobody has heard
+        // whether anything was taken, and whoever asks meanwhile may as well be refused: also by a store that is
+        // silent.
         if receipt.was_granted() {
             self.refusals.changed(&receipt.name);
         }
@@ -244,8 +245,8 @@ impl Refusals {
         Some(known.refusal(now))
     }
 
-    /// The refusal that was told last, and that nothing has come of which this process would know: for when nobody can be
-    /// asked.
+    /// The refusal that was told last, and that nothing has come of which this process would know: for when nobody can
+    /// be asked.
     fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
         let (known, _, now) = self.find(acquire)?;
         Some(known.refusal(now))
@@ -263,8 +264,8 @@ impl Refusals {
         (counts && self.generations.is_current(&known.seen)).then_some((known, clock, now))
     }
 
-    /// The clock by which waits are told. None where there are several: windows end by the server's clock, whatever the logs
-    /// are counted by.
+    /// The clock by which waits are told. None where there are several: windows end by the server's clock, whatever the
+    /// logs are counted by.
     fn clock_of(&self, acquire: &Acquire) -> Option<ClockOf<'_>> {
         let server = ClockOf::Server(self.steady_clock);
         let Some(own) = &self.own_clock else {

@@ -1,8 +1,8 @@
 //! How often something was changed under a name, so that what was learnt before is known to be old.
 //!
-//! A refusal is on its way while other calls change its limiter, and reaches this process after them. So it is not looked up
-//! and removed when something changes: it carries the generations that it was asked in, and counts while they last. Nothing
-//! has to be done in the right order for that.
+//! A refusal is on its way while other calls change its limiter, and reaches this process after them. So it is not
+//! looked up and removed when something changes: it carries the generations that it was asked in, and counts while they
+//! last. Nothing has to be done in the right order for that.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -14,14 +14,14 @@ use std::{
 
 use crate::{list::List, name::Name};
 
-/// Names share them: a change then makes old what stands under another name, too, which costs that one a call. With half as
-/// many as there are refusals at most, that is two others in the mean.
+/// Names share them: a change then makes old what stands under another name, too, which costs that one a call. With
+/// half as many as there are refusals at most, that is two others in the mean.
 const GENERATIONS: usize = 1 << 16;
 
 /// Changes, counted by name.
 ///
-/// One may be counted through 2^32 of them and seem not to have changed: not while a refusal is told again, for a minute at
-/// most.
+/// A count that has gone through all 2^32 seems not to have changed: that takes more calls than one process makes while a
+/// refusal stands.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     /// Of its own: names come from requests, and nobody may choose which ones share a place.
@@ -44,7 +44,8 @@ impl Generations {
         Seen(seen.collect())
     }
 
-    /// Makes old what was seen of this name. To be called when the change was heard of, and before anybody else hears of it.
+    /// Makes old what was seen of this name. To be called when the change was heard of, and before anybody else hears
+    /// of it.
     pub(super) fn changed(&self, name: &Name) {
         if let Some(count) = self.counts().get(self.place(name)) {
             count.fetch_add(1, Ordering::Release);
@@ -102,8 +103,8 @@ mod tests {
         assert!(!generations.is_current(&seen));
     }
 
-    /// All orders of the steps of two calls on one limiter: one that is refused, and one that gives room back. Whoever asks
-    /// after it was heard that there is room must not be told the refusal.
+    /// All orders of the steps of two calls on one limiter: one that is refused, and one that gives room back. Whoever
+    /// asks after it was heard that there is room must not be told the refusal.
     #[test]
     fn no_order_of_steps_keeps_a_refusal_that_is_too_late() {
         let mut refused = 0;
