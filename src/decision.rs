@@ -57,6 +57,9 @@ impl Decision {
 pub enum Source {
     /// The store
     Store,
+    /// The store, a moment ago: a refusal that still stands is told again. See
+    /// [`RedisStore::deny_cache`](crate::RedisStore::deny_cache)
+    Cache,
     /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
     /// The layer, without asking the store: a request without the key that a rule wants, or one that a list denies
@@ -259,7 +262,8 @@ impl LimitState {
 
     /// Permits left after the decision, if they were counted.
     ///
-    /// Exact, except right after very many permits expired at once: then a lower bound.
+    /// Exact, except right after very many permits expired at once: then a lower bound. So it is in a refusal that is told
+    /// again: as it was when the store was asked, see [`Source::Cache`].
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
@@ -391,6 +395,12 @@ impl Receipt {
             self.interval = interval;
         }
         self
+    }
+
+    /// Whether a grant was heard.
+    #[cfg(feature = "redis")]
+    pub(crate) fn was_granted(&self) -> bool {
+        !self.interval.is_zero()
     }
 
     /// The permits that were asked for.

@@ -258,6 +258,8 @@ pub enum ConfigError {
     },
     /// A name given in code to what rules files may name, which means something else there
     ReservedName(String),
+    /// A time, longer than a minute, for which refusals are to be told again without asking
+    DenyCache(Duration),
 }
 
 impl fmt::Display for ConfigError {
@@ -407,6 +409,10 @@ impl fmt::Display for ConfigError {
                     "a client id has one or more of A-Z a-z 0-9 . _ -, not {id:?}"
                 )
             }
+            Self::DenyCache(cap) => write!(
+                f,
+                "refusals are told again without asking for a minute at most, not for {cap:?}"
+            ),
         }
     }
 }

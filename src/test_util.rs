@@ -186,6 +186,7 @@ impl fmt::Display for Told<'_> {
         }
         match self.0.source() {
             Source::Store => {}
+            Source::Cache => f.write_str(", as before")?,
             Source::FailurePolicy => f.write_str(", by the failure policy")?,
             Source::Layer => f.write_str(", without asking the store")?,
         }

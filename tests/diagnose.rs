@@ -46,7 +46,10 @@ impl Spoilt {
             .client_id(CLIENT)
             .unwrap()
             .response_timeout(Duration::from_secs(5))
-            .deadline(Duration::from_secs(5));
+            .deadline(Duration::from_secs(5))
+            // Every refusal is to be the script's.
+            .deny_cache(Duration::ZERO)
+            .unwrap();
         Self {
             store,
             name: unique(prefix),

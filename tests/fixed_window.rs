@@ -45,6 +45,9 @@ fn store_on(server: &RedisServer) -> RedisStore {
         .unwrap()
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
+        // Every refusal is to be the script's.
+        .deny_cache(Duration::ZERO)
+        .unwrap()
 }
 
 fn named(store: &impl Store, name: &str) -> RateLimiter {

@@ -31,6 +31,9 @@ fn patient(server: &RedisServer) -> RedisStore {
         .unwrap()
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
+        // What a refusal costs is counted here.
+        .deny_cache(Duration::ZERO)
+        .unwrap()
 }
 
 /// The commands that clients have sent, without their arguments.

@@ -146,6 +146,9 @@ fn store(clock: &ManualClock) -> RedisStore {
         .unwrap()
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
+        // Every refusal is to be the script's.
+        .deny_cache(Duration::ZERO)
+        .unwrap()
 }
 
 fn millis(clock: &ManualClock) -> u64 {

@@ -8,3 +8,5 @@ pub mod guide {}
 pub mod keys {}
 #[doc = include_str!("redisson.md")]
 pub mod redisson {}
+#[doc = include_str!("tuning.md")]
+pub mod tuning {}

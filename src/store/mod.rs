@@ -157,6 +157,12 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
     fn give_back(&self, receipt: Receipt, keep: u32);
+
+    /// The refusal that is told where the store cannot be asked: the last one, if nothing is known to have made room.
+    #[cfg(feature = "redis")]
+    fn last_known(&self, _: &Acquire) -> Option<Refusal> {
+        None
+    }
 }
 
 /// What is asked for: a list of charges, never empty, granted together or not at all.
@@ -309,6 +315,12 @@ impl RuleTag {
         })
     }
 
+    /// Whether answers name and show the one as the other.
+    #[cfg(feature = "redis")]
+    pub(crate) fn answers_like(&self, other: &Self) -> bool {
+        self.name == other.name && self.hidden == other.hidden
+    }
+
     pub(crate) fn charge_if(&self) -> Option<&ChargeIf> {
         self.charge_if.get()
     }
@@ -390,6 +402,13 @@ pub(crate) enum Op {
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
     Repair,
+}
+
+impl Op {
+    /// Whether it leaves everything as it is: anything else may make room.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)
+    }
 }
 
 /// On which limiters [`RateLimiter::expire_when`](crate::RateLimiter::expire_when) acts.

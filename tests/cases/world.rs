@@ -38,7 +38,7 @@ pub(crate) fn memory() -> World {
     World::new(clock, stores)
 }
 
-pub(crate) fn redis() -> World {
+pub(crate) fn redis(deny_cache: Duration) -> World {
     let clock = ManualClock::new();
     let prefix = unique("cases");
     let stores = ["a", "b"].map(|client| {
@@ -50,7 +50,9 @@ pub(crate) fn redis() -> World {
             .expect("a client id")
             // A busy machine is no reason to answer by policy.
             .response_timeout(Duration::from_secs(5))
-            .deadline(Duration::from_secs(5));
+            .deadline(Duration::from_secs(5))
+            .deny_cache(deny_cache)
+            .expect("a time");
         (client, store)
     });
     World::new(clock, stores)

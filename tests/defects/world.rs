@@ -207,6 +207,9 @@ pub(crate) fn store() -> RedisStore {
         .unwrap()
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
+        // Every refusal is to be the script's.
+        .deny_cache(Duration::ZERO)
+        .unwrap()
 }
 
 pub(crate) fn limiter(store: &impl Store, name: &str) -> RateLimiter {

@@ -46,6 +46,9 @@ fn store(server: &RedisServer) -> RedisStore {
     ))
     .unwrap()
     .deadline(Duration::from_secs(5))
+    // Every refusal is to be the script's.
+    .deny_cache(Duration::ZERO)
+    .unwrap()
     .response_timeout(Duration::from_secs(5))
 }
 

@@ -68,6 +68,8 @@ struct Lane {
 
 impl Traffic {
     pub fn start(store: &RedisStore) -> Self {
+        // Each decision is to tell of the store's health.
+        let store = &store.clone().deny_cache(Duration::ZERO).unwrap();
         let mut traffic = Self {
             lanes: Vec::new(),
             stop: Arc::default(),

@@ -59,3 +59,9 @@ fn in_redis() {
     let world = World::redis();
     check(250, &input(), |input| law(&world, input));
 }
+
+#[test]
+fn in_redis_asked_each_time() {
+    let world = World::redis_asked_each_time();
+    check(250, &input(), |input| law(&world, input));
+}

@@ -30,6 +30,14 @@ impl World<RedisStore> {
     pub(crate) fn redis() -> Self {
         Self::new(|clock| redis_store().client_clock(clock))
     }
+
+    /// One whose refusals are all Redis' own.
+    pub(crate) fn redis_asked_each_time() -> Self {
+        Self::new(|clock| {
+            let store = redis_store().client_clock(clock);
+            store.deny_cache(Duration::ZERO).expect("a time")
+        })
+    }
 }
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
@@ -97,7 +105,7 @@ pub(crate) async fn take(limiter: &RateLimiter, permits: u32) -> Result<(), Opti
 }
 
 pub(crate) fn wait_of(decision: &Decision) -> Result<(), Option<u64>> {
-    assert_eq!(decision.source(), Source::Store);
+    assert!(matches!(decision.source(), Source::Store | Source::Cache));
     match decision {
         Decision::Allow(_) => Ok(()),
         Decision::Deny(refusal) => {

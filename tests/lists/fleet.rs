@@ -242,7 +242,9 @@ async fn lists_are_whole_on_one_server() {
     let name = |number: usize| format!("{{{}}}:{number}", tags[number % 3]);
     let fleet = Fleet {
         masters: vec![&server],
-        stores: [patient(&proxy.url()), patient(&server.url())],
+        // Every refusal is to be in the record.
+        stores: [&proxy.url(), &server.url()]
+            .map(|url| patient(url).deny_cache(Duration::ZERO).unwrap()),
         names: [0, 1, 2, 3, 4, 5].map(name),
     };
     let resent = fleet.run(seed, async |_| proxy.cut_replies(1)).await;

@@ -34,6 +34,9 @@ impl RustSide {
             .client_clock(clock.clone())
             // A step that took long on a busy machine is no failure.
             .deadline(Duration::from_secs(20))
+            // Every refusal is to be the script's.
+            .deny_cache(Duration::ZERO)
+            .expect("a time")
             .response_timeout(Duration::from_secs(20));
         Self {
             runtime: Builder::new_current_thread().enable_all().build().unwrap(),

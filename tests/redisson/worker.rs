@@ -63,6 +63,9 @@ fn rust_process() {
     let mut store = RedisStore::open(url)
         .unwrap()
         .deadline(Duration::from_secs(20))
+        // Every refusal is to be the script's.
+        .deny_cache(Duration::ZERO)
+        .expect("a time")
         .response_timeout(Duration::from_secs(20));
     if next() == "false" {
         store = store.client_clock(SystemClock);

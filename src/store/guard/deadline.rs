@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    decision::{Decision, Receipt},
+    decision::{Decision, Receipt, Refusal},
     error::{Error, ErrorKind},
     name::Name,
     store::{Acquire, Decide, Op, Outcome, Patience},
@@ -63,5 +63,9 @@ impl<S: Decide> Decide for Deadline<S> {
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
         self.inner.give_back(receipt, keep);
+    }
+
+    fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+        self.inner.last_known(acquire)
     }
 }

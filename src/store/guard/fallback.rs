@@ -135,6 +135,18 @@ pub(crate) struct Fallback<S> {
 #[cfg(feature = "redis")]
 const CALM: Duration = Duration::from_secs(1);
 
+/// Whether it is the store that does not work, and not the limiter or the question.
+#[cfg(feature = "redis")]
+fn is_of_store(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::NotInitialized
+            | ErrorKind::RateTypeDiffers
+            | ErrorKind::ForeignState
+            | ErrorKind::Permits
+    )
+}
+
 #[cfg(feature = "redis")]
 impl<S> Fallback<S> {
     pub(crate) fn new(inner: S) -> Self {
@@ -162,14 +174,8 @@ impl<S> Fallback<S> {
     fn note(&self, decision: &Result<Decision, Error>) {
         let failing = match decision {
             Ok(_) => false,
-            // The store works; the limiter, or the question, does not.
-            Err(error) => match error.kind() {
-                ErrorKind::NotInitialized
-                | ErrorKind::RateTypeDiffers
-                | ErrorKind::ForeignState
-                | ErrorKind::Permits => return,
-                _ => true,
-            },
+            Err(error) if is_of_store(error) => true,
+            Err(_) => return,
         };
         if failing {
             *self.failed_last() = Some(moment());
@@ -208,6 +214,13 @@ impl<S: Decide> Decide for Fallback<S> {
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let decision = self.inner.acquire(acquire).await;
         self.note(&decision);
+        let fails = decision.as_ref().is_err_and(is_of_store);
+        if let Some(refusal) = (fails && acquire.on_failure.is_some())
+            .then(|| self.inner.last_known(acquire))
+            .flatten()
+        {
+            return Ok(Decision::Deny(refusal));
+        }
         settle(acquire, decision)
     }
 

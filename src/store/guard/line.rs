@@ -144,8 +144,7 @@ impl<S: Decide> Decide for Line<S> {
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let outcome = self.inner.manage(name, op).await;
-        // Reading changes nothing; anything else may have made room.
-        if !matches!(op, Op::Inspect | Op::Available | Op::TimeToLive) {
+        if !op.only_reads() {
             self.lines.nudge(name);
         }
         if let Op::Rename(new_name) = op {

@@ -1,11 +1,15 @@
 //! What stands between a caller and its store, in the one right order.
 //!
-//! `fallback( deadline( line( redis )))`: the fallback sees every error, also that of the deadline; the deadline bounds what a
-//! request can lose, so it lies around everything that waits, and the patience that a caller brings comes on top. In the
-//! line, a call is in flight for many callers at once: the connection's own timeouts bound it. They belong to the store, so
-//! that every layer and limiter on it shares them.
+//! `fallback( deadline( deny_cache( line( redis ))))`: the fallback sees every error, also that of the deadline; the
+//! deadline bounds what a request can lose, so it lies around everything that waits, and the patience that a caller
+//! brings comes on top. The cache learns from every answer to those who do not wait, and is asked before all guards: a
+//! refusal that it knows is neither a success of the store nor a wait. In the line, a call is in flight for many
+//! callers at once: the connection's own timeouts bound it. They belong to the store, so that every layer and limiter
+//! on it shares them.
 
 #[cfg(feature = "redis")]
 pub(crate) mod deadline;
+#[cfg(feature = "redis")]
+pub(crate) mod deny_cache;
 pub(crate) mod fallback;
 pub(crate) mod line;

@@ -35,6 +35,7 @@ use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
     guard::{
         deadline::Deadline,
+        deny_cache::{DenyCache, Refusals},
         fallback::Fallback,
         line::{Line, Lines},
     },
@@ -42,13 +43,15 @@ use super::{
 };
 use crate::{
     clock::{Clock, SteadyClock},
-    decision::{PermitId, Receipt},
+    decision::{Decision, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
     name::{Name, is_word},
 };
 
 const DEFAULT_PREFIX: &str = "ratelimit";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
+const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
@@ -102,6 +105,7 @@ struct Settings {
     client_id: Option<Arc<str>>,
     clock: Option<Arc<dyn Clock>>,
     deadline: Duration,
+    deny_cache: Duration,
     connect_timeout: Duration,
     response_timeout: Duration,
 }
@@ -254,6 +258,37 @@ impl RedisStore {
         Self::assemble(self.settings)
     }
 
+    /// For how long a refusal may be told again without asking Redis. Default: 1 second; zero: not at all.
+    ///
+    /// A refusal says when there can be room, and stands until then: who asks the same again is told it from memory, with
+    /// the wait that is left, and `Source::Cache`. It is dropped when this store grants anything on one of its limiters, gives
+    /// back or changes one. What other processes give back or change reaches it when Redis is asked again: this time is
+    /// the longest that they wait for that. A key that is refused all the time costs Redis at most two calls in it.
+    ///
+    /// At most 131 072 refusals are kept. [More](crate::docs::tuning) on when to change it. Returns a store with a
+    /// connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::DenyCache`] if it is longer than a minute.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1/")?.deny_cache(Duration::from_secs(10))?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn deny_cache(mut self, longest: Duration) -> Result<Self, ConfigError> {
+        if longest > LONGEST_DENY_CACHE {
+            return Err(ConfigError::DenyCache(longest));
+        }
+        self.settings.deny_cache = longest;
+        Ok(Self::assemble(self.settings))
+    }
+
     /// The longest that connecting may take. Default: 1 second. Requests do not wait for it longer than their
     /// [`deadline`](Self::deadline).
     ///
@@ -328,6 +363,7 @@ impl RedisStore {
             client_id: None,
             clock: None,
             deadline: DEFAULT_DEADLINE,
+            deny_cache: DEFAULT_DENY_CACHE,
             connect_timeout: CONNECT_TIMEOUT,
             response_timeout: RESPONSE_TIMEOUT,
         })
@@ -337,8 +373,13 @@ impl RedisStore {
         let connection = Arc::new(settings.connection());
         let lines = Lines::default();
         let clock = settings.clock.clone();
+        let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
         let server = Server {
-            returns: Returns::new(Arc::clone(&connection), lines.clone()),
+            returns: Returns::new(
+                Arc::clone(&connection),
+                lines.clone(),
+                Arc::clone(&refusals),
+            ),
             connection,
             client_id: settings
                 .client_id
@@ -346,12 +387,16 @@ impl RedisStore {
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: clock.clone(),
             rewritten: Rewritten::default(),
+            refusals: Arc::clone(&refusals),
         };
         // Who waits for Redis' clock waits by one of this process that never jumps.
         let line_clock = clock.unwrap_or_else(|| Arc::new(SteadyClock::new()));
         let line = Line::new(Arc::new(server), line_clock, lines);
         let shared = Shared {
-            stack: Fallback::new(Deadline::new(line, settings.deadline)),
+            stack: Fallback::new(Deadline::new(
+                DenyCache::new(line, refusals),
+                settings.deadline,
+            )),
             prefix: Arc::clone(&settings.prefix),
             rule_names: RuleNames::default(),
         };
@@ -367,6 +412,7 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
+            .field("deny_cache", &self.settings.deny_cache)
             .field("connection", &self.shared.server().connection)
             .finish_non_exhaustive()
     }
@@ -406,19 +452,26 @@ impl Settings {
 /// The store with its guards on.
 #[derive(Debug)]
 struct Shared {
-    stack: Fallback<Deadline<Line<Server>>>,
+    stack: Fallback<Deadline<DenyCache<Line<Server>>>>,
     prefix: Arc<str>,
     rule_names: RuleNames,
 }
 
 impl Shared {
+    fn deny_cache(&self) -> &DenyCache<Line<Server>> {
+        self.stack.inner().inner()
+    }
+
     fn server(&self) -> &Server {
-        self.stack.inner().inner().inner()
+        self.deny_cache().inner().inner()
     }
 }
 
 impl AnyStore for Shared {
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        if let Some(refusal) = self.deny_cache().known(&acquire) {
+            return Deciding::ready(Ok(Decision::Deny(refusal)));
+        }
         Deciding::Pending(Box::pin(async move { self.stack.acquire(&acquire).await }))
     }
 

@@ -21,7 +21,11 @@ use super::{
     script::{self, Arguments, SETTLE, is_unknown_script},
 };
 use crate::{
-    clock::moment, decision::Receipt, limit::Algorithm, name::Name, store::guard::line::Lines,
+    clock::moment,
+    decision::Receipt,
+    limit::Algorithm,
+    name::Name,
+    store::guard::{deny_cache::Refusals, line::Lines},
 };
 
 /// How many receipts wait at most. What finds no place is lost: see [`Lost`].
@@ -39,6 +43,8 @@ pub(crate) struct Returns {
     connection: Arc<Connection>,
     /// Where somebody may wait for what was given back.
     lines: Lines,
+    /// What was refused before.
+    refusals: Arc<Refusals>,
     queue: Mutex<Option<Sender<Return>>>,
     /// How many receipts are in the queue, or were taken out of it and not settled.
     on_their_way: Arc<watch::Sender<usize>>,
@@ -136,10 +142,11 @@ impl Return {
 }
 
 impl Returns {
-    pub(crate) fn new(connection: Arc<Connection>, lines: Lines) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, lines: Lines, refusals: Arc<Refusals>) -> Self {
         Self {
             connection,
             lines,
+            refusals,
             queue: Mutex::new(None),
             on_their_way: Arc::default(),
             lost: Arc::default(),
@@ -207,6 +214,7 @@ impl Returns {
             receiver,
             Arc::clone(&self.connection),
             self.lines.clone(),
+            Arc::clone(&self.refusals),
             Arc::clone(&self.lost),
         );
         drop(runtime.spawn(task));
@@ -220,6 +228,7 @@ async fn drain(
     mut queue: Receiver<Return>,
     connection: Arc<Connection>,
     lines: Lines,
+    refusals: Arc<Refusals>,
     lost: Arc<Lost>,
 ) {
     // In the order in which they are due: each is put off for the same time.
@@ -239,6 +248,8 @@ async fn drain(
         }
         let once: Vec<_> = batch.extract_if(.., |item| item.goes_once()).collect();
         for (item, arrived) in once.iter().zip(send_once(&once, &connection).await) {
+            // Also where nobody heard of it: it may have been carried out.
+            refusals.changed(&item.name);
             if arrived {
                 item.nudge(&lines, &connection);
             } else {
@@ -261,6 +272,9 @@ async fn drain(
         let now = moment();
         for (mut item, arrived) in batch.drain(..).zip(arrived) {
             let charges = item.charges_until.is_some();
+            if arrived {
+                refusals.changed(&item.name);
+            }
             if arrived && !charges {
                 item.nudge(&lines, &connection);
             }

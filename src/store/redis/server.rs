@@ -21,7 +21,10 @@ use crate::{
     list::List,
     macros::warning,
     name::Name,
-    store::{Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome, guard::fallback},
+    store::{
+        Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome,
+        guard::{deny_cache::Refusals, fallback},
+    },
 };
 
 /// A server, and what this process knows of it.
@@ -33,6 +36,8 @@ pub(super) struct Server {
     /// The caller's clock, or none for the server's.
     pub(super) clock: Option<Arc<dyn Clock>>,
     pub(super) rewritten: Rewritten,
+    /// What was refused before a limit changed, which is told here.
+    pub(super) refusals: Arc<Refusals>,
 }
 
 impl Decide for Server {
@@ -299,6 +304,9 @@ impl Server {
 
     /// Notes, and says, what an acquire did beside what it was asked for.
     fn note(&self, charge: &Charge, answer: &Answer) {
+        if answer.changed != Changed::Nothing {
+            self.refusals.changed(&charge.name);
+        }
         if answer.changed == Changed::Rewritten {
             self.rewritten.note(&charge.name);
             if !charge.rule.told_rewritten.swap(true, Ordering::Relaxed) {

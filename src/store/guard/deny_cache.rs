@@ -1,0 +1,428 @@
+//! Tells a refusal again without asking, while nothing that this process knows of can have made room.
+//!
+//! A refusal carries the first instant at which its permits can be free. Only room given back, another limit or a loss
+//! of data brings that forward. What this process does of these drops the refusal at once; what others do reaches it
+//! when the store is asked again, after the cap at the latest.
+
+mod generations;
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use quick_cache::{Equivalent, UnitWeighter, sync::Cache};
+
+use self::generations::{Generations, Seen};
+use crate::{
+    clock::{Clock, SteadyClock, millis, moment},
+    decision::{Decision, LimitState, Receipt, Refusal, RefusalKind, Source},
+    error::Error,
+    limit::Algorithm,
+    list::List,
+    name::Name,
+    store::{Acquire, Charge, Decide, Op, Outcome},
+};
+
+/// How many refusals are kept, at most. Some 500 bytes each for one limiter, its name included: 65 MB where all are.
+const MOST_REFUSALS: usize = 1 << 17;
+/// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds, and a decision
+/// falls anywhere within one.
+const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A store whose refusals are told again without asking it.
+#[derive(Debug)]
+pub(crate) struct DenyCache<S> {
+    inner: S,
+    refusals: Arc<Refusals>,
+}
+
+impl<S> DenyCache<S> {
+    /// `refusals` is shared with the store, which says there when it heard of a change.
+    pub(crate) fn new(inner: S, refusals: Arc<Refusals>) -> Self {
+        Self { inner, refusals }
+    }
+
+    pub(crate) fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// The refusal that asking would give. To be asked before anything else: there is no future to poll, and nothing to
+    /// allocate for a single limiter.
+    pub(crate) fn known(&self, acquire: &Acquire) -> Option<Refusal> {
+        self.refusals.known(acquire)
+    }
+}
+
+impl<S: Decide> Decide for DenyCache<S> {
+    /// # Cancel safety
+    ///
+    /// As the store's within; nothing is learnt from a call that nobody waits for.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let asked = self.refusals.ask(acquire);
+        let decision = self.inner.acquire(acquire).await?;
+        match &decision {
+            // What is told of these limiters is no longer true, though it goes on being a refusal.
+            Decision::Allow(grant) => grant
+                .receipts
+                .iter()
+                .for_each(|receipt| self.refusals.changed(&receipt.name)),
+            Decision::Deny(refusal) => {
+                if let Some(asked) = asked {
+                    self.refusals.learn(acquire, asked, refusal);
+                }
+            }
+        }
+        Ok(decision)
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        self.inner.acquire_run(run).await
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        // Also where nobody hears the end of it: it may be carried out all the same.
+        let _changed = (!op.only_reads()).then(|| Changing {
+            refusals: &self.refusals,
+            name,
+            op,
+        });
+        self.inner.manage(name, op).await
+    }
+
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        // The store says so once more when it has arrived: then there is room. That is enough where nobody has heard
+        // whether anything was taken, and whoever asks meanwhile may as well be refused: also by a store that is
+        // silent.
+        if receipt.was_granted() {
+            self.refusals.changed(&receipt.name);
+        }
+        self.inner.give_back(receipt, keep);
+    }
+
+    fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+        self.refusals.last_known(acquire)
+    }
+}
+
+/// A verb that changes a limiter, until it is over.
+struct Changing<'a> {
+    refusals: &'a Refusals,
+    name: &'a Name,
+    op: &'a Op,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.refusals.changed(self.name);
+        if let Op::Rename(new_name) = self.op {
+            self.refusals.changed(new_name);
+        }
+    }
+}
+
+/// The refusals that a store has told.
+pub(crate) struct Refusals {
+    /// None where nothing is told again.
+    kept: Option<Cache<Key, Arc<Known>, UnitWeighter, RandomState>>,
+    cap: Duration,
+    generations: Generations,
+    /// The clock of the logs, if it is this process's; none for the server's.
+    own_clock: Option<Arc<dyn Clock>>,
+    steady_clock: SteadyClock,
+}
+
+/// When something was asked.
+pub(crate) struct Asked {
+    seen: Seen,
+    at: Duration,
+    moment: Instant,
+}
+
+impl Refusals {
+    /// Tells a refusal again for `cap` at most; never, if that is zero.
+    pub(crate) fn new(cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+        Self::keeping(MOST_REFUSALS, cap, own_clock)
+    }
+
+    fn keeping(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+        let kept = (!cap.is_zero()).then(|| {
+            Cache::with(
+                most,
+                most as u64,
+                UnitWeighter,
+                RandomState::new(),
+                Default::default(),
+            )
+        });
+        Self {
+            kept,
+            cap,
+            generations: Generations::default(),
+            own_clock,
+            steady_clock: SteadyClock::new(),
+        }
+    }
+
+    /// Drops what is known of this name.
+    pub(crate) fn changed(&self, name: &Name) {
+        if self.kept.is_some() {
+            self.generations.changed(name);
+        }
+    }
+
+    /// Notes that somebody asks; none where the answer is not to be told again.
+    fn ask(&self, acquire: &Acquire) -> Option<Asked> {
+        // One that waits is told of those who wait before it, too.
+        if self.kept.is_none() || acquire.patience.is_some() {
+            return None;
+        }
+        let names = acquire.charges().map(|charge| &charge.name);
+        Some(Asked {
+            seen: self.generations.see(names),
+            at: self.clock_of(acquire)?.now(),
+            moment: moment(),
+        })
+    }
+
+    /// Keeps a refusal.
+    fn learn(&self, acquire: &Acquire, asked: Asked, refusal: &Refusal) {
+        let (Some(kept), Some(clock)) = (&self.kept, self.clock_of(acquire)) else {
+            return;
+        };
+        let until = match refusal.kind {
+            RefusalKind::OverLimit => {
+                // Of several limits, the first that has room changes what is told of it.
+                let waits = refusal.limits.iter().filter_map(|limit| limit.retry_after);
+                let Some(wait) = waits.chain(refusal.retry_after).min() else {
+                    return;
+                };
+                asked.at.saturating_add(wait).saturating_sub(clock.slack())
+            }
+            // Until somebody changes the limit.
+            RefusalKind::AboveRate => asked.at.saturating_add(self.cap),
+            // Not of the store, or not of the limits alone.
+            RefusalKind::MissingKey
+            | RefusalKind::Blocked
+            | RefusalKind::QueueFull
+            | RefusalKind::Unavailable => return,
+        };
+        if until <= asked.at || !self.generations.is_current(&asked.seen) {
+            return;
+        }
+        let known = Arc::new(Known {
+            charges: acquire.charges().cloned().collect(),
+            remaining: acquire.remaining,
+            kind: refusal.kind,
+            limits: refusal.limits.clone(),
+            retry_after: refusal.retry_after,
+            seen: asked.seen,
+            sent: asked.at,
+            moment: asked.moment,
+            received: clock.now(),
+            until,
+            asked_again: AtomicBool::new(false),
+        });
+        kept.insert(Key(Arc::clone(&known)), known);
+    }
+
+    /// The refusal that asking would give.
+    fn known(&self, acquire: &Acquire) -> Option<Refusal> {
+        let (known, clock, now) = self.find(acquire)?;
+        let fresh_until = known.sent.saturating_add(self.cap);
+        // A clock that is set may show the same time once more.
+        let jumped = clock.is_own() && moment().duration_since(known.moment) >= self.cap;
+        if now >= fresh_until || jumped {
+            return None;
+        }
+        // One of many asks in time, so that not all of them do at the end.
+        let soon = known.sent.saturating_add(self.cap / 4 * 3);
+        let asks = now >= soon && known.until > fresh_until;
+        if asks && !known.asked_again.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        Some(known.refusal(now))
+    }
+
+    /// The refusal that was told last, and that nothing has come of which this process would know: for when nobody can
+    /// be asked.
+    fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+        let (known, _, now) = self.find(acquire)?;
+        Some(known.refusal(now))
+    }
+
+    /// What is known, by whose clock, and the time by that.
+    fn find(&self, acquire: &Acquire) -> Option<(Arc<Known>, ClockOf<'_>, Duration)> {
+        if acquire.patience.is_some() {
+            return None;
+        }
+        let known = self.kept.as_ref()?.get(&Question(acquire))?;
+        let clock = self.clock_of(acquire)?;
+        let now = clock.now();
+        let counts = (known.sent..known.until).contains(&now);
+        (counts && self.generations.is_current(&known.seen)).then_some((known, clock, now))
+    }
+
+    /// The clock by which waits are told. None where there are several: windows end by the server's clock, whatever the
+    /// logs are counted by.
+    fn clock_of(&self, acquire: &Acquire) -> Option<ClockOf<'_>> {
+        let server = ClockOf::Server(self.steady_clock);
+        let Some(own) = &self.own_clock else {
+            return Some(server);
+        };
+        let windows = |charge: &Charge| charge.name.algorithm() == Algorithm::FixedWindow;
+        if !acquire.charges().any(windows) {
+            Some(ClockOf::Own(&**own))
+        } else if acquire.charges().all(windows) {
+            Some(server)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whose clock tells the waits of a call.
+enum ClockOf<'a> {
+    /// This process's, by which the call itself is made
+    Own(&'a dyn Clock),
+    /// The server's, of which this process sees how long it goes on
+    Server(SteadyClock),
+}
+
+impl ClockOf<'_> {
+    fn now(&self) -> Duration {
+        match self {
+            // As the call tells it.
+            Self::Own(clock) => Duration::from_millis(millis(*clock)),
+            Self::Server(steady) => steady.now(),
+        }
+    }
+
+    /// By how much a wait may be told too long.
+    fn slack(&self) -> Duration {
+        match self {
+            Self::Own(_) => Duration::ZERO,
+            Self::Server(_) => WHOLE_MILLISECOND,
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+}
+
+/// A refusal, and what was asked.
+struct Known {
+    charges: List<Charge>,
+    remaining: bool,
+    kind: RefusalKind,
+    limits: List<LimitState>,
+    retry_after: Option<Duration>,
+    /// The generations in which it was asked.
+    seen: Seen,
+    sent: Duration,
+    moment: Instant,
+    received: Duration,
+    /// Until when it is certain, but for what others do.
+    until: Duration,
+    /// Whether somebody asks already, to know it for longer.
+    asked_again: AtomicBool,
+}
+
+impl Known {
+    /// As it is told at another time.
+    fn refusal(&self, now: Duration) -> Refusal {
+        // From when the reply arrived: the server counted from some time before, so nobody is told to come too early.
+        let left = |time: Duration| self.received.saturating_add(time).saturating_sub(now);
+        let mut limits = self.limits.clone();
+        for limit in limits.iter_mut() {
+            limit.reset_after = left(limit.reset_after);
+            limit.retry_after = limit.retry_after.map(left);
+        }
+        Refusal {
+            kind: self.kind,
+            limits,
+            retry_after: self.retry_after.map(left),
+            source: Source::Cache,
+            missing: None,
+            error: None,
+        }
+    }
+}
+
+/// A kept refusal, found by what was asked.
+struct Key(Arc<Known>);
+
+/// What is asked.
+struct Question<'a>(&'a Acquire);
+
+/// Whether the answer to one is that to the other. Ids differ with each caller, and stand in no answer.
+fn is_same(a: &Charge, b: &Charge) -> bool {
+    let same_rule = || {
+        let (a, b) = (&a.rule, &b.rule);
+        Arc::ptr_eq(a, b) || a.answers_like(b)
+    };
+    a.permits == b.permits
+        && a.shadow == b.shadow
+        && a.limit == b.limit
+        && a.name == b.name
+        && same_rule()
+}
+
+fn hash<'a>(charges: impl Iterator<Item = &'a Charge>, state: &mut impl Hasher) {
+    for charge in charges {
+        charge.name.hash(state);
+        charge.permits.hash(state);
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash(self.0.charges.iter(), state);
+    }
+}
+
+impl Hash for Question<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash(self.0.charges(), state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&self.0, &other.0);
+        a.remaining == b.remaining
+            && a.charges.len() == b.charges.len()
+            && (a.charges.iter().zip(b.charges.iter())).all(|(a, b)| is_same(a, b))
+    }
+}
+
+impl Eq for Key {}
+
+impl Equivalent<Key> for Question<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        let (asked, known) = (self.0, &key.0);
+        asked.remaining == known.remaining
+            && 1 + asked.rest.len() == known.charges.len()
+            && (asked.charges().zip(known.charges.iter())).all(|(a, b)| is_same(a, b))
+    }
+}
+
+// What it holds has identities in it.
+impl fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refusals")
+            .field("cap", &self.cap)
+            .field("len", &self.kept.as_ref().map_or(0, Cache::len))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "deny_cache/tests.rs"]
+mod tests;

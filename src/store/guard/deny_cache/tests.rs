@@ -1,0 +1,282 @@
+//! What is kept, for how long, and what drops it: with a store whose answers are given by hand.
+
+use std::{collections::VecDeque, pin::pin, sync::Mutex, task::Poll};
+
+use super::*;
+use crate::{
+    clock::ManualClock,
+    decision::{Grant, PermitId},
+    error::ErrorKind,
+    limit::LimitSource,
+    store::RuleTag,
+};
+
+const CAP: Duration = Duration::from_secs(60);
+
+/// Answers in order, and not before there is an answer.
+#[derive(Debug, Default)]
+struct ByHand(Mutex<VecDeque<Result<Decision, Error>>>);
+
+impl ByHand {
+    fn answer(&self, decision: Decision) {
+        self.0.lock().unwrap().push_back(Ok(decision));
+    }
+}
+
+impl Decide for ByHand {
+    async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
+        std::future::poll_fn(|_| {
+            let answer = self.0.lock().unwrap().pop_front();
+            answer.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        Err(ErrorKind::Unavailable.into())
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        std::future::pending().await
+    }
+
+    fn give_back(&self, _: Receipt, _: u32) {}
+}
+
+struct World {
+    cache: DenyCache<ByHand>,
+    clock: ManualClock,
+}
+
+impl World {
+    fn new(cap: Duration) -> Self {
+        let clock = ManualClock::new();
+        let refusals = Refusals::new(cap, Some(Arc::new(clock.clone())));
+        Self {
+            cache: DenyCache::new(ByHand::default(), Arc::new(refusals)),
+            clock,
+        }
+    }
+
+    fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    /// Asks, does something while that is on its way, and is refused.
+    fn refused(&self, acquire: &Acquire, wait: u64, meanwhile: impl FnOnce()) {
+        let mut asking = pin!(self.cache.acquire(acquire));
+        assert!(poll(asking.as_mut()).is_pending());
+        meanwhile();
+        self.cache.inner.answer(refusal(acquire, wait));
+        assert!(poll(asking).is_ready());
+    }
+
+    /// The wait in ms that is told from memory.
+    fn told(&self, acquire: &Acquire) -> Option<u128> {
+        let refusal = self.cache.known(acquire)?;
+        assert_eq!(refusal.source, Source::Cache);
+        assert_eq!(refusal.limits[0].retry_after, refusal.retry_after);
+        Some(refusal.retry_after.unwrap().as_millis())
+    }
+}
+
+fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+}
+
+fn acquire(names: &[Name]) -> Acquire {
+    let charge = |name: &Name| Charge {
+        name: name.clone(),
+        rule: RuleTag::unnamed(name.as_str()),
+        limit: LimitSource::Store,
+        permits: 1,
+        id: PermitId([7; 16]),
+        shadow: false,
+    };
+    Acquire {
+        first: charge(&names[0]),
+        rest: names[1..].iter().map(charge).collect(),
+        on_failure: None,
+        remaining: true,
+        patience: None,
+    }
+}
+
+fn one(name: &str) -> Acquire {
+    acquire(&[Name::exact(name).unwrap()])
+}
+
+fn refusal(acquire: &Acquire, wait: u64) -> Decision {
+    let wait = Duration::from_millis(wait);
+    let limits = acquire.charges().map(|charge| LimitState {
+        name: Arc::clone(&charge.rule.name),
+        permits: 1,
+        interval: wait,
+        remaining: Some(0),
+        reset_after: wait,
+        refused: true,
+        retry_after: Some(wait),
+        shadow: false,
+        hidden: false,
+    });
+    Decision::Deny(Refusal {
+        kind: RefusalKind::OverLimit,
+        limits: limits.collect(),
+        retry_after: Some(wait),
+        source: Source::Store,
+        missing: None,
+        error: None,
+    })
+}
+
+#[test]
+fn it_ends_by_when_it_was_asked_and_tells_the_wait_from_when_it_was_heard() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    assert_eq!(world.told(&ask), None);
+    // The server may have decided at any moment of these.
+    world.refused(&ask, 1000, || world.advance(300));
+    assert_eq!(world.told(&ask), Some(1000));
+    world.advance(699);
+    assert_eq!(world.told(&ask), Some(301));
+    world.advance(1);
+    assert_eq!(world.told(&ask), None);
+}
+
+#[test]
+fn it_lasts_for_the_cap_and_one_asks_before_its_end() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    world.refused(&ask, 3_600_000, || {});
+    world.advance(44_999);
+    assert_eq!(world.told(&ask), Some(3_555_001));
+    world.advance(1);
+    assert_eq!(world.told(&ask), None, "one asks");
+    for _ in 0..3 {
+        assert_eq!(world.told(&ask), Some(3_555_000), "the others do not");
+    }
+    world.advance(14_999);
+    assert_eq!(world.told(&ask), Some(3_540_001));
+    world.advance(1);
+    assert_eq!(world.told(&ask), None);
+    // Nobody answers: what was heard last is still true.
+    let last = world.cache.last_known(&ask).unwrap();
+    assert_eq!(last.retry_after, Some(Duration::from_secs(3540)));
+}
+
+#[test]
+fn a_change_while_it_is_on_its_way_drops_it() {
+    let ask = one("a");
+    let names = [Name::exact("b").unwrap(), ask.first.name.clone()];
+    let list = acquire(&names);
+    let world = World::new(CAP);
+    let (a, refusals) = (&ask.first.name, &world.cache.refusals);
+    for (changes, before) in [(true, false), (false, true), (true, true), (false, false)] {
+        for ask in [&ask, &list] {
+            if before {
+                refusals.changed(a);
+            }
+            world.refused(ask, 1000, || {
+                if changes {
+                    refusals.changed(a);
+                }
+            });
+            assert_eq!(world.told(ask).is_none(), changes, "{changes} {before}");
+        }
+    }
+    assert!(world.told(&list).is_some());
+    refusals.changed(a);
+    assert!(world.told(&list).is_none());
+}
+
+#[test]
+fn what_this_process_does_drops_it() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    let known = || {
+        world.refused(&ask, 1000, || {});
+        assert!(world.told(&ask).is_some());
+    };
+    let granted = ask.first.receipt().granted(Duration::from_secs(1));
+
+    known();
+    let grant = Decision::Allow(Grant {
+        limits: List::EMPTY,
+        receipts: List::one(granted.clone()),
+        source: Source::Store,
+    });
+    world.cache.inner.answer(grant);
+    assert!(poll(pin!(world.cache.acquire(&ask))).is_ready());
+    assert!(world.told(&ask).is_none(), "a grant");
+
+    known();
+    world.cache.give_back(granted, 0);
+    assert!(world.told(&ask).is_none(), "giving back");
+
+    known();
+    // Nothing was heard of it: the store says when it has arrived.
+    world.cache.give_back(ask.first.receipt(), 0);
+    assert!(world.told(&ask).is_some());
+
+    let b = Name::exact("b").unwrap();
+    for (name, op, drops) in [
+        (&ask.first.name, Op::Delete, true),
+        (&ask.first.name, Op::Release(1), true),
+        (&ask.first.name, Op::Available, false),
+        (&b, Op::Delete, false),
+        (&b, Op::Rename(ask.first.name.clone()), true),
+    ] {
+        known();
+        // Nobody hears the end of it.
+        assert!(poll(pin!(world.cache.manage(name, &op))).is_pending());
+        assert_eq!(world.told(&ask).is_none(), drops, "{op:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_drops_it() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    world.refused(&ask, 1000, || {});
+    world
+        .clock
+        .set(world.clock.now() - Duration::from_millis(1));
+    assert_eq!(world.told(&ask), None);
+}
+
+#[test]
+fn windows_and_logs_are_told_by_their_own_clocks() {
+    let world = World::new(CAP);
+    let log = Name::exact("a").unwrap();
+    let window = log.clone().counted_by(Algorithm::FixedWindow);
+    let by_window = acquire(std::slice::from_ref(&window));
+    world.refused(&by_window, 3_600_000, || {});
+    // A window ends by the server's clock: this one is nothing to it.
+    world.advance(3_600_000);
+    assert!(world.told(&by_window).is_some());
+    let both = acquire(&[log, window]);
+    world.refused(&both, 1000, || {});
+    assert_eq!(world.told(&both), None);
+}
+
+#[test]
+fn there_are_no_more_than_so_many() {
+    let clock = ManualClock::new();
+    let refusals = Refusals::keeping(1000, CAP, Some(Arc::new(clock)));
+    for n in 0..5000 {
+        let ask = one(&format!("key-{n}"));
+        let Decision::Deny(told) = refusal(&ask, 1000) else {
+            continue;
+        };
+        refusals.learn(&ask, refusals.ask(&ask).unwrap(), &told);
+    }
+    let kept = refusals.kept.as_ref().unwrap().len();
+    // Shared out evenly, and rounded up.
+    assert!((500..=1100).contains(&kept), "{kept}");
+    let each = size_of::<Known>() + 2 * size_of::<usize>() + size_of::<Key>() + size_of::<usize>();
+    assert!(
+        each <= 400,
+        "with names and the table, 500 are documented: {each}"
+    );
+    assert!(!format!("{refusals:?}").contains("key-"));
+}
