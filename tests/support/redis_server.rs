@@ -41,8 +41,13 @@ impl RedisServer {
         let args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();
         let dir = TempDir::new();
         let mut last = None;
+        let port = if args.iter().any(|arg| arg == "--cluster-enabled") {
+            free_cluster_port
+        } else {
+            free_port
+        };
         for _ in 0..5 {
-            let port = free_port();
+            let port = port();
             match Process::start(port, &args, &dir) {
                 Ok(process) => {
                     return Self {
@@ -401,6 +406,20 @@ const POLL: Duration = Duration::from_millis(10);
 /// Linux, 49152 on macOS): none of them can take the port of a killed server before it restarts,
 /// and a connect to that port cannot end up connected to itself.
 pub fn free_port() -> u16 {
+    port_where(is_free)
+}
+
+/// The same for a node of a Cluster, which also listens ten thousand ports above
+fn free_cluster_port() -> u16 {
+    const OUTGOING: u16 = 32_768;
+    port_where(|port| port + 10_000 < OUTGOING && is_free(port) && is_free(port + 10_000))
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(address(port)).is_ok()
+}
+
+fn port_where(suits: impl Fn(u16) -> bool) -> u16 {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -417,7 +436,7 @@ pub fn free_port() -> u16 {
     for _ in 0..COUNT {
         let next = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
         let port = FIRST + (offset + next) % COUNT;
-        if TcpListener::bind(address(port)).is_ok() {
+        if suits(port) {
             return port;
         }
     }

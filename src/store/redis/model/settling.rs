@@ -152,3 +152,18 @@ fn what_stays_is_not_counted_twice() {
         assert_eq!(pair.available(), Ok(8));
     }
 }
+
+/// A receipt is settled once. Where it is not, a release can make one of its two members what the other is.
+#[test]
+fn two_members_of_one_receipt_may_become_one() {
+    for mut pair in pairs() {
+        granted(&mut pair, 2);
+        let sent = pair.sent[0];
+        assert_eq!(pair.settle(sent, 26, LimitSource::Store), Ok(-24));
+        pair.advance(1);
+        assert_eq!(pair.settle(sent, 17, LimitSource::Store), Ok(-15));
+        pair.release(11);
+        pair.advance(1000);
+        assert_eq!(pair.available(), Ok(10));
+    }
+}
