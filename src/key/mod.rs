@@ -37,9 +37,11 @@ use http::request::Parts;
 
 #[cfg(feature = "config")]
 pub(crate) use self::dynamic::{All, Any, intern};
+#[cfg(feature = "tracing")]
+pub(crate) use self::mistakes::PEER_HINT;
 pub(crate) use self::{
     client_ip::network_of,
-    mistakes::{Mistakes, PEER_HINT, Warned},
+    mistakes::{Mistakes, Warned},
     route::{is_grpc, is_grpc_name, template},
 };
 pub use self::{

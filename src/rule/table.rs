@@ -214,10 +214,6 @@ impl Planner {
     /// # Errors
     ///
     /// [`ConfigError`], with the entry, rule or value at fault.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the entry")
-    )]
     pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
@@ -241,6 +237,10 @@ impl Planner {
         Self::held_by(self.claims.successor(), rules, store, self.defaults.clone())
     }
 
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs name the entry")
+    )]
     fn held_by(
         claims: Holder,
         rules: Rules,
