@@ -7,20 +7,13 @@
 --       3  permits left
 --
 -- RRateLimiter.release of Redisson 4.7.0 as far as there is one: releases that counted by windows had none. Safe to send
--- once only; whoever has a receipt uses give_back.lua.
+-- once only; whoever has a receipt uses settle.lua.
 
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-if not (limit[1] and limit[2] and limit[3]) then
-  return { UNINITIALIZED }
+local limit, unreadable = read_limit()
+if not limit then
+  return unreadable
 end
-local rate, interval = rate_and_interval(limit)
-if not rate then
-  return { UNREADABLE }
-end
-local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
-  value_key, log = KEYS[3], KEYS[5]
-end
+local rate, interval, value_key, log = limit.rate, limit.interval, limit.value_key, limit.log
 local stored, left = open_window(value_key, log, interval)
 if not stored then
   return { 1, 0, rate }
@@ -30,5 +23,5 @@ local value = math.min(before + tonumber(ARGV[1]), rate)
 if value ~= stored then
   redis.call('SET', value_key, value, 'KEEPTTL')
 end
-keep_limit(value_key, left, tonumber(limit[4]) or 0, interval)
+keep_limit(value_key, left, limit.keep_alive_time, interval)
 return { 1, value - before, value }

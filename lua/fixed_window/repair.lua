@@ -8,20 +8,13 @@
 --
 -- Redisson has no such operation.
 
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-if not (limit[1] and limit[2] and limit[3]) then
-  return { UNINITIALIZED }
+local limit, unreadable = read_limit()
+if not limit then
+  return unreadable
 end
-local rate, interval = rate_and_interval(limit)
-if not rate then
-  return { UNREADABLE }
-end
-local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
-  value_key, log = KEYS[3], KEYS[5]
-end
+local rate, interval, value_key, log = limit.rate, limit.interval, limit.value_key, limit.log
 local stored, left = open_window(value_key, log, interval)
-keep_limit(value_key, left, tonumber(limit[4]) or 0, interval)
+keep_limit(value_key, left, limit.keep_alive_time, interval)
 if not stored then
   return { 1, 0, rate }
 end

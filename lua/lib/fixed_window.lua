@@ -53,3 +53,22 @@ local function keep_limit(value_key, left, keep_alive_time, interval, written)
   end
   return left
 end
+
+-- The limit under an operation's keys, where one must be set. nil and the reply that says why if it cannot be counted with.
+local function read_limit()
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (limit[1] and limit[2] and limit[3]) then
+    return nil, { UNINITIALIZED }
+  end
+  local rate, interval = rate_and_interval(limit)
+  if not rate then
+    return nil, { UNREADABLE }
+  end
+  local value_key, log = KEYS[2], KEYS[4]
+  if limit[3] == '1' then
+    value_key, log = KEYS[3], KEYS[5]
+  end
+  return {
+    rate = rate, interval = interval, keep_alive_time = tonumber(limit[4]) or 0, value_key = value_key, log = log,
+  }
+end

@@ -109,6 +109,14 @@ impl Return {
         });
     }
 
+    /// Whether nothing tells it from a second sending of itself.
+    fn goes_once(&self) -> bool {
+        match self.name.algorithm() {
+            Algorithm::SlidingLog => false,
+            Algorithm::FixedWindow => true,
+        }
+    }
+
     /// Whether it must not be sent again.
     fn is_late(&self, now: Instant) -> bool {
         self.charges_until.is_some_and(|until| until <= now)
@@ -129,15 +137,6 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-impl Return {
-    fn goes_once(&self) -> bool {
-        match self.name.algorithm() {
-            Algorithm::SlidingLog => false,
-            Algorithm::FixedWindow => true,
-        }
     }
 }
 
