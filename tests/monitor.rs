@@ -20,7 +20,7 @@ use http::{Request, Response};
 use support::{RedisServer, unique};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Source,
+    Clock, Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Rule, Source, SystemClock,
     key::{Header, KeyExtractor, Secret},
 };
 
@@ -125,6 +125,40 @@ async fn a_limiters_decision_is_one_command() {
     assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
     limiter.limit().await.unwrap();
     assert_eq!(commands(&mut feed, &server), ["HMGET"]);
+}
+
+/// What one call reads is bounded, however much it asks for: all others wait meanwhile.
+#[tokio::test]
+async fn a_large_cost_reads_no_more_than_a_page() {
+    let server = RedisServer::start();
+    let store = patient(&server);
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
+    assert!(limiter.try_set_rate(Limit::per_hour(1000)).await.unwrap());
+    server.cli(&["SET", "{orders}:value", "499"]);
+    let now = SystemClock.now().as_millis();
+    // The first has expired.
+    for (number, score) in std::iter::once(1).chain(vec![now; 500]).enumerate() {
+        let member = format!("\u{10}{number:016}\u{1}\0\0\0");
+        server.cli(&["ZADD", "{orders}:permits", &score.to_string(), &member]);
+    }
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(Rule::shared("orders").cost(500))
+        .count_remaining(false)
+        .build()
+        .unwrap();
+    let mut feed = Feed::open(&server);
+    assert!(ask(&layer, "ann").await);
+    let mut pages = 0;
+    for seen in feed.until_now(&server).iter().filter(|seen| seen.by_script) {
+        if let [command, _, first, last, ..] = &*seen.words
+            && command == "ZRANGE"
+        {
+            let [first, last] = [first, last].map(|rank| rank.parse::<i64>().unwrap());
+            assert!(last - first <= 100, "{:?}", seen.words);
+            pages += 1;
+        }
+    }
+    assert!(pages > 0, "it looked for what has expired");
 }
 
 /// Whoever watches Redis sees a digest, and neither the credential nor the secret.
