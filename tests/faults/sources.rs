@@ -7,8 +7,11 @@ use tower_ratelimit::{RedisStore, deadpool_redis, redis};
 use super::traffic::Traffic;
 use crate::support::{RedisServer, Reply};
 
+/// A busy machine is no failure.
+const LONG: Duration = Duration::from_secs(5);
+
 async fn survives_killed_connections(server: &RedisServer, store: RedisStore) {
-    let store = store.deadline(Duration::from_secs(5));
+    let store = (store.deadline(LONG).connect_timeout(LONG)).response_timeout(LONG);
     let traffic = Traffic::start(&store);
     traffic.answered(100).await;
     traffic.all_by_store("before");
@@ -24,9 +27,11 @@ async fn survives_killed_connections(server: &RedisServer, store: RedisStore) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_survives_killed_connections() {
     let server = RedisServer::start();
-    let pool = deadpool_redis::Config::from_url(server.url())
-        .create_pool(Some(deadpool_redis::Runtime::Tokio1))
-        .unwrap();
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(LONG))
+        .set_response_timeout(Some(LONG));
+    let manager = deadpool_redis::Manager::new_with_config(server.url(), config).unwrap();
+    let pool = deadpool_redis::Pool::builder(manager).build().unwrap();
     // Others use the pool as well: what it has in stock is dead after the kill.
     drop(pool.get().await.unwrap());
     survives_killed_connections(&server, RedisStore::with_pool(pool)).await;
@@ -36,10 +41,9 @@ async fn a_pool_survives_killed_connections() {
 async fn a_connection_manager_survives_killed_connections() {
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
-    // A busy machine is no failure.
     let config = redis::aio::ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(Duration::from_secs(5)))
-        .set_response_timeout(Some(Duration::from_secs(5)));
+        .set_connection_timeout(Some(LONG))
+        .set_response_timeout(Some(LONG));
     let manager = client
         .get_connection_manager_with_config(config)
         .await
