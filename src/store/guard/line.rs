@@ -6,7 +6,7 @@
 //! for all of them.
 //!
 //! Nobody owns the line. A call for many is polled by whichever of its callers is polled, so that it survives any one of
-//! them, and one that is neither polled nor dropped holds up nobody: a wake-up goes to all of them and to the first behind.
+//! them, and one that is neither polled nor dropped holds up nobody: a wake-up goes to all of them and to the last behind them.
 //! A call made alone is its caller's; when it has been answered, the next one goes, whether or not that caller looks. When
 //! all callers of a call have left, at their deadlines for example, it is dropped, and those behind it go on: a call that
 //! hangs holds up others no longer than their own would, and a line needs no clock for that.
@@ -14,8 +14,10 @@
 //! A failed run is an error for each of its callers. Those behind them, who may be many, try once more, in one call.
 
 mod lines;
+mod member;
 mod patience;
 mod queue;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +33,8 @@ use std::{
 pub(crate) use self::lines::{Key, Lines};
 use self::{
     lines::key,
-    queue::{Driver, Next, Queue, Run, Turn},
+    member::{Run, gave_back},
+    queue::{Driver, Next, Queue, Turn},
 };
 use crate::{
     clock::{Clock, can_wait},
@@ -102,9 +105,14 @@ impl<S: Decide> Line<S> {
             loop {
                 match line.next(clock.now()) {
                     Next::Ask(run) => {
-                        let run = Called { run, lines: &lines };
-                        let decisions = inner.acquire_run(&run.run.callers).await;
-                        for receipt in line.serve(&run.run, decisions, clock.now(), lines.gone()) {
+                        let called = Called {
+                            run,
+                            inner: &*inner,
+                            lines: &lines,
+                        };
+                        let run = &called.run;
+                        let decisions = inner.acquire_run(&run.callers).await;
+                        for receipt in line.serve(run, decisions, clock.now(), lines.gone()) {
                             inner.give_back(receipt, 0);
                         }
                     }
@@ -198,10 +206,12 @@ impl<S: Decide> Place<'_, S> {
 
 impl<S: Decide> Drop for Place<'_, S> {
     fn drop(&mut self) {
-        for receipt in self.queue.leave(self.ticket, self.line.lines.gone()).iter() {
-            self.line.inner.give_back(receipt.clone(), 0);
+        let lines = &self.line.lines;
+        let (receipts, last) = self.queue.leave(self.ticket, lines.gone());
+        for receipt in receipts {
+            self.line.inner.give_back(receipt, 0);
         }
-        self.line.lines.leave(&self.key, self.waits, &self.queue);
+        lines.leave(&self.key, self.waits, &self.queue, last);
     }
 }
 
@@ -216,18 +226,22 @@ impl Drop for Polling<'_> {
     }
 }
 
-/// A run in flight. When it is over, also where it is dropped before, nobody looks out for those who left it.
-struct Called<'a> {
+/// A run in flight.
+struct Called<'a, S: Decide> {
     run: Run,
+    inner: &'a S,
     lines: &'a Lines,
 }
 
-impl Drop for Called<'_> {
+impl<S: Decide> Drop for Called<'_, S> {
+    /// Of those who left, nobody is looked out for any longer. Without an answer, what they gave back may have arrived before
+    /// the call did, which is not sent again from now on.
     fn drop(&mut self) {
-        let mut gone = lock(self.lines.gone());
-        if !gone.is_empty() {
-            for acquire in &self.run.callers {
-                gone.remove(&acquire.first.id);
+        for acquire in &self.run.callers {
+            if gave_back(acquire, self.lines.gone()) {
+                for receipt in acquire.receipts() {
+                    self.inner.give_back(receipt, 0);
+                }
             }
         }
     }

@@ -41,8 +41,8 @@ type Shard = HashMap<Key, Arc<Queue>>;
 /// What the callers of a line charge.
 pub(crate) type Key = List<(Name, LimitSource, bool)>;
 
-/// The callers that left without patience while a call for them and for others was in flight, and whether what they may
-/// have got was given back since. Only whoever dropped them knows whether it is to be.
+/// The callers that left while a call for them and for others was in flight, and whether what they may get was given back. Of
+/// those who do not wait, only whoever dropped them knows whether it is to be.
 pub(super) type Gone = Mutex<HashMap<PermitId, bool>>;
 
 impl Lines {
@@ -99,12 +99,12 @@ impl Lines {
         (Arc::clone(queue), entered)
     }
 
-    /// Notes that somebody has left a line, and takes it away if that was the last one.
-    pub(super) fn leave(&self, key: &Key, waits: bool, queue: &Arc<Queue>) {
+    /// Notes that somebody has left a line, and takes it away if that was the `last` one.
+    pub(super) fn leave(&self, key: &Key, waits: bool, queue: &Arc<Queue>, last: bool) {
         if waits {
             self.0.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-        if !queue.is_empty() {
+        if !last {
             return;
         }
         // The driver knows the line, and the line the driver: the last one out ends both.

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::queue::{Member, State, Wakes};
+use super::{
+    member::{Member, Wakes},
+    state::State,
+};
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
     store::{Acquire, Patience},
