@@ -5,12 +5,14 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
+
+use tokio::runtime::{Builder, Runtime};
 
 use super::super::{Line, Lines, lock};
 use crate::{
@@ -124,7 +126,6 @@ pub(super) struct World {
     line: Line<ByHand>,
     lines: Lines,
     clock: ManualClock,
-    runtime: tokio::runtime::Runtime,
 }
 
 impl World {
@@ -147,9 +148,6 @@ impl World {
             line: Line::new(Arc::new(store), Arc::new(clock.clone()), lines.clone()),
             lines,
             clock,
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .build()
-                .unwrap(),
         }
     }
 
@@ -346,7 +344,11 @@ impl Caller<'_> {
 
     pub(super) fn poll(&mut self) -> Option<Result<Decision, Error>> {
         self.flag.0.store(false, Ordering::SeqCst);
-        let _runtime = self.world.runtime.enter();
+        // Who waits needs one.
+        static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+        let _runtime = RUNTIME
+            .get_or_init(|| Builder::new_current_thread().build().unwrap())
+            .enter();
         let waker = Waker::from(Arc::clone(&self.flag));
         match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(outcome) => Some(outcome),
