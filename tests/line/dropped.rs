@@ -144,11 +144,6 @@ async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
     drop(gone_limiter);
     world.server.resume();
     assert!(request.await && limiter.await);
-    assert_eq!(
-        scripts(&world.server) - before - 1,
-        2,
-        "the call for many, and what is given back"
-    );
     // All but the limiter that was dropped.
     assert_eq!(world.in_use().await, 4);
 }
