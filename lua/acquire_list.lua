@@ -82,7 +82,7 @@ for place = 1, limiters do
     changed = 2
   end
   book.limit, book.rate, book.interval, book.changed = limit, rate, interval, changed
-  book.wanted, book.in_line, book.refused, book.added, book.repaired = 0, 0, {}, {}, 0
+  book.wanted, book.in_line, book.unmet, book.added, book.repaired = 0, 0, {}, {}, 0
   books[place] = book
 end
 
@@ -196,36 +196,41 @@ for index = 1, anything and callers or 0 do
           book.added[#book.added + 1] = take.member
         end
       elseif take.possible then
-        local needs = take.permits
+        take.needs = take.permits
         if ask.waits and not take.shadow then
-          needs = needs + book.in_line
-          book.in_line = needs
+          take.needs = take.needs + book.in_line
+          book.in_line = take.needs
         end
-        if needs > book.value then
-          take.refused = true
-          -- More than the rate is never free at once: each further rate follows an interval later.
-          local rounds = math.floor((needs - 1) / book.rate)
-          take.needs, take.later = needs - rounds * book.rate, rounds * book.interval
-          book.refused[#book.refused + 1] = take
-        end
+        book.unmet[#book.unmet + 1] = take
       end
     end
     closed = closed or (ask.waits and not fits)
   end
 end
 
--- The waits, after all grants: walk from the oldest entry to those whose expiry makes enough room.
+-- Who has no room, and the waits: after all grants, as one that another limiter refused has left its room to those behind it.
+-- Walk from the oldest entry to those whose expiry makes enough room.
 
 for place = 1, limiters do
   local book = books[place]
-  if #book.refused > 0 then
-    table.sort(book.refused, function(a, b) return a.needs < b.needs end)
+  local refused = {}
+  for _, take in ipairs(book.unmet) do
+    if take.needs > book.value then
+      take.refused = true
+      -- More than the rate is never free at once: each further rate follows an interval later.
+      local rounds = math.floor((take.needs - 1) / book.rate)
+      take.needs, take.later = take.needs - rounds * book.rate, rounds * book.interval
+      refused[#refused + 1] = take
+    end
+  end
+  if #refused > 0 then
+    table.sort(refused, function(a, b) return a.needs < b.needs end)
     -- A score that no clock of ours can have made was granted no later than now: it is set back on the way.
     local latest = ARGV[1] == '' and now + ahead_of(book.interval) or math.huge
     local page, at, start = {}, 1, 0
     -- What is left is free now.
     local freed, due = book.value, now - book.interval
-    for _, take in ipairs(book.refused) do
+    for _, take in ipairs(refused) do
       while freed < take.needs do
         if at > #page then
           local size = math.min(take.needs - freed, PAGE)

@@ -63,6 +63,17 @@ pub(crate) struct Needs {
     answer: usize,
 }
 
+impl Needs {
+    fn of(permits: i64, rate: i64, answer: usize) -> Self {
+        let rounds = (permits - 1).div_euclid(rate);
+        Self {
+            permits: permits - rounds * rate,
+            rounds,
+            answer,
+        }
+    }
+}
+
 /// What a limiter says at the end of a call.
 #[derive(Debug)]
 pub(crate) struct End {
@@ -186,7 +197,7 @@ pub(crate) fn acquire<'a>(
             if fits && book.has_room(take) {
                 book.take(take, now);
             } else if book.is_possible(take) {
-                book.refuse(take, caller.waits && !take.shadow, answer, &mut answers);
+                book.pass_over(take, caller.waits && !take.shadow, answer);
             }
         }
         closed |= !fits && caller.waits;
@@ -223,7 +234,8 @@ struct Book<'a> {
     value: i64,
     /// Permits of the callers that wait, up to now.
     in_line: i64,
-    refused: Vec<Needs>,
+    /// What callers need that were not granted: the permits, and the place of the answer.
+    unmet: Vec<(i64, usize)>,
 }
 
 impl<'a> Book<'a> {
@@ -237,7 +249,7 @@ impl<'a> Book<'a> {
             changed,
             value: 0,
             in_line: 0,
-            refused: Vec::new(),
+            unmet: Vec::new(),
         })
     }
 
@@ -288,31 +300,28 @@ impl<'a> Book<'a> {
     }
 
     /// Notes a caller that is not granted. It need not be this limiter that has no room for it.
-    fn refuse(&mut self, take: &Take, waits: bool, answer: usize, answers: &mut [Answer]) {
+    fn pass_over(&mut self, take: &Take, waits: bool, answer: usize) {
         let mut needs = i64::from(take.permits);
         if waits {
             needs += self.in_line;
             self.in_line = needs;
         }
-        if needs <= self.value {
-            return;
-        }
-        answers[answer].verdict = Verdict::Refused;
-        let rounds = (needs - 1).div_euclid(self.limit.rate);
-        self.refused.push(Needs {
-            permits: needs - rounds * self.limit.rate,
-            rounds,
-            answer,
-        });
+        self.unmet.push((needs, answer));
     }
 
-    /// Tells the callers what is left, and those that were refused when there is room: after all grants.
+    /// Tells the callers what is left, and those without room when there will be some: after all grants, as one that
+    /// another limiter refused has left its room to those behind it.
     ///
     /// `answers` are those of all limiters; this one's is the one at `place` of each caller.
     fn close(&mut self, now: i64, place: usize, limiters: usize, answers: &mut [Answer]) {
-        self.refused.sort_unstable();
-        let end = self.limiter.end(self.value, &self.refused, &self.ask, now);
-        for (needs, wait) in self.refused.iter().zip(end.waits.iter()) {
+        let without_room = self.unmet.iter().filter(|(needs, _)| *needs > self.value);
+        let mut refused: Vec<_> = without_room
+            .map(|(needs, answer)| Needs::of(*needs, self.limit.rate, *answer))
+            .collect();
+        refused.sort_unstable();
+        let end = self.limiter.end(self.value, &refused, &self.ask, now);
+        for (needs, wait) in refused.iter().zip(end.waits.iter()) {
+            answers[needs.answer].verdict = Verdict::Refused;
             answers[needs.answer].wait = *wait;
         }
         for answer in answers.iter_mut().skip(place).step_by(limiters) {

@@ -1,61 +1,54 @@
-//! Where callers wait for permits: first come, first served, with one call in flight and one timer for each limiter.
+//! Where callers of one limiter stand while it is asked: one call in flight, and the next one for all who came meanwhile.
 //!
-//! Nobody owns the line. One waiter drives it for all, and when that one leaves, because it was served or dropped, the next
-//! takes over: so the call in flight survives any one caller. A waiter that is neither polled nor dropped holds up those
-//! behind it.
+//! Whoever comes to an open line makes its own call at once, as if there were no line. Those who come while it is in flight
+//! go together with the next. So a busy limiter is asked as often as the store answers, however many ask, and nobody ever
+//! waits for others to come. Callers that wait for permits stand in the same line, first come, first served, with one timer
+//! for all of them.
+//!
+//! Nobody owns the line. A call for many is polled by whichever of its callers is polled, so that it survives any one of
+//! them, and one that is neither polled nor dropped holds up nobody: a wake-up goes to all of them and to the last behind them.
+//! A call made alone is its caller's; when it has been answered, the next one goes, whether or not that caller looks. When
+//! all callers of a call have left, at their deadlines for example, it is dropped, and those behind it go on: a call that
+//! hangs holds up others no longer than their own would, and a line needs no clock for that.
+//!
+//! A failed run is an error for each of its callers. Those behind them, who may be many, try once more, in one call.
 
+mod lines;
+mod member;
+mod patience;
 mod queue;
+mod state;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::HashMap,
     fmt,
     future::poll_fn,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-use self::queue::{Driver, Queue, Turn};
+pub(crate) use self::lines::{Key, Lines};
+use self::{
+    lines::key,
+    member::{Run, gave_back},
+    queue::{Driver, Next, Queue, Turn},
+};
 use crate::{
     clock::{Clock, can_wait},
     decision::{Decision, Receipt},
     error::{Error, ErrorKind},
-    limit::LimitSource,
-    list::List,
     name::Name,
     store::{Acquire, Decide, Op, Outcome, Patience},
 };
 
-/// A store in whose lines callers may wait.
+/// A store whose callers stand in lines.
 pub(crate) struct Line<S> {
     inner: Arc<S>,
     clock: Arc<dyn Clock>,
     lines: Lines,
-}
-
-/// The lines in which somebody waits. Callers of other limiters, or that go by other limits or try out others, do not share
-/// one.
-#[derive(Clone, Default)]
-pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
-
-/// What the callers of a line charge.
-pub(crate) type Key = List<(Name, LimitSource, bool)>;
-
-impl Lines {
-    /// Asks again for those who wait for `name`: there may be room.
-    pub(crate) fn nudge(&self, name: &Name) {
-        self.nudge_some(name, |_| true);
-    }
-
-    /// As `nudge`, for some of the lines.
-    pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
-        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
-        let queues: Vec<_> = lock(&self.0)
-            .iter()
-            .filter(|(key, _)| waited_for(key) && which(key))
-            .map(|(_, queue)| Arc::clone(queue))
-            .collect();
-        queues.iter().for_each(|queue| queue.nudge());
-    }
 }
 
 impl<S: Decide> Line<S> {
@@ -72,12 +65,81 @@ impl<S: Decide> Line<S> {
         &self.inner
     }
 
-    /// Waits in line.
-    ///
+    /// Stands in line until it is served, or until it is its turn to make its own call.
+    async fn stand(
+        &self,
+        acquire: &Acquire,
+        deadline: Option<Duration>,
+        now: Duration,
+    ) -> Result<Decision, Error> {
+        let waits = acquire.patience.is_some();
+        let key = key(acquire);
+        let (queue, (ticket, alone)) = self
+            .lines
+            .enter(&key, waits, |queue| queue.enter(acquire, deadline, now));
+        let place = Place {
+            line: self,
+            key,
+            waits,
+            queue,
+            ticket,
+        };
+        if !alone && let Some(outcome) = poll_fn(|cx| place.poll(cx)).await {
+            return outcome;
+        }
+        let mut call = pin!(self.inner.acquire(acquire));
+        let waker = Waker::from(Arc::clone(&place.queue));
+        poll_fn(|cx| {
+            place.queue.reach_alone(ticket, cx.waker());
+            call.as_mut().poll(&mut Context::from_waker(&waker))
+        })
+        .await
+    }
+
+    /// What drives a line: asks for the callers in it, then sleeps until the first of them can be served or gives up.
+    /// Ends when there is nobody to ask for.
+    fn drive(&self, queue: &Arc<Queue>) -> Driver {
+        let (inner, clock) = (Arc::clone(&self.inner), Arc::clone(&self.clock));
+        let (line, lines) = (Arc::clone(queue), self.lines.clone());
+        Driver::new(Arc::clone(queue), async move {
+            loop {
+                match line.next(clock.now()) {
+                    Next::Ask(run) => {
+                        let called = Called {
+                            run,
+                            inner: &*inner,
+                            lines: &lines,
+                        };
+                        let run = &called.run;
+                        let decisions = inner.acquire_run(&run.callers).await;
+                        for receipt in line.serve(run, decisions, clock.now(), lines.gone()) {
+                            inner.give_back(receipt, 0);
+                        }
+                    }
+                    Next::Sleep(until) => {
+                        let mut timer = clock.sleep_until(until);
+                        poll_fn(|cx| line.poll_sleep(&mut timer, cx)).await;
+                    }
+                    Next::End => return,
+                }
+            }
+        })
+    }
+}
+
+impl<S: Decide> Decide for Line<S> {
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place and gives back what was taken for it.
-    async fn wait(&self, acquire: &Acquire, patience: Patience) -> Result<Decision, Error> {
+    /// Dropping it gives up the place. What was taken for one that waits for permits is given back; for one that does not,
+    /// whoever drops it decides.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let Some(patience) = acquire.patience else {
+            if !self.inner.decides_together(acquire) {
+                // One after the other, they would wait for nothing.
+                return self.inner.acquire(acquire).await;
+            }
+            return self.stand(acquire, None, Duration::ZERO).await;
+        };
         if !can_wait() {
             let error = Error::new(ErrorKind::Unavailable);
             return Err(error.detail("waiting needs a tokio runtime"));
@@ -87,55 +149,7 @@ impl<S: Decide> Line<S> {
             Patience::For(time) | Patience::Queue(time, _) => now.checked_add(time),
             Patience::Endless => None,
         };
-        let key: Key = acquire
-            .charges()
-            .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
-            .collect();
-        let (queue, ticket) = {
-            let mut lines = lock(&self.lines.0);
-            let queue = Arc::clone(lines.entry(key.clone()).or_default());
-            let ticket = queue.enter(acquire, deadline, now);
-            (queue, ticket)
-        };
-        let place = Place {
-            line: self,
-            key,
-            queue,
-            ticket,
-        };
-        poll_fn(|cx| place.poll(cx)).await
-    }
-
-    /// What drives a line: asks for the callers in it, then sleeps until the first of them can be served or gives up.
-    /// Ends when nobody waits any more.
-    fn drive(&self, queue: Arc<Queue>) -> Driver {
-        let (inner, clock) = (Arc::clone(&self.inner), Arc::clone(&self.clock));
-        Box::pin(async move {
-            loop {
-                let run = queue.front(clock.now());
-                if run.is_empty() {
-                    return;
-                }
-                let decisions = inner.acquire_run(&run).await;
-                for receipt in queue.serve(&run, decisions, clock.now()) {
-                    inner.give_back(receipt, 0);
-                }
-                while let Some(until) = queue.sleeps_until(clock.now()) {
-                    let mut timer = clock.sleep_until(until);
-                    poll_fn(|cx| queue.poll_sleep(&mut timer, cx)).await;
-                }
-            }
-        })
-    }
-}
-
-impl<S: Decide> Decide for Line<S> {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        match acquire.patience {
-            // One try: it may overtake those who wait.
-            None => self.inner.acquire(acquire).await,
-            Some(patience) => self.wait(acquire, patience).await,
-        }
+        self.stand(acquire, deadline, now).await
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
@@ -154,6 +168,7 @@ impl<S: Decide> Decide for Line<S> {
     }
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.lines.gives_back(&receipt);
         self.inner.give_back(receipt, keep);
     }
 }
@@ -162,27 +177,28 @@ impl<S: Decide> Decide for Line<S> {
 struct Place<'a, S: Decide> {
     line: &'a Line<S>,
     key: Key,
+    waits: bool,
     queue: Arc<Queue>,
     ticket: u64,
 }
 
 impl<S: Decide> Place<'_, S> {
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
+    /// Ready with the outcome, or with none if it is to make its own call.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Decision, Error>>> {
         loop {
-            let mut driver = match self.queue.poll(self.ticket, cx.waker()) {
-                Turn::Served(outcome) => return Poll::Ready(outcome),
+            let driver = match self.queue.poll(self.ticket, cx.waker()) {
+                Turn::Served(outcome) => return Poll::Ready(Some(outcome)),
+                Turn::Alone => return Poll::Ready(None),
                 Turn::Wait => return Poll::Pending,
-                Turn::Drive(driver) => {
-                    driver.unwrap_or_else(|| self.line.drive(Arc::clone(&self.queue)))
-                }
+                Turn::Drive(driver) => driver,
             };
-            match driver.as_mut().poll(cx) {
-                Poll::Pending => {
-                    if !self.queue.put_back(driver, self.ticket) {
-                        return Poll::Pending;
-                    }
+            let mut driver = driver.unwrap_or_else(|| self.line.drive(&self.queue));
+            let mut polling = Polling(Some(&self.queue));
+            if driver.poll().is_pending() {
+                polling.0 = None;
+                if !self.queue.put_back(driver, self.ticket, cx.waker()) {
+                    return Poll::Pending;
                 }
-                Poll::Ready(()) => {}
             }
         }
     }
@@ -190,33 +206,50 @@ impl<S: Decide> Place<'_, S> {
 
 impl<S: Decide> Drop for Place<'_, S> {
     fn drop(&mut self) {
-        for receipt in self.queue.leave(self.ticket).iter() {
-            self.line.inner.give_back(receipt.clone(), 0);
+        let lines = &self.line.lines;
+        let (receipts, last) = self.queue.leave(self.ticket, lines.gone());
+        for receipt in receipts {
+            self.line.inner.give_back(receipt, 0);
         }
-        // The driver knows the line, and the line the driver: the last one out ends both.
-        let driver = {
-            let mut lines = lock(&self.line.lines.0);
-            let (empty, driver) = self.queue.close_if_empty();
-            // Another line may stand there by now.
-            let ours = |queue: &Arc<Queue>| Arc::ptr_eq(queue, &self.queue);
-            if empty && lines.get(&self.key).is_some_and(ours) {
-                lines.remove(&self.key);
+        lines.leave(&self.key, self.waits, &self.queue, last);
+    }
+}
+
+/// A driver that is polled. It is put back, or has ended, also where it panics.
+struct Polling<'a>(Option<&'a Queue>);
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0 {
+            queue.ended();
+        }
+    }
+}
+
+/// A run in flight.
+struct Called<'a, S: Decide> {
+    run: Run,
+    inner: &'a S,
+    lines: &'a Lines,
+}
+
+impl<S: Decide> Drop for Called<'_, S> {
+    /// Of those who left, nobody is looked out for any longer. Without an answer, what they gave back may have arrived before
+    /// the call did, which is not sent again from now on.
+    fn drop(&mut self) {
+        for acquire in &self.run.callers {
+            if gave_back(acquire, self.lines.gone()) {
+                for receipt in acquire.receipts() {
+                    self.inner.give_back(receipt, 0);
+                }
             }
-            driver
-        };
-        drop(driver);
+        }
     }
 }
 
 /// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Debug for Lines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lines({})", lock(&self.0).len())
-    }
 }
 
 impl<S: fmt::Debug> fmt::Debug for Line<S> {

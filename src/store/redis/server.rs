@@ -59,6 +59,11 @@ impl Decide for Server {
         }
     }
 
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        let names = acquire.charges().map(|charge| &charge.name);
+        saga::is_one_call(names, self.connection.has_nodes())
+    }
+
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let arguments = |argv| -> Result<Arguments, Error> {
             Ok(Arguments::new(wire::keys(name, self.client_id()?), argv))
@@ -169,8 +174,7 @@ impl Server {
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
-        let names = first.charges().map(|charge| &charge.name);
-        if saga::is_one_call(names, self.connection.has_nodes()) {
+        if self.decides_together(first) {
             return self.acquire_at_once(first, run).await;
         }
         // One at a time: it hears at once, and nothing is held for it while others are asked for.
@@ -200,7 +204,7 @@ impl Server {
         let ask = wire::Ask {
             client_id: self.client_id()?,
             now: self.now(),
-            exact: first.remaining,
+            exact: run.iter().any(|acquire| acquire.remaining),
         };
         let arguments = wire::acquire(charges.iter().copied(), callers, ask);
         let reply = self.call_for(script, algorithm, &arguments, run).await?;

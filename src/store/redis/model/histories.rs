@@ -172,6 +172,13 @@ impl Choice {
 }
 
 impl Whose {
+    /// The stored limit, as it is.
+    pub(super) const STORED: Self = Self {
+        source: Source::Store,
+        rewrite: false,
+        exact: false,
+    };
+
     pub(super) fn how(self, pair: &Pair) -> How {
         let limit = match self.source {
             Source::Code(choice) => LimitSource::Code(choice.limit(pair)),

@@ -5,14 +5,15 @@ use proptest::{prelude::*, sample::Index};
 use super::{
     super::{script::ACQUIRE_LIST, wire},
     histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
-    pair::{Clock, Pair, START, Sent},
+    pair::{Clock, How, Pair, START, Sent},
 };
 use crate::{
     decision::PermitId,
+    error::ErrorKind,
     limit::{LimitSource, RateType},
     list::List,
     store::{
-        Charge, RuleTag,
+        Answer, Charge, RuleTag, Verdict,
         call::{self, Caller, Counts, Take},
     },
 };
@@ -114,11 +115,11 @@ impl Stage {
                     exact,
                 };
                 self.sent.push(list.clone());
-                self.send(&list);
+                let _ = self.send(&list);
             }
             ListStep::Resend(which) if !self.sent.is_empty() => {
                 let list = which.get(&self.sent).clone();
-                self.send(&list);
+                let _ = self.send(&list);
             }
             ListStep::Resend(_) => {}
         }
@@ -136,8 +137,8 @@ impl Stage {
         which.iter().map(take).collect()
     }
 
-    /// Has the script and the pure function decide, and compares.
-    fn send(&mut self, list: &SentList) {
+    /// Has the script and the pure function decide, and compares. What both say.
+    fn send(&mut self, list: &SentList) -> Result<Vec<Answer>, ErrorKind> {
         let hows: Vec<_> = list
             .which
             .iter()
@@ -211,6 +212,7 @@ impl Stage {
         let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);
+        expected
     }
 }
 
@@ -246,6 +248,50 @@ fn a_key_that_is_no_log_changes_nothing() {
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &arguments).unwrap_err();
     assert_eq!(first.raw(), before);
+}
+
+/// Whoever is refused by one limiter leaves the others' room to those behind it, and is told how they are after that.
+#[test]
+fn room_that_a_later_caller_takes_is_none() {
+    let mut stage = Stage::new(RateType::Overall, Clock::Given(START));
+    for (limiter, rate) in [(0, 2), (1, 2)] {
+        let pair = &mut stage.pairs[limiter];
+        let limit = pair.limit(rate, 1000);
+        assert!(pair.try_set_rate(limit));
+    }
+    let how = How {
+        limit: LimitSource::Store,
+        rewrite: false,
+        exact: false,
+    };
+    stage.pairs[0].acquire(1, how).unwrap();
+    stage.pairs.iter_mut().for_each(|pair| pair.advance(400));
+    let which = vec![0, 1];
+    let caller = |takes: [u32; 2]| NewCaller {
+        waits: false,
+        takes: [(takes[0], false), (takes[1], false), (1, false)],
+    };
+    let callers = [[2, 1], [1, 2]].map(|takes| {
+        let caller = caller(takes);
+        (caller.waits, stage.takes(&which, &caller))
+    });
+    let list = SentList {
+        which,
+        whose: [Whose::STORED; LIMITERS],
+        exact: false,
+        callers: callers.into(),
+    };
+    let answers = stage.send(&list).unwrap();
+    let told: Vec<_> = answers
+        .iter()
+        .map(|answer| (answer.verdict, answer.wait))
+        .collect();
+    let (granted, refused) = (Verdict::Granted, Verdict::Refused);
+    // The first limiter is asked for both of its permits, the later of which is taken now.
+    assert_eq!(
+        told,
+        [(refused, 1000), (refused, 1000), (granted, 0), (granted, 0)]
+    );
 }
 
 proptest! {

@@ -1,0 +1,158 @@
+//! All lines of a store, found by what their callers charge.
+
+use std::{
+    collections::{HashMap, hash_map::RandomState},
+    fmt,
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::{lock, queue::Queue};
+use crate::{
+    decision::{PermitId, Receipt},
+    limit::LimitSource,
+    list::List,
+    name::Name,
+    store::Acquire,
+};
+
+/// More than there will be cores, so that callers of different limiters seldom meet.
+const SHARDS: usize = 64;
+
+/// The lines in which somebody stands. Callers of other limiters, or that go by other limits or try out others, do not share
+/// one.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Shared>);
+
+struct Shared {
+    shards: Box<[Mutex<Shard>]>,
+    /// Of its own: names come from requests, and nobody may choose which ones share a shard.
+    hasher: RandomState,
+    /// How many wait, in all lines.
+    waiting: AtomicUsize,
+    gone: Gone,
+}
+
+type Shard = HashMap<Key, Arc<Queue>>;
+
+/// What the callers of a line charge.
+pub(crate) type Key = List<(Name, LimitSource, bool)>;
+
+/// The callers that left while a call for them and for others was in flight, and whether what they may get was given back. Of
+/// those who do not wait, only whoever dropped them knows whether it is to be.
+pub(super) type Gone = Mutex<HashMap<PermitId, bool>>;
+
+impl Lines {
+    /// Asks again for those who wait for `name`: there may be room.
+    pub(crate) fn nudge(&self, name: &Name) {
+        self.nudge_some(name, |_| true);
+    }
+
+    /// As `nudge`, for some of the lines.
+    pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
+        // Whoever begins to wait after this look asks after it, too.
+        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
+        for shard in &self.0.shards {
+            let queues: Vec<_> = lock(shard)
+                .iter()
+                .filter(|(key, _)| waited_for(key) && which(key))
+                .map(|(_, queue)| Arc::clone(queue))
+                .collect();
+            queues.iter().for_each(|queue| queue.nudge());
+        }
+    }
+
+    /// Notes that a receipt is given back. It may be that of a call which is still in flight for others.
+    pub(super) fn gives_back(&self, receipt: &Receipt) {
+        let mut gone = lock(&self.0.gone);
+        if !gone.is_empty()
+            && let Some(given_back) = gone.get_mut(&receipt.id)
+        {
+            *given_back = true;
+        }
+    }
+
+    pub(super) fn gone(&self) -> &Gone {
+        &self.0.gone
+    }
+
+    /// Has somebody enter the line of a key, which is made if there is none.
+    pub(super) fn enter<T>(
+        &self,
+        key: &Key,
+        waits: bool,
+        enter: impl FnOnce(&Queue) -> T,
+    ) -> (Arc<Queue>, T) {
+        if waits {
+            self.0.waiting.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut shard = lock(self.shard(key));
+        let queue = shard.entry(key.clone()).or_default();
+        // With the shard locked, so that nobody finds the line empty and takes it away.
+        let entered = enter(queue);
+        (Arc::clone(queue), entered)
+    }
+
+    /// Notes that somebody has left a line, and takes it away if that was the `last` one.
+    pub(super) fn leave(&self, key: &Key, waits: bool, queue: &Arc<Queue>, last: bool) {
+        if waits {
+            self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        if !last {
+            return;
+        }
+        // The driver knows the line, and the line the driver: the last one out ends both.
+        let driver = {
+            let mut shard = lock(self.shard(key));
+            let (empty, driver) = queue.close_if_empty();
+            // Another line may stand there by now.
+            if empty
+                && shard
+                    .get(key)
+                    .is_some_and(|there| Arc::ptr_eq(there, queue))
+            {
+                shard.remove(key);
+            }
+            driver
+        };
+        drop(driver);
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        // The remainder is below SHARDS, whatever the width of usize.
+        &self.0.shards[(self.0.hasher.hash_one(key) % SHARDS as u64) as usize]
+    }
+}
+
+/// The line in which a caller belongs.
+pub(super) fn key(acquire: &Acquire) -> Key {
+    acquire
+        .charges()
+        .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
+        .collect()
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            waiting: AtomicUsize::new(0),
+            gone: Mutex::default(),
+        }
+    }
+}
+
+// Keys hold identities.
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: usize = self.0.shards.iter().map(|shard| lock(shard).len()).sum();
+        write!(f, "Lines({lines})")
+    }
+}

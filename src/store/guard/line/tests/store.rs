@@ -1,0 +1,441 @@
+//! The store, its callers, and what they are polled by.
+
+use std::{
+    collections::BTreeSet,
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::super::{Line, Lines, lock};
+use crate::{
+    clock::ManualClock,
+    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
+    error::{Error, ErrorKind},
+    limit::LimitSource,
+    list::List,
+    name::Name,
+    store::{Acquire, Charge, Decide, Op, Outcome, Patience, RuleTag},
+};
+
+/// What a call was answered.
+type Reply = Result<Vec<Decision>, Error>;
+
+#[derive(Debug, Default)]
+struct Calls {
+    calls: Vec<Call>,
+    /// The ids that have what they asked for.
+    held: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Call {
+    /// Whether it was made for many.
+    run: bool,
+    callers: Vec<Acquire>,
+    carried_out: bool,
+    reply: Option<Reply>,
+    panics: bool,
+    over: bool,
+    waker: Option<Waker>,
+}
+
+impl Call {
+    fn ids(&self) -> Vec<u64> {
+        let ids = self.callers.iter().map(|caller| number(caller.first.id));
+        ids.collect()
+    }
+}
+
+#[derive(Debug)]
+struct ByHand {
+    together: bool,
+    calls: Mutex<Calls>,
+}
+
+/// Notes that nobody waits any longer for a call: it is not carried out then.
+struct InFlight<'a>(&'a ByHand, usize);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.calls).calls[self.1].over = true;
+    }
+}
+
+impl ByHand {
+    async fn call(&self, run: bool, callers: &[Acquire]) -> Reply {
+        let at = {
+            let mut calls = lock(&self.calls);
+            calls.calls.push(Call {
+                run,
+                callers: callers.to_vec(),
+                carried_out: false,
+                reply: None,
+                panics: false,
+                over: false,
+                waker: None,
+            });
+            calls.calls.len() - 1
+        };
+        let _in_flight = InFlight(self, at);
+        poll_fn(|cx| {
+            let mut calls = lock(&self.calls);
+            let call = &mut calls.calls[at];
+            if call.panics {
+                drop(calls);
+                panic!("as it was told to");
+            }
+            call.waker = Some(cx.waker().clone());
+            call.reply.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Decide for ByHand {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let mut reply = self.call(false, std::slice::from_ref(acquire)).await?;
+        Ok(reply.remove(0))
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Reply {
+        self.call(true, run).await
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        std::future::pending().await
+    }
+
+    fn give_back(&self, receipt: Receipt, _: u32) {
+        lock(&self.calls).held.remove(&number(receipt.id));
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        self.together
+    }
+}
+
+pub(super) struct World {
+    line: Line<ByHand>,
+    lines: Lines,
+    clock: ManualClock,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with(true)
+    }
+
+    /// With a store that decides for one caller at a time.
+    pub(super) fn apart() -> Self {
+        Self::with(false)
+    }
+
+    fn with(together: bool) -> Self {
+        let (clock, lines) = (ManualClock::new(), Lines::default());
+        let store = ByHand {
+            together,
+            calls: Mutex::default(),
+        };
+        Self {
+            line: Line::new(Arc::new(store), Arc::new(clock.clone()), lines.clone()),
+            lines,
+            clock,
+        }
+    }
+
+    pub(super) fn caller(&self, acquire: Acquire) -> Caller<'_> {
+        let asked = acquire.clone();
+        Caller {
+            world: self,
+            future: Box::pin(async move { self.line.acquire(&asked).await }),
+            acquire,
+            flag: Arc::new(Flag(AtomicBool::new(true))),
+        }
+    }
+
+    pub(super) fn callers(&self, ids: impl Iterator<Item = u64>) -> Vec<Caller<'_>> {
+        ids.map(|id| self.caller(acquire(id))).collect()
+    }
+
+    /// Whether each call was made for many, and the ids that it asked for.
+    pub(super) fn calls(&self) -> Vec<(bool, Vec<u64>)> {
+        let calls = lock(&self.line.inner().calls);
+        let calls = calls.calls.iter();
+        calls.map(|call| (call.run, call.ids())).collect()
+    }
+
+    pub(super) fn is_dropped(&self, call: usize) -> bool {
+        lock(&self.line.inner().calls).calls[call].over
+    }
+
+    pub(super) fn held(&self) -> Vec<u64> {
+        lock(&self.line.inner().calls)
+            .held
+            .iter()
+            .copied()
+            .collect()
+    }
+
+    /// Has the store take what a call asks for, whoever hears of it.
+    pub(super) fn carry_out(&self, at: usize) {
+        let mut calls = lock(&self.line.inner().calls);
+        let call = &mut calls.calls[at];
+        if call.over || call.carried_out {
+            return;
+        }
+        call.carried_out = true;
+        let ids = call.ids();
+        calls.held.extend(ids.iter().filter(|id| is_granted(**id)));
+    }
+
+    pub(super) fn reply(&self, at: usize) {
+        self.carry_out(at);
+        self.answer(at, |call| {
+            Ok(call
+                .callers
+                .iter()
+                .map(|caller| {
+                    if is_granted(number(caller.first.id)) {
+                        grant(caller)
+                    } else {
+                        refusal(1000)
+                    }
+                })
+                .collect())
+        });
+    }
+
+    pub(super) fn grant(&self, at: usize) {
+        self.carry_out(at);
+        self.answer(at, |call| Ok(call.callers.iter().map(grant).collect()));
+    }
+
+    /// Grants to the first of a call, and did not ask for the others.
+    pub(super) fn grant_some(&self, at: usize, count: usize) {
+        self.answer(at, |call| {
+            Ok(call.callers.iter().take(count).map(grant).collect())
+        });
+    }
+
+    pub(super) fn refuse(&self, at: usize, wait: u64) {
+        self.answer(at, |call| {
+            Ok(call.callers.iter().map(|_| refusal(wait)).collect())
+        });
+    }
+
+    pub(super) fn fail(&self, at: usize) {
+        self.answer(at, |_| Err(ErrorKind::Unavailable.into()));
+    }
+
+    pub(super) fn panic(&self, at: usize) {
+        lock(&self.line.inner().calls).calls[at].panics = true;
+        self.answer(at, |_| Err(ErrorKind::Unavailable.into()));
+    }
+
+    fn answer(&self, at: usize, reply: impl FnOnce(&Call) -> Reply) {
+        let waker = {
+            let mut calls = lock(&self.line.inner().calls);
+            let call = &mut calls.calls[at];
+            if call.over || call.reply.is_some() {
+                return;
+            }
+            call.reply = Some(reply(call));
+            call.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn in_flight(&self) -> Vec<usize> {
+        let calls = lock(&self.line.inner().calls);
+        let open = |at: &usize| !calls.calls[*at].over && calls.calls[*at].reply.is_none();
+        (0..calls.calls.len()).filter(open).collect()
+    }
+
+    /// Whether a call is not answered.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.in_flight().is_empty()
+    }
+
+    fn any(&self, which: proptest::sample::Index, act: impl FnOnce(usize)) {
+        let calls = self.in_flight();
+        if !calls.is_empty() {
+            act(*which.get(&calls));
+        }
+    }
+
+    pub(super) fn carry_out_any(&self, which: proptest::sample::Index) {
+        self.any(which, |at| self.carry_out(at));
+    }
+
+    pub(super) fn reply_any(&self, which: proptest::sample::Index) {
+        self.any(which, |at| self.reply(at));
+    }
+
+    /// Fails a call that was not carried out: one that was is given back by whoever knows that it was sent.
+    pub(super) fn fail_any(&self, which: proptest::sample::Index) {
+        self.any(which, |at| {
+            if !lock(&self.line.inner().calls).calls[at].carried_out {
+                self.fail(at);
+            }
+        });
+    }
+
+    pub(super) fn answer_all(&self) {
+        self.in_flight().into_iter().for_each(|at| self.reply(at));
+    }
+
+    pub(super) fn nudge(&self) {
+        self.lines.nudge(&name());
+    }
+
+    pub(super) fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    pub(super) fn lines(&self) -> String {
+        format!("{:?}", self.lines)
+    }
+
+    /// How many have left whose calls are looked out for.
+    pub(super) fn gone(&self) -> usize {
+        lock(self.lines.gone()).len()
+    }
+}
+
+/// Somebody who asks, and is polled by hand.
+pub(super) struct Caller<'a> {
+    world: &'a World,
+    future: Pin<Box<dyn Future<Output = Result<Decision, Error>> + 'a>>,
+    acquire: Acquire,
+    flag: Arc<Flag>,
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Caller<'_> {
+    pub(super) fn id(&self) -> u64 {
+        number(self.acquire.first.id)
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.acquire.patience.is_some()
+    }
+
+    /// Whether it was woken since it was polled last, or never was.
+    pub(super) fn woken(&self) -> bool {
+        self.flag.0.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Result<Decision, Error>> {
+        self.flag.0.store(false, Ordering::SeqCst);
+        // Who waits needs one.
+        static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+        let _runtime = RUNTIME
+            .get_or_init(|| Builder::new_current_thread().build().unwrap())
+            .enter();
+        let waker = Waker::from(Arc::clone(&self.flag));
+        match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    /// As a deadline or a `RateLimiter` does.
+    pub(super) fn drop_and_give_back(self) {
+        let (world, receipts) = (self.world, self.acquire.receipts());
+        drop(self);
+        for receipt in receipts {
+            world.line.give_back(receipt, 0);
+        }
+    }
+}
+
+pub(super) fn acquire(id: u64) -> Acquire {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&id.to_le_bytes());
+    Acquire {
+        first: Charge {
+            name: name(),
+            rule: RuleTag::unnamed("line"),
+            limit: LimitSource::Store,
+            permits: 1,
+            id: PermitId(bytes),
+            shadow: false,
+        },
+        rest: Vec::new(),
+        on_failure: None,
+        remaining: false,
+        patience: None,
+    }
+}
+
+impl Acquire {
+    pub(super) fn waiting(self, patience: Patience) -> Self {
+        Self {
+            patience: Some(patience),
+            ..self
+        }
+    }
+}
+
+fn name() -> Name {
+    Name::exact("line").unwrap()
+}
+
+fn number(id: PermitId) -> u64 {
+    let [first, _] = id.0.as_chunks::<8>().0 else {
+        panic!("16 bytes");
+    };
+    u64::from_le_bytes(*first)
+}
+
+/// Some are refused.
+fn is_granted(id: u64) -> bool {
+    !id.is_multiple_of(6)
+}
+
+fn grant(acquire: &Acquire) -> Decision {
+    Decision::Allow(Grant {
+        limits: List::EMPTY,
+        receipts: acquire.receipts(),
+        source: Source::Store,
+    })
+}
+
+fn refusal(wait: u64) -> Decision {
+    let wait = Duration::from_millis(wait);
+    Decision::Deny(Refusal {
+        kind: RefusalKind::OverLimit,
+        limits: List::one(LimitState {
+            name: "line".into(),
+            permits: 5,
+            interval: wait,
+            remaining: None,
+            reset_after: wait,
+            refused: true,
+            retry_after: Some(wait),
+            shadow: false,
+            hidden: false,
+        }),
+        retry_after: Some(wait),
+        source: Source::Store,
+        missing: None,
+        error: None,
+    })
+}

@@ -1,0 +1,230 @@
+//! Callers of one limiter go together while a call for it is in flight: on a real Redis, which stands still meanwhile.
+
+#![cfg(all(feature = "redis", feature = "test-util"))]
+#![allow(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+)]
+
+#[path = "line/dropped.rs"]
+mod dropped;
+#[path = "line/law.rs"]
+mod law;
+mod support;
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use http::{Request, Response, StatusCode};
+use support::{RedisServer, unique};
+use tokio::task::JoinSet;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Algorithm, Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, key::Constant,
+};
+
+const CROWD: usize = 64;
+
+/// A store that is asked each time, and whose decisions a busy machine does not turn into answers by policy.
+fn patient(server: &RedisServer) -> RedisStore {
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .prefix(&unique("line"))
+        .response_timeout(Duration::from_secs(20))
+        .deadline(Duration::from_secs(20));
+    store.deny_cache(Duration::ZERO).unwrap()
+}
+
+async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
+    let limiter = RateLimiter::new(store, &unique("line")).unwrap();
+    limiter.set_rate(limit).await.unwrap();
+    limiter
+}
+
+/// How many scripts the server has run.
+fn scripts(server: &RedisServer) -> usize {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    ["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]
+        .iter()
+        .filter_map(|command| stats.split(command).nth(1))
+        .filter_map(|rest| rest.split(',').next()?.parse::<usize>().ok())
+        .sum()
+}
+
+/// Lets everything that was begun go as far as it can.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Polls a future once, and lets what it sent reach the socket.
+async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    settle().await;
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn ask(layer: RateLimitLayer) -> (StatusCode, Decision) {
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+    let decision = answer.extensions().get::<Decision>().unwrap().clone();
+    (answer.status(), decision)
+}
+
+/// Has a crowd ask while the server stands still; their answers, and how many scripts that took.
+async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    server: &mut RedisServer,
+    ask: impl Fn() -> F,
+) -> (Vec<T>, usize) {
+    let before = scripts(server);
+    server.stop_process();
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        crowd.spawn(ask());
+        settle().await;
+    }
+    server.resume();
+    let answers = crowd.join_all().await;
+    (answers, scripts(server) - before)
+}
+
+#[tokio::test]
+async fn requests_that_come_together_cost_two_scripts() {
+    let mut server = RedisServer::start();
+    let store = patient(&server);
+    let one = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("one")));
+    let by = |limit: Limit, name: &str| limit.by(Constant("list")).named(name);
+    let rules = [
+        by(Limit::per_hour(80), "hourly"),
+        by(Limit::per_minute(500), "minutely"),
+    ];
+    let list = RateLimitLayer::builder(&store)
+        .otherwise(rules)
+        .build()
+        .unwrap();
+    let window = Limit::per_hour(80).by(Constant("window")).named("window");
+    let window = RateLimitLayer::new(&store, window.algorithm(Algorithm::FixedWindow));
+    for layer in [one, list, window] {
+        // The server learns the scripts.
+        let (answers, _) = crowd(&mut server, || ask(layer.clone())).await;
+        assert!(answers.iter().all(|(status, _)| *status == StatusCode::OK));
+        let (answers, scripts) = crowd(&mut server, || ask(layer.clone())).await;
+        assert_eq!(scripts, 2);
+        let passed = answers
+            .iter()
+            .filter(|(status, _)| *status == StatusCode::OK);
+        assert_eq!(passed.count(), 80 - CROWD);
+        // All but the first are told how it was after the same call.
+        let remaining = |(_, decision): &(StatusCode, Decision)| decision.limits()[0].remaining();
+        assert_eq!(
+            answers
+                .iter()
+                .filter(|answer| remaining(answer) == Some(0))
+                .count(),
+            CROWD - 1
+        );
+    }
+}
+
+/// One that has no others beside it pays nothing for them: one script each, and no other than before.
+#[tokio::test]
+async fn a_lone_caller_has_a_script_of_its_own() {
+    let mut server = RedisServer::start();
+    let store = patient(&server);
+    let layer = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("lone")));
+    let known = |server: &RedisServer| {
+        let memory = server.cli(&["INFO", "memory"]);
+        let known = memory.split("number_of_cached_scripts:").nth(1).unwrap();
+        known.lines().next().unwrap().parse::<usize>().unwrap()
+    };
+    ask(layer.clone()).await;
+    let before = scripts(&server);
+    for _ in 0..5 {
+        assert_eq!(ask(layer.clone()).await.0, StatusCode::OK);
+    }
+    assert_eq!(scripts(&server) - before, 5);
+    assert_eq!(known(&server), 1);
+    crowd(&mut server, || ask(layer.clone())).await;
+    assert_eq!(known(&server), 2);
+}
+
+/// In a `select!` loop for example, or beside others whose turn it is.
+#[tokio::test]
+async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
+    let mut server = RedisServer::start();
+    let limiter = limiter(&patient(&server), Limit::per_hour(80)).await;
+    for _ in 0..3 {
+        server.stop_process();
+        let mut first = pin!(limiter.try_acquire());
+        begin(first.as_mut()).await;
+        let mut second = pin!(limiter.try_acquire());
+        begin(second.as_mut()).await;
+        let others = [(); 3].map(|()| {
+            tokio::spawn({
+                let limiter = limiter.clone();
+                async move { assert!(limiter.try_acquire().await.unwrap().is_allowed()) }
+            })
+        });
+        settle().await;
+        server.resume();
+        for other in others {
+            tokio::time::timeout(Duration::from_secs(20), other)
+                .await
+                .expect("held up")
+                .unwrap();
+        }
+        // They were decided for all the same.
+        first.await.unwrap().assert_allowed();
+        second.await.unwrap().assert_allowed();
+    }
+    assert_eq!(limiter.available_permits().await.unwrap(), 80 - 15);
+}
+
+/// One that waits for permits, and made the timer.
+#[tokio::test]
+async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
+    let server = RedisServer::start();
+    let limiter = limiter(&patient(&server), Limit::new(2, Duration::from_millis(200))).await;
+    limiter.try_acquire_many(2).await.unwrap().assert_allowed();
+    let mut first = pin!(limiter.acquire());
+    begin(first.as_mut()).await;
+    let other = tokio::time::timeout(Duration::from_secs(20), limiter.acquire());
+    other.await.expect("held up").unwrap();
+    first.await.unwrap();
+}
+
+/// Who waits, and who does not, in one line: nobody who does not is kept for the time of one who does.
+#[tokio::test]
+async fn those_who_do_not_wait_are_answered_beside_those_who_do() {
+    let server = RedisServer::start();
+    let limiter = limiter(&patient(&server), Limit::per_hour(2)).await;
+    limiter.try_acquire().await.unwrap().assert_allowed();
+    let mut waiting = pin!(limiter.acquire_many(2));
+    begin(waiting.as_mut()).await;
+    let mut asking = JoinSet::new();
+    for _ in 0..CROWD {
+        let limiter = limiter.clone();
+        asking.spawn(async move { limiter.try_acquire().await.unwrap().is_allowed() });
+    }
+    let passed = asking.join_all().await.into_iter().filter(|passed| *passed);
+    assert_eq!(passed.count(), 1);
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(matches!(waiting.as_mut().poll(context), Poll::Pending));
+    limiter.set_rate(Limit::per_hour(3)).await.unwrap();
+    waiting.await.unwrap();
+}
