@@ -251,7 +251,9 @@ impl RateLimiter {
     ///
     /// Dropping it may leave the limit set or not.
     pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
-        self.manage_changed(Op::TrySetRate(limit.stored())).await
+        let limit = limit.stored();
+        self.name.check(&limit)?;
+        self.manage_changed(Op::TrySetRate(limit)).await
     }
 
     /// Sets the limit whatever was set before, and begins anew: all of its permits are free. Redisson: `setRate`.
@@ -517,8 +519,10 @@ impl RateLimiter {
     }
 
     async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
+        let limit = limit.stored();
+        self.name.check(&limit)?;
         self.manage_changed(Op::SetRate {
-            limit: limit.stored(),
+            limit,
             keep,
             existing,
         })

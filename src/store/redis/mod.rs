@@ -2,6 +2,7 @@
 
 mod connection;
 mod diagnose;
+mod gcra;
 #[cfg(test)]
 mod model;
 mod returns;
