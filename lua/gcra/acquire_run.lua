@@ -37,25 +37,24 @@ if not of_code then
     limit[field] = stored[field] or limit[field]
   end
 end
-local rate, interval = number_of(limit[1]), number_of(limit[2])
-local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
-local state = read_state(value_key)
-local differs = state and (state.rate ~= rate or state.interval ~= interval)
-if differs and source == 'keep' then
-  rate, interval, differs = state.rate, state.interval, false
-elseif differs and of_code then
-  changed = 2
-end
-local emission, whole = pace_of(rate, interval)
-if not emission then
+local pace = pace_of(number_of(limit[1]), number_of(limit[2]))
+if not pace then
   return { UNREADABLE }
 end
+local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
+local state = read_state(value_key)
+if differ(state, pace) and source == 'keep' then
+  pace = state.pace
+elseif differ(state, pace) and of_code then
+  changed = 2
+end
+local rate, emission = pace.rate, pace.emission
 
-local possible = changed > 0
+local possible = changed > 0 or of_code and not state
 for i = 8, #ARGV, 4 do
   possible = possible or tonumber(ARGV[i + 1]) <= rate
 end
-local reply = { 1, math.floor(now / 1000), 0, 0, rate, interval, changed, 0 }
+local reply = { 1, math.floor(now / 1000), 0, 0, rate, pace.interval, changed, 0 }
 if not possible then
   for _ = 8, #ARGV, 4 do
     reply[#reply + 1] = ABOVE_RATE
@@ -68,7 +67,7 @@ end
 
 -- The decisions.
 
-local backlog = backlog_of(state, rate, interval, emission, now)
+local backlog = backlog_of(state, pace, now)
 local left = rate - rounded_up(backlog, emission)
 local taken, closed, in_line = 0, false, 0
 -- Of each caller that is refused: its place in the reply, and the permits that must be free for it.
@@ -96,10 +95,10 @@ end
 
 -- What is stored. Nobody makes a key without taking something.
 
-backlog = backlog + taken * emission
-local given = state and state.given or 0
-if taken > 0 or differs then
-  given = write_state(value_key, state, now + backlog, rate, interval, whole, now, given_clock)
+local tat, given = now + backlog, 0
+if taken > 0 or differ(state, pace) then
+  tat, given = write_state(value_key, state, backlog, taken * emission, pace, now, given_clock)
+  backlog = tat - now
 end
 if not of_code then
   if changed == 1 then
@@ -110,11 +109,11 @@ end
 
 for _, caller in ipairs(refused) do
   -- A number that is not whole, or greater than this one, would not be told as it is.
-  local wait = math.min(backlog + caller.needs * emission - whole, MOST)
+  local wait = math.min(backlog + caller.needs * emission - pace.whole, MOST)
   reply[caller.place] = math.ceil(wait / 1000)
 end
 reply[3] = left - taken
 reply[4] = math.ceil(backlog / 1000)
-reply[#reply + 1] = now + backlog
+reply[#reply + 1] = tat
 reply[#reply + 1] = given
 return reply

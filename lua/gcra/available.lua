@@ -14,7 +14,8 @@ if not limit then
   return unreadable
 end
 local now = micros(ARGV[1])
-local backlog = backlog_of(limit.state, limit.rate, limit.interval, limit.emission, now)
+local backlog = backlog_of(limit.state, limit.pace, now)
 keep_limit(limit.keep_alive_time, backlog)
-local left = limit.rate - rounded_up(backlog, limit.emission)
-return { 1, left, math.floor(now / 1000), limit.rate, limit.interval }
+local pace = limit.pace
+local left = pace.rate - rounded_up(backlog, pace.emission)
+return { 1, left, math.floor(now / 1000), pace.rate, pace.interval }

@@ -13,15 +13,13 @@ local limit, unreadable = read_limit()
 if not limit then
   return unreadable
 end
-local now, emission = micros(ARGV[2]), limit.emission
-local backlog = backlog_of(limit.state, limit.rate, limit.interval, emission, now)
-local used = rounded_up(backlog, emission)
+local now, pace = micros(ARGV[2]), limit.pace
+local backlog = backlog_of(limit.state, pace, now)
+local used = rounded_up(backlog, pace.emission)
 local released = math.min(tonumber(ARGV[1]), used)
 if released > 0 then
-  backlog = math.max(backlog - released * emission, 0)
-  write_state(
-    limit.value_key, limit.state, now + backlog, limit.rate, limit.interval, limit.whole, now, ARGV[2] ~= ''
-  )
+  backlog = math.max(backlog - released * pace.emission, 0)
+  write_state(limit.value_key, limit.state, backlog, 0, pace, now, ARGV[2] ~= '')
 end
 keep_limit(limit.keep_alive_time, backlog)
-return { 1, released, limit.rate - used + released }
+return { 1, released, pace.rate - used + released }

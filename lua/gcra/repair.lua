@@ -12,16 +12,15 @@ local limit, unreadable = read_limit()
 if not limit then
   return unreadable
 end
-local now = micros(ARGV[1])
-local backlog = backlog_of(limit.state, limit.rate, limit.interval, limit.emission, now)
-local used = rounded_up(backlog, limit.emission)
-local lost = math.max(used - limit.rate, 0)
-if limit.state and limit.state.tat > now then
-  local state = limit.state
+local now, pace, state = micros(ARGV[1]), limit.pace, limit.state
+local backlog = backlog_of(state, pace, now)
+local used = rounded_up(backlog, pace.emission)
+local lost = math.max(used - pace.rate, 0)
+if state and state.tat > now then
   -- So that the key's end is set anew, whatever a hand has made of it.
-  local mended = { tat = state.tat, ends = 0, given = state.given }
-  backlog = math.min(backlog, limit.whole)
-  write_state(limit.value_key, mended, now + backlog, limit.rate, limit.interval, limit.whole, now, ARGV[1] ~= '')
+  state.ends = 0
+  backlog = math.min(backlog, pace.whole)
+  write_state(limit.value_key, state, backlog, 0, pace, now, ARGV[1] ~= '')
 end
 keep_limit(limit.keep_alive_time, backlog)
-return { 1, lost, limit.rate - used + lost }
+return { 1, lost, pace.rate - used + lost }

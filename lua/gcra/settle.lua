@@ -27,30 +27,27 @@ if not of_code then
     return { UNINITIALIZED }
   end
 end
-local rate, interval = number_of(limit[1]), number_of(limit[2])
-local emission, whole = pace_of(rate, interval)
-if not emission then
+local pace = pace_of(number_of(limit[1]), number_of(limit[2]))
+if not pace then
   return { UNREADABLE }
 end
 local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
 local state = read_state(value_key)
 if state and of_code then
   -- Another process may have another limit, and it is for acquire to say whose counts.
-  rate, interval, emission = state.rate, state.interval, state.emission
-  whole = rate * emission
+  pace = state.pace
 end
 local now = micros(ARGV[2])
-local backlog = backlog_of(state, rate, interval, emission, now)
+local backlog = backlog_of(state, pace, now)
 
 if credited < 0 then
   -- Debt: it was used, so it counts also beyond the limit.
-  backlog = math.min(backlog - credited * emission, MOST - now)
-  write_state(value_key, state, now + backlog, rate, interval, whole, now, ARGV[2] ~= '')
+  local tat = write_state(value_key, state, backlog, -credited * pace.emission, pace, now, ARGV[2] ~= '')
   if created then
     redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4], 'type', limit[3])
   end
   if not of_code then
-    keep_limit(tonumber(limit[4]) or 0, backlog, created)
+    keep_limit(tonumber(limit[4]) or 0, tat - now, created)
   end
   return { 1, credited }
 end
@@ -61,9 +58,9 @@ end
 -- What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
 local since = (state.given - tonumber(ARGV[4])) % WRAP + math.max(state.tat - now - backlog, 0)
 local ahead = math.min(tonumber(ARGV[3]) - since - now, backlog)
-local moved = math.min(credited * emission, ahead)
+local moved = math.min(credited * pace.emission, ahead)
 if moved <= 0 then
   return { 1, 0 }
 end
-write_state(value_key, state, now + backlog - moved, rate, interval, whole, now, ARGV[2] ~= '')
-return { 1, rounded_up(moved, emission) }
+write_state(value_key, state, backlog - moved, 0, pace, now, ARGV[2] ~= '')
+return { 1, rounded_up(moved, pace.emission) }

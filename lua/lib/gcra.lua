@@ -25,8 +25,8 @@ local function micros(given)
   return time[1] * 1000000 + time[2]
 end
 
--- Microseconds from permit to permit, rounded up, and those of all of them; nil for what cannot be counted by: more than a
--- permit in one microsecond.
+-- A limit as it is counted by: `emission`, microseconds from permit to permit, rounded up, and `whole`, those of all of them;
+-- nil for what cannot be counted by: more than a permit in one microsecond.
 local function pace_of(rate, interval)
   local micros = interval and interval * 1000
   if not rate or not interval or rate % 1 ~= 0 or interval % 1 ~= 0 or rate < 1 or micros > LONGEST or rate > micros then
@@ -36,7 +36,7 @@ local function pace_of(rate, interval)
   if emission * rate < micros then
     emission = emission + 1
   end
-  return emission, emission * rate
+  return { rate = rate, interval = interval, emission = emission, whole = emission * rate }
 end
 
 -- The whole multiples of `unit` that `amount` takes.
@@ -55,36 +55,43 @@ local function read_state(value_key)
     return nil
   end
   local tat, ends, given, rate, interval = struct.unpack('<ddddd', stored)
-  local emission = pace_of(rate, interval)
-  return emission and { tat = tat, ends = ends, given = given, rate = rate, interval = interval, emission = emission }
+  local pace = pace_of(rate, interval)
+  return pace and { tat = tat, ends = ends, given = given, pace = pace }
+end
+
+local function differ(state, pace)
+  return state ~= nil and (state.pace.rate ~= pace.rate or state.pace.interval ~= pace.interval)
 end
 
 -- How far tat lies ahead by this limit; where it was counted by another one, the same permits by this one's pace, whole ones.
-local function backlog_of(state, rate, interval, emission, now)
+local function backlog_of(state, pace, now)
   if not state or state.tat <= now then
     return 0
   end
-  if state.rate == rate and state.interval == interval then
-    return state.tat - now
+  if differ(state, pace) then
+    return math.min(rounded_up(state.tat - now, state.pace.emission) * pace.emission, MOST - now)
   end
-  return math.min(rounded_up(state.tat - now, state.emission) * emission, MOST - now)
+  return state.tat - now
 end
 
--- Stores tat. What a lower one than before loses was given back, as far as receipts are concerned.
+-- Stores how much lies ahead of now: what is `kept` of what did, and what is `added`. What is not kept was given back, as far
+-- as receipts are concerned. Returns tat, and all that was given back.
 -- The key's end is put off by as much as all permits take, so that most calls leave it alone.
-local function write_state(value_key, state, tat, rate, interval, whole, now, given_clock)
-  local ends, given = state and state.ends or 0, state and state.given or 0
-  if state and tat < state.tat and now < state.tat then
-    given = (given + state.tat - math.max(tat, now)) % WRAP
+local function write_state(value_key, state, kept, added, pace, now, given_clock)
+  local tat = math.min(now + kept + added, MOST)
+  local ends, given = 0, 0
+  if state then
+    ends, given = state.ends, (state.given + math.max(state.tat - now - kept, 0)) % WRAP
   end
   if tat <= ends then
-    redis.call('SET', value_key, struct.pack('<ddddd', tat, ends, given, rate, interval), 'KEEPTTL')
-    return given
+    redis.call('SET', value_key, struct.pack('<ddddd', tat, ends, given, pace.rate, pace.interval), 'KEEPTTL')
+  else
+    ends = math.min(tat + pace.whole, MOST)
+    local life = math.floor((ends - now) / 1000) + 1 + (given_clock and SLOWER or 0)
+    local value = struct.pack('<ddddd', tat, ends, given, pace.rate, pace.interval)
+    redis.call('SET', value_key, value, 'PX', string.format('%d', life))
   end
-  ends = math.min(tat + whole, MOST)
-  local life = math.floor((ends - now) / 1000) + 1 + (given_clock and SLOWER or 0)
-  redis.call('SET', value_key, struct.pack('<ddddd', tat, ends, given, rate, interval), 'PX', string.format('%d', life))
-  return given
+  return tat, given
 end
 
 -- Keeps the hash alive as the limit says, and at least while something is in use.
@@ -116,14 +123,11 @@ local function read_limit()
     if not state then
       return nil, { UNINITIALIZED }
     end
-    rate, interval = state.rate, state.interval
+    rate, interval = state.pace.rate, state.pace.interval
   end
-  local emission, whole = pace_of(rate, interval)
-  if not emission then
+  local pace = pace_of(rate, interval)
+  if not pace then
     return nil, { UNREADABLE }
   end
-  return {
-    rate = rate, interval = interval, emission = emission, whole = whole, value_key = value_key, state = state,
-    keep_alive_time = stored and tonumber(limit[4]) or 0,
-  }
+  return { pace = pace, value_key = value_key, state = state, keep_alive_time = stored and tonumber(limit[4]) or 0 }
 end

@@ -131,7 +131,7 @@ impl Counts for Limiter {
         let backlog = self.backlog(&pace, now);
         let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
         if self.state.as_ref().is_some_and(differs) {
-            self.write(&pace, now + backlog, now);
+            self.write(&pace, backlog, 0, now);
         }
         pace.left(backlog)
     }
@@ -158,8 +158,7 @@ impl Counts for Limiter {
         let taken = pace.left(backlog) - value;
         // Nobody makes a state without taking something.
         if taken > 0 {
-            backlog += pace.cost(taken);
-            self.write(&pace, now + backlog, now);
+            backlog = self.write(&pace, backlog, pace.cost(taken), now);
         }
         let in_line = |needs: &Needs| needs.permits + needs.rounds * pace.rate;
         End {
@@ -197,22 +196,21 @@ impl Limiter {
         self.limit = Some(limit);
         let backlog = self.backlog(&pace, now);
         if permits < 0 {
-            let owed = backlog.saturating_add(pace.cost(-permits));
-            self.write(&pace, now + owed.min(MOST - now), now);
+            self.write(&pace, backlog, pace.cost(-permits), now);
             return Ok(permits);
         }
         let Some(state) = self.state else {
             return Ok(0);
         };
         // What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
-        let since = (state.tat.given - tat.given).rem_euclid(WRAP)
-            + (state.tat.at - now - backlog).max(0);
+        let since =
+            (state.tat.given - tat.given).rem_euclid(WRAP) + (state.tat.at - now - backlog).max(0);
         let ahead = (tat.at - since - now).min(backlog);
         let moved = pace.cost(permits).min(ahead);
         if moved <= 0 {
             return Ok(0);
         }
-        self.write(&pace, now + backlog - moved, now);
+        self.write(&pace, backlog - moved, 0, now);
         Ok(pace.used(moved))
     }
 
@@ -239,7 +237,7 @@ impl Limiter {
         let released = pace.used(backlog).min(wanted);
         if released > 0 {
             let rest = (backlog - pace.cost(released)).max(0);
-            self.write(&pace, now + rest, now);
+            self.write(&pace, rest, 0, now);
         }
         Ok(released)
     }
@@ -249,7 +247,7 @@ impl Limiter {
         let pace = self.pace()?;
         let backlog = self.backlog(&pace, now);
         if self.state.is_some_and(|state| state.tat.at > now) {
-            self.write(&pace, now + backlog.min(pace.whole()), now);
+            self.write(&pace, backlog.min(pace.whole()), 0, now);
         }
         Ok((pace.used(backlog) - pace.rate).max(0))
     }
@@ -275,18 +273,20 @@ impl Limiter {
         }
     }
 
-    /// Moves TAT. What a lower one than before loses was given back, as far as receipts are concerned.
-    fn write(&mut self, pace: &Pace, at: i64, now: i64) {
-        let before = self.state.map(|state| state.tat);
-        let given = before.map_or(0, |tat| {
-            let lost = if tat.at > now { tat.at - at } else { 0 };
-            (tat.given + lost.max(0)).rem_euclid(WRAP)
+    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`. What is not kept was given back, as
+    /// far as receipts are concerned. How much it is.
+    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: i64) -> i64 {
+        let given = self.state.map_or(0, |State { tat, .. }| {
+            (tat.given + (tat.at - now - kept).max(0)).rem_euclid(WRAP)
         });
+        let backlog = kept.saturating_add(added).min(MOST - now);
+        let at = now + backlog;
         self.state = Some(State {
             tat: Tat { at, given },
             rate: pace.rate,
             interval: pace.interval,
         });
+        backlog
     }
 }
 

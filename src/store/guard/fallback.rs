@@ -74,9 +74,7 @@ pub(crate) fn settle(
     }
     Ok(match (error.kind(), policy) {
         (ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit, _)
-        | (_, FailurePolicy::Deny) => {
-            Decision::Deny(Refusal::unavailable(error))
-        }
+        | (_, FailurePolicy::Deny) => Decision::Deny(Refusal::unavailable(error)),
         (_, FailurePolicy::Allow) => Decision::Allow(Grant::by_policy()),
     })
 }

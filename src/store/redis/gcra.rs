@@ -84,12 +84,7 @@ impl Lone {
         })
     }
 
-    pub(crate) fn arguments(
-        &self,
-        name: &Name,
-        client_id: &str,
-        now: Option<Millis>,
-    ) -> Arguments {
+    pub(crate) fn arguments(&self, name: &Name, client_id: &str, now: Option<Millis>) -> Arguments {
         let [_, value, client_value, ..] = wire::keys(name, client_id);
         let key = match self.limit.rate_type {
             RateType::Overall => value,

@@ -86,16 +86,13 @@ pub(crate) mod gcra {
         LazyLock::new(|| script_of!("gcra", "acquire_run.lua"));
     pub(crate) static AVAILABLE: LazyLock<Script> =
         LazyLock::new(|| script_of!("gcra", "available.lua"));
-    pub(crate) static EXPIRE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "expire.lua"));
+    pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "expire.lua"));
     pub(crate) static RELEASE: LazyLock<Script> =
         LazyLock::new(|| script_of!("gcra", "release.lua"));
-    pub(crate) static REPAIR: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "repair.lua"));
+    pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "repair.lua"));
     pub(crate) static SET_RATE: LazyLock<Script> =
         LazyLock::new(|| script_of!("gcra", "set_rate.lua"));
-    pub(crate) static SETTLE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "settle.lua"));
+    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "settle.lua"));
     pub(crate) static TRY_SET_RATE: LazyLock<Script> =
         LazyLock::new(|| script_of!("gcra", "try_set_rate.lua"));
 }

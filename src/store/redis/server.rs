@@ -270,7 +270,9 @@ impl Server {
         let called = match algorithm {
             Algorithm::SlidingLog => script.call(&self.connection, arguments).await,
             // Sent again, it would take again. What it took unheard is in use until its time is over.
-            Algorithm::FixedWindow | Algorithm::Gcra => script.call_once(&self.connection, arguments).await,
+            Algorithm::FixedWindow | Algorithm::Gcra => {
+                script.call_once(&self.connection, arguments).await
+            }
         };
         match called {
             Ok(reply) => Ok(reply),
