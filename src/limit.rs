@@ -54,6 +54,9 @@ pub enum RateType {
 /// Java. Nothing in Redis says which one it is. Where they do not agree, or while a fleet changes from one to the other, a
 /// limiter heals with the next call, at the cost of permits for up to an interval or of a quota granted once more.
 ///
+/// Only a sliding log has an entry for each grant. Without one nothing tells a call from a second sending of itself: so it is
+/// sent once, and what a call took that nobody heard of cannot be given back.
+///
 /// [`Rule::algorithm`](crate::Rule::algorithm) and [`RateLimiter::algorithm`](crate::RateLimiter::algorithm) choose it.
 /// Default: [`SlidingLog`](Self::SlidingLog).
 ///

@@ -312,7 +312,7 @@ impl Pair {
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
         let (expected, limiter) = self.expect(callers, limit, rewrite);
-        self.adopt(callers, limit, replied, expected, limiter);
+        self.adopt(callers, limit, &replied, &expected, &limiter);
     }
 
     fn lone(&mut self, permits: u32, limit: Limit) {
@@ -338,16 +338,16 @@ impl Pair {
             now: self.now,
             ..replied
         };
-        self.adopt(&callers, source, Ok(vec![replied]), expected, limiter);
+        self.adopt(&callers, source, &Ok(vec![replied]), &expected, &limiter);
     }
 
     fn adopt(
         &mut self,
         callers: &[(u32, bool)],
         limit: LimitSource,
-        replied: Result<Vec<Answer>, ErrorKind>,
-        expected: Result<Vec<Answer>, ErrorKind>,
-        limiter: Limiter,
+        replied: &Result<Vec<Answer>, ErrorKind>,
+        expected: &Result<Vec<Answer>, ErrorKind>,
+        limiter: &Limiter,
     ) {
         let of_code = matches!(limit, LimitSource::Code(_));
         let told = |answer: &Answer| Answer {
@@ -551,14 +551,11 @@ fn by_the_servers_clock_it_counts_in_microseconds() {
                 assert!((due..due + 1000).contains(&(answer.wait * 1000)));
                 stored.tat.at - backlog
             }
-            (Value::BulkString(_), _) => {
+            (Value::BulkString(text), _) => {
                 granted += 1;
                 let at = answer.tat.unwrap().at;
                 let left = pair.stored_state();
                 assert!(left.is_none_or(|left| left.tat.at == at));
-                let Value::BulkString(text) = &reply else {
-                    unreachable!("it was matched");
-                };
                 let now = f64::from_le_bytes(text[..8].try_into().unwrap()) as i64;
                 let begun = stored.map_or(now, |stored| stored.tat.at.max(now));
                 // Of a key that vanished meanwhile, and whose time was over then, nothing was left.
