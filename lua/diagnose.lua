@@ -13,7 +13,7 @@
 
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
+if limit[3] == '1' or not limit[3] and redis.call('EXISTS', value_key) == 0 and redis.call('EXISTS', KEYS[3]) == 1 then
   value_key, log = KEYS[3], KEYS[5]
 end
 local lives = {}

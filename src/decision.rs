@@ -9,7 +9,13 @@ use std::{
     time::Duration,
 };
 
-use crate::{error::Error, limit::LimitSource, list::List, name::Name, store::RuleTag};
+use crate::{
+    error::Error,
+    limit::LimitSource,
+    list::List,
+    name::Name,
+    store::{RuleTag, gcra::Tat},
+};
 
 /// The answer to a request for permits.
 ///
@@ -352,7 +358,8 @@ impl PermitId {
 ///
 /// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
 /// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
-/// is open; its clones give back once together.
+/// is open; that of an [`Algorithm::Gcra`](crate::Algorithm::Gcra) only once it was heard, and while its permits lie ahead. The
+/// clones of these two give back once together.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) name: Name,
@@ -366,17 +373,25 @@ pub struct Receipt {
     pub(crate) interval: Duration,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
-    /// The window it was taken from, where permits are counted by windows. Known only once the grant was heard.
-    pub(crate) window: Option<Window>,
+    /// Where it was taken from, where no entry of its own says so. Known only once the grant was heard.
+    pub(crate) once: Option<Once>,
 }
 
-/// A window of [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), as one grant knows it.
+/// What a receipt can be settled by where a grant has no entry of its own.
 #[derive(Clone)]
-pub(crate) struct Window {
-    /// Its last millisecond, by the store's clock
-    end: i64,
+pub(crate) struct Once {
+    taken: Taken,
     /// Whether the grant was given back. No entry says so, as none is made: the copies of the receipt must.
     settled: Arc<AtomicBool>,
+}
+
+/// What a grant knows of where it was taken from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// The window's last millisecond, by the store's clock
+    Window(i64),
+    /// When all that was taken is through
+    Tat(Tat),
 }
 
 impl Receipt {
@@ -409,19 +424,19 @@ impl Receipt {
         self.permits
     }
 
-    /// The receipt of a grant in the window that ends then.
-    pub(crate) fn in_window(self, end: i64) -> Self {
+    /// The receipt of a grant that was taken from there.
+    pub(crate) fn taken(self, taken: Taken) -> Self {
         let settled = Arc::default();
         Self {
-            window: Some(Window { end, settled }),
+            once: Some(Once { taken, settled }),
             ..self
         }
     }
 
-    /// The window's end, for whoever asks first of all who hold the receipt: that one gives back.
-    pub(crate) fn settle(&self) -> Option<i64> {
-        let window = self.window.as_ref()?;
-        (!window.settled.swap(true, Ordering::Relaxed)).then_some(window.end)
+    /// Where it was taken from, for whoever asks first of all who hold the receipt: that one gives back.
+    pub(crate) fn settle(&self) -> Option<Taken> {
+        let once = self.once.as_ref()?;
+        (!once.settled.swap(true, Ordering::Relaxed)).then_some(once.taken)
     }
 }
 

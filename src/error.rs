@@ -43,6 +43,8 @@ pub enum ErrorKind {
     Rejected,
     /// The memory store holds as many limiters as it may, and none of them is idle
     Full,
+    /// The limit is none that the limiter's [`Algorithm`](crate::Algorithm) can count by: `source()` says why
+    Limit,
 }
 
 impl Error {
@@ -115,6 +117,7 @@ impl fmt::Display for Error {
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Rejected => "the store refused the request",
             ErrorKind::Full => "the store holds as many limiters as it may",
+            ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
         match &self.detail {
             Some(detail) => write!(f, ": {detail}"),
@@ -139,6 +142,13 @@ pub enum ConfigError {
     Permits(u64),
     /// An interval shorter than a millisecond, longer than a century, or not of whole milliseconds
     Interval(Duration),
+    /// More permits than one in each microsecond, for [`Algorithm::Gcra`](crate::Algorithm::Gcra)
+    TooFast {
+        /// The permits given
+        permits: u64,
+        /// The interval given
+        interval: Duration,
+    },
     /// A keep-alive time that is shorter than the interval
     KeepAlive {
         /// The time given
@@ -271,6 +281,10 @@ impl fmt::Display for ConfigError {
             Self::Interval(interval) => write!(
                 f,
                 "an interval is of whole milliseconds, at least one and at most a century, not {interval:?}"
+            ),
+            Self::TooFast { permits, interval } => write!(
+                f,
+                "{permits} permits in {interval:?} are more than one in each microsecond, the most that `Algorithm::Gcra` counts"
             ),
             Self::KeepAlive {
                 keep_alive,

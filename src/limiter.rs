@@ -87,7 +87,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
+    /// Dropping it gives back what it may have taken; not so without [entries](Algorithm).
     pub async fn try_acquire(&self) -> Result<Decision, Error> {
         self.try_acquire_many(1).await
     }
@@ -100,7 +100,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
+    /// Dropping it gives back what it may have taken; not so without [entries](Algorithm).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
         heard(&self.store, self.ask(permits, None)?).await
     }
@@ -119,8 +119,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
-    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
+    /// Dropping it gives up the place in the line and gives back what it may have taken; without
+    /// [entries](Algorithm) only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -160,8 +160,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
-    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
+    /// Dropping it gives up the place in the line and gives back what it may have taken; without
+    /// [entries](Algorithm) only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
         match Arc::clone(&self.store).acquire(acquire).await? {
@@ -175,6 +175,7 @@ impl RateLimiter {
     ///
     /// Returns at once; a store in Redis is told in the background. Giving back twice is giving back once. Receipts of
     /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended.
+    /// By [`Algorithm::Gcra`] what still lies ahead is given back.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name == self.name {
             self.store.give_back(receipt.clone(), 0);
@@ -217,7 +218,7 @@ impl RateLimiter {
 
     /// Gives back up to `permits` permits without saying which: the oldest that are in use. How many it were.
     ///
-    /// Of an [`Algorithm::FixedWindow`] those of the present window.
+    /// Of an [`Algorithm::FixedWindow`] those of the present window; by [`Algorithm::Gcra`] the last ones.
     ///
     /// Whoever has a [`Receipt`] should [`give_back`](Self::give_back) by it: then it is exactly what was taken, and safe to
     /// repeat.
@@ -251,7 +252,9 @@ impl RateLimiter {
     ///
     /// Dropping it may leave the limit set or not.
     pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
-        self.manage_changed(Op::TrySetRate(limit.stored())).await
+        let limit = limit.stored();
+        self.name.check(&limit)?;
+        self.manage_changed(Op::TrySetRate(limit)).await
     }
 
     /// Sets the limit whatever was set before, and begins anew: all of its permits are free. Redisson: `setRate`.
@@ -466,7 +469,7 @@ impl RateLimiter {
     /// credited yet are no difference. Where no permits were counted at all, there is none either: zero.
     ///
     /// An [`Algorithm::FixedWindow`] has no log: there it makes sure that no more than the limit is left, and that the window
-    /// ends.
+    /// ends. By [`Algorithm::Gcra`] what is in use beyond the whole limit is forgotten, debts included.
     ///
     /// It reads the whole log in one step, some 40 milliseconds for 100 000 grants, in which a server in Redis does nothing
     /// else. It is never sent twice: after a lost connection nobody knows whether it was carried out.
@@ -517,8 +520,10 @@ impl RateLimiter {
     }
 
     async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
+        let limit = limit.stored();
+        self.name.check(&limit)?;
         self.manage_changed(Op::SetRate {
-            limit: limit.stored(),
+            limit,
             keep,
             existing,
         })

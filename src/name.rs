@@ -5,7 +5,10 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{error::ConfigError, limit::Algorithm};
+use crate::{
+    error::{ConfigError, Error, ErrorKind},
+    limit::{Algorithm, StoredLimit},
+};
 
 /// The longest identity that is spelled out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
@@ -64,6 +67,12 @@ impl Name {
 
     pub(crate) fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// Whether what it names can be counted by this limit.
+    pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
+        let checked = self.algorithm.check(limit);
+        checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -103,12 +103,18 @@ async fn limiters_live_in_all_slots() {
 
 /// Over the connections that repeat nothing, to nodes that do not know the scripts yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_live_in_all_slots() {
+async fn windows_and_arrivals_live_in_all_slots() {
     let cluster = Cluster::start();
-    let store = patient(&cluster);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
+        live_in_all_slots(&cluster, algorithm).await;
+    }
+}
+
+async fn live_in_all_slots(cluster: &Cluster, algorithm: Algorithm) {
+    let store = patient(cluster);
     let mut receipts = Vec::new();
-    for limiter in one_each(&store, &cluster).await {
-        let limiter = limiter.algorithm(Algorithm::FixedWindow);
+    for limiter in one_each(&store, cluster).await {
+        let limiter = limiter.algorithm(algorithm);
         assert!(is_granted(limiter.try_acquire_many(4).await));
         for _ in 0..3 {
             let Decision::Allow(grant) = limiter.try_acquire_many(2).await.unwrap() else {

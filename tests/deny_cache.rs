@@ -119,7 +119,11 @@ async fn who_waits_is_not_told_from_memory() {
 #[tokio::test]
 async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
     let store = patient(RedisServer::shared());
-    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
         let limiter = RateLimiter::new(&store, &unique("back")).unwrap();
         let limiter = limiter.algorithm(algorithm);
         limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();

@@ -1,7 +1,7 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
-//! `real_time` and a part of `fixed_window` wait.
+//! `real_time` and a part of `fixed_window` and of `gcra` wait.
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
@@ -16,6 +16,8 @@ mod exact_wait;
 mod fixed_window;
 #[path = "laws/free_refusals.rs"]
 mod free_refusals;
+#[path = "laws/gcra.rs"]
+mod gcra;
 #[path = "laws/never_over.rs"]
 mod never_over;
 #[path = "laws/nothing_lost.rs"]

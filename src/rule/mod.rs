@@ -330,22 +330,32 @@ impl Rule {
 
     /// Checks that answers can tell its permits, unless they are not to.
     fn check_told(&self, most: u64) -> Result<(), ConfigError> {
-        let (fixed, tiers) = match &self.limit {
-            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
-            LimitOf::Shared { init, .. } => (init.as_ref(), &[][..]),
-            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
-            LimitOf::Parts(_) => (None, &[][..]),
-        };
-        let limits = fixed
-            .into_iter()
-            .chain(tiers.iter().map(|(_, limit)| limit));
-        match limits.map(Limit::permits).find(|permits| *permits > most) {
+        let mut permits = self.known_limits().map(Limit::permits);
+        match permits.find(|permits| *permits > most) {
             Some(permits) if !self.hide_headers => Err(ConfigError::HeaderPermits {
                 rule: self.label().to_owned(),
                 permits,
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that its algorithm can count by its limits.
+    fn check_countable(&self) -> Result<(), ConfigError> {
+        let mut limits = self.known_limits();
+        limits.try_for_each(|limit| self.algorithm.check(&limit.stored()))
+    }
+
+    /// Its limits, but for those that only a request determines, or that others set.
+    fn known_limits(&self) -> impl Iterator<Item = &Limit> {
+        let (fixed, tiers) = match &self.limit {
+            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
+            LimitOf::Shared { init, .. } => (init.as_ref(), &[][..]),
+            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
+            LimitOf::Parts(_) => (None, &[][..]),
+        };
+        let tiers = tiers.iter().map(|(_, limit)| limit);
+        fixed.into_iter().chain(tiers)
     }
 
     /// The name it goes by. A shared name is its rule's name, too, where it can be one.

@@ -101,6 +101,7 @@ impl Ready {
                 return Err(ConfigError::Credential(header.to_owned()));
             }
         }
+        rule.check_countable()?;
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;

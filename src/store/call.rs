@@ -2,7 +2,7 @@
 //!
 //! Pure, and what `lua/acquire_list.lua` does in Redis. How a limiter counts is said in a file of its own: `window.rs`.
 
-use super::{Answer, Changed, Verdict};
+use super::{Answer, Changed, Verdict, gcra::Tat};
 use crate::{
     decision::PermitId,
     error::ErrorKind,
@@ -28,6 +28,11 @@ pub(crate) struct Ask {
 pub(crate) trait Counts {
     /// The stored limit.
     fn limit(&self) -> Option<StoredLimit>;
+
+    /// Whether it can be counted by this limit.
+    fn check(&self, _limit: &StoredLimit) -> Result<(), ErrorKind> {
+        Ok(())
+    }
 
     /// Stores `limit` if it was `changed`, and counts the permits left: at least so well that it is known whether there are as
     /// many as `wanted`. `id` marks entries that a repair adds.
@@ -83,6 +88,8 @@ pub(crate) struct End {
     pub(crate) reset: i64,
     /// Scores that were set back.
     pub(crate) repaired: i64,
+    /// What receipts are to know, where permits have a theoretical arrival time.
+    pub(crate) tat: Option<Tat>,
 }
 
 /// The limit that counts in a call, and what the call makes of the stored one.
@@ -242,6 +249,7 @@ impl<'a> Book<'a> {
     /// Finds the limit in force; changes nothing.
     fn open(limiter: &'a mut dyn Counts, ask: Ask) -> Result<Self, ErrorKind> {
         let (limit, changed) = limit_in_force(&ask, limiter.limit())?;
+        limiter.check(&limit)?;
         Ok(Self {
             limiter,
             ask,
@@ -268,6 +276,7 @@ impl<'a> Book<'a> {
             interval: self.limit.interval,
             changed: self.changed,
             repaired: 0,
+            tat: None,
         }
     }
 
@@ -328,6 +337,7 @@ impl<'a> Book<'a> {
             answer.remaining = self.value;
             answer.reset = end.reset;
             answer.repaired = end.repaired;
+            answer.tat = end.tat;
         }
     }
 }

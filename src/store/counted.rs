@@ -1,12 +1,12 @@
-//! A limiter in this process, counted in either way, and in the other one after its name was moved to that.
+//! A limiter in this process, counted in one of the ways, and in another one after its name was moved to that.
 
 use super::{
     call::Counts,
-    fixed_window,
+    fixed_window, gcra,
     window::{self, ahead_of},
 };
 use crate::{
-    decision::{PermitId, Receipt},
+    decision::{PermitId, Receipt, Taken},
     error::ErrorKind,
     limit::{Algorithm, StoredLimit},
 };
@@ -15,6 +15,7 @@ use crate::{
 pub(super) enum Counted {
     SlidingLog(window::Limiter),
     FixedWindow(fixed_window::Limiter),
+    Gcra(gcra::Limiter),
 }
 
 /// Marks entries that a repair adds. Nothing is sent twice here, so that they need no ids of their own.
@@ -22,35 +23,56 @@ const NO_ID: PermitId = PermitId([0; 16]);
 
 impl Counted {
     pub(super) fn new(algorithm: Algorithm) -> Self {
+        Self::unused(algorithm, None)
+    }
+
+    fn unused(algorithm: Algorithm, limit: Option<StoredLimit>) -> Self {
         match algorithm {
-            Algorithm::SlidingLog => Self::SlidingLog(window::Limiter::default()),
-            Algorithm::FixedWindow => Self::FixedWindow(fixed_window::Limiter::default()),
+            Algorithm::SlidingLog => Self::SlidingLog(window::Limiter {
+                limit,
+                ..window::Limiter::default()
+            }),
+            Algorithm::FixedWindow => Self::FixedWindow(fixed_window::Limiter {
+                limit,
+                window: None,
+            }),
+            Algorithm::Gcra => Self::Gcra(gcra::Limiter { limit, state: None }),
         }
     }
 
-    /// Counts by this algorithm from now on. What was counted by another stays in use, as it does in Redis, where both
-    /// read the same keys: by the first call of a sliding log as if granted now, in a window until one interval from now.
+    /// Counts by this algorithm from now on. What was counted by another stays in use, as it does in Redis, where logs and
+    /// windows read the same keys: by the first call of a sliding log as if granted now, in a window until one interval from
+    /// now. GCRA, which keeps another number there, has none of it, and leaves none.
     pub(super) fn count_by(&mut self, algorithm: Algorithm, now: i64) {
-        match (&mut *self, algorithm) {
+        if self.algorithm() == algorithm {
+            return;
+        }
+        *self = match (&*self, algorithm) {
             (Self::SlidingLog(log), Algorithm::FixedWindow) => {
                 let end = log.limit.map(|limit| now + limit.interval);
                 let window = log.value.map(|value| fixed_window::Window { value, end });
                 let limit = log.limit;
-                *self = Self::FixedWindow(fixed_window::Limiter { limit, window });
+                Self::FixedWindow(fixed_window::Limiter { limit, window })
             }
             (Self::FixedWindow(window), Algorithm::SlidingLog) => {
                 let open = window
                     .window
                     .filter(|window| window.end.is_none_or(|end| end >= now));
-                let limiter = window::Limiter {
+                Self::SlidingLog(window::Limiter {
                     limit: window.limit,
                     value: open.map(|window| window.value),
                     ..window::Limiter::default()
-                };
-                *self = Self::SlidingLog(limiter);
+                })
             }
-            (Self::SlidingLog(_), Algorithm::SlidingLog)
-            | (Self::FixedWindow(_), Algorithm::FixedWindow) => {}
+            (counted, algorithm) => Self::unused(algorithm, counted.limit()),
+        };
+    }
+
+    fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::SlidingLog(_) => Algorithm::SlidingLog,
+            Self::FixedWindow(_) => Algorithm::FixedWindow,
+            Self::Gcra(_) => Algorithm::Gcra,
         }
     }
 
@@ -58,14 +80,16 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.limit,
             Self::FixedWindow(window) => window.limit,
+            Self::Gcra(gcra) => gcra.limit,
         }
     }
 
-    /// For how long, at most, anything of this limit counts after it was granted.
-    pub(super) fn life(&self, limit: &StoredLimit) -> i64 {
+    /// For how long, at most, anything of this limit counts from now on.
+    pub(super) fn life(&self, limit: &StoredLimit, now: i64) -> i64 {
         match self {
             Self::SlidingLog(_) => limit.interval + ahead_of(limit.interval),
             Self::FixedWindow(_) => limit.interval,
+            Self::Gcra(gcra) => gcra.full_at().map_or(0, |end| end - now),
         }
     }
 
@@ -73,6 +97,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log,
             Self::FixedWindow(window) => window,
+            Self::Gcra(gcra) => gcra,
         }
     }
 
@@ -80,6 +105,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.available(now, NO_ID),
             Self::FixedWindow(window) => window.available(now),
+            Self::Gcra(gcra) => gcra.available(now * 1000),
         }
     }
 
@@ -87,6 +113,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.release(permits, now, NO_ID),
             Self::FixedWindow(window) => window.release(permits, now),
+            Self::Gcra(gcra) => gcra.release(permits, now * 1000),
         }
     }
 
@@ -94,6 +121,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.repair(now),
             Self::FixedWindow(window) => window.repair(now),
+            Self::Gcra(gcra) => gcra.repair(now * 1000),
         }
     }
 
@@ -101,6 +129,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.try_set_rate(limit),
             Self::FixedWindow(window) => window.try_set_rate(limit),
+            Self::Gcra(gcra) => gcra.try_set_rate(limit),
         }
     }
 
@@ -108,27 +137,33 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.set_rate(limit, keep, now),
             Self::FixedWindow(window) => window.set_rate(limit, keep, now),
+            Self::Gcra(gcra) => gcra.set_rate(limit, keep),
         }
     }
 
-    /// Settles what was taken at `keep` permits. How many were credited; below zero: charged. A receipt of the other
-    /// algorithm finds nothing.
+    /// Settles what was taken at `keep` permits. How many were credited; below zero: charged. A receipt of another algorithm
+    /// finds nothing.
     pub(super) fn settle(
         &mut self,
         receipt: &Receipt,
         keep: u32,
         now: i64,
     ) -> Result<i64, ErrorKind> {
-        match (self, receipt.name.algorithm()) {
-            (Self::SlidingLog(log), Algorithm::SlidingLog) => log.settle(receipt, keep, now),
-            (Self::FixedWindow(window), Algorithm::FixedWindow) => match receipt.settle() {
-                Some(end) => {
-                    let credited = i64::from(receipt.permits) - i64::from(keep);
-                    let given = receipt.limit.given().map(|limit| limit.stored());
-                    window.settle(credited, end, given, now)
-                }
-                None => Ok(0),
-            },
+        if receipt.name.algorithm() != self.algorithm() {
+            return Ok(0);
+        }
+        if let Self::SlidingLog(log) = self {
+            return log.settle(receipt, keep, now);
+        }
+        let credited = i64::from(receipt.permits) - i64::from(keep);
+        let given = receipt.limit.given().map(|limit| limit.stored());
+        match (self, receipt.settle()) {
+            (Self::FixedWindow(window), Some(Taken::Window(end))) => {
+                window.settle(credited, end, given, now)
+            }
+            (Self::Gcra(gcra), Some(Taken::Tat(tat))) => {
+                gcra.settle(credited, tat, given, now * 1000)
+            }
             _ => Ok(0),
         }
     }
@@ -137,6 +172,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.full_at(),
             Self::FixedWindow(window) => window.full_at(),
+            Self::Gcra(gcra) => gcra.full_at(),
         }
     }
 }

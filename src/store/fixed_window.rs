@@ -79,6 +79,7 @@ impl Counts for Limiter {
             waits: needs.iter().map(wait).collect(),
             reset: if value < rate { end + 1 - now } else { 0 },
             repaired: 0,
+            tat: None,
         }
     }
 }

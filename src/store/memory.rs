@@ -234,7 +234,7 @@ impl Decide for Shared {
             if credited < 0 {
                 kept.keep_alive(now);
             }
-            if kept.limiter.full_at().is_none() && !kept.lasting {
+            if kept.limiter.full_at().is_none_or(|at| at <= now) && !kept.lasting {
                 // Idle earlier than was noted.
                 shard.note_idle(now, &receipt.name);
             }
@@ -300,6 +300,7 @@ impl Shared {
         let Some(first) = run.first() else {
             return Ok(List::EMPTY);
         };
+        first.check()?;
         let callers: List<_> = run.iter().map(caller).collect();
         if !first.rest.is_empty() {
             return self.decide_list(first, &callers);

@@ -3,6 +3,7 @@
 mod call;
 mod counted;
 pub(crate) mod fixed_window;
+pub(crate) mod gcra;
 pub(crate) mod guard;
 mod memory;
 #[cfg(feature = "redis")]
@@ -19,9 +20,12 @@ use std::{
     time::Duration,
 };
 
+use self::gcra::Tat;
 pub use self::{guard::fallback::FailurePolicy, memory::MemoryStore};
 use crate::{
-    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
+    decision::{
+        Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source, Taken,
+    },
     error::Error,
     limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
@@ -198,6 +202,16 @@ impl Acquire {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
+    /// Checks that its limits, as far as the caller has them, can be counted by.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for charge in self.charges() {
+            if let Some(limit) = charge.limit.given() {
+                charge.name.check(&limit.stored())?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn receipts(&self) -> List<Receipt> {
         self.charges().map(Charge::receipt).collect()
     }
@@ -371,7 +385,7 @@ impl Charge {
             interval: Duration::ZERO,
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
-            window: None,
+            once: None,
         }
     }
 }
@@ -469,6 +483,8 @@ pub(crate) struct Answer {
     pub(crate) changed: Changed,
     /// Scores that were set back because a wrong clock had made them.
     pub(crate) repaired: i64,
+    /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
+    pub(crate) tat: Option<Tat>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -495,7 +511,11 @@ impl Answer {
         match charge.name.algorithm() {
             Algorithm::SlidingLog => receipt,
             // All permits are free one millisecond after the window's last.
-            Algorithm::FixedWindow => receipt.in_window(self.now + self.reset - 1),
+            Algorithm::FixedWindow => receipt.taken(Taken::Window(self.now + self.reset - 1)),
+            Algorithm::Gcra => match self.tat {
+                Some(tat) => receipt.taken(Taken::Tat(tat)),
+                None => receipt,
+            },
         }
     }
 

@@ -109,6 +109,7 @@ impl Counts for Limiter {
                 None => 0,
             },
             repaired,
+            tat: None,
         }
     }
 }

@@ -81,12 +81,14 @@ async fn what_may_not_run_twice_is_sent_once() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 
-    let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
-    let limiter = limiter.algorithm(Algorithm::FixedWindow);
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(node.scripts(), 1);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
+        let node = Rude::start();
+        let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+        let limiter = limiter.algorithm(algorithm);
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(node.scripts(), 1);
+    }
 }
 
 /// A decision's ids make it safe to repeat; and it shows that the node above would have seen a repetition.

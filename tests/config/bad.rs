@@ -308,9 +308,9 @@ fn each_mistake_is_named_with_its_line() {
         ),
         (
             "algorithm = \"fixed-window\"",
-            "algorithm = \"gcra\"",
-            "algorithm = \"gcra\"",
-            "rules.files.algorithm: there is no value \"gcra\", but `sliding-log`, `fixed-window`",
+            "algorithm = \"leaky\"",
+            "algorithm = \"leaky\"",
+            "rules.files.algorithm: there is no value \"leaky\", but `sliding-log`, `fixed-window`, `gcra`",
         ),
         (
             "on-failure = \"deny\"",

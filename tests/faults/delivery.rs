@@ -101,14 +101,20 @@ async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
     assert_eq!(limiter.available_permits().await.unwrap(), 0);
 }
 
-/// Nothing tells a window's calls apart, so that they are sent once: the one whose reply is lost has taken, and is an error.
+/// Nothing tells a window's calls apart, or those by GCRA, so that they are sent once: the one whose reply is lost has taken, and is an error.
 #[tokio::test]
-async fn a_call_to_a_window_whose_reply_was_lost_is_not_resent() {
+async fn a_call_without_a_member_whose_reply_was_lost_is_not_resent() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
+        lost_call_is_not_resent(algorithm).await;
+    }
+}
+
+async fn lost_call_is_not_resent(algorithm: Algorithm) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
     let store = through(&proxy);
     let limiter = limiter(&server, &store).await;
-    let limiter = limiter.algorithm(Algorithm::FixedWindow);
+    let limiter = limiter.algorithm(algorithm);
     granted(&limiter, 1).await;
 
     server.cli(&["CONFIG", "RESETSTAT"]);
@@ -120,14 +126,20 @@ async fn a_call_to_a_window_whose_reply_was_lost_is_not_resent() {
     assert_eq!(limiter.available_permits().await.unwrap(), 5);
 }
 
-/// A receipt of a window whose reply is lost was carried out, perhaps: it is not sent again, neither at once nor later.
+/// A receipt of one of these whose reply is lost was carried out, perhaps: it is not sent again, neither at once nor later.
 #[tokio::test]
-async fn a_receipt_of_a_window_whose_reply_was_lost_is_not_resent() {
+async fn a_receipt_without_a_member_whose_reply_was_lost_is_not_resent() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
+        lost_receipt_is_not_resent(algorithm).await;
+    }
+}
+
+async fn lost_receipt_is_not_resent(algorithm: Algorithm) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
     let store = through(&proxy);
     let limiter = limiter(&server, &store).await;
-    let limiter = limiter.algorithm(Algorithm::FixedWindow);
+    let limiter = limiter.algorithm(algorithm);
     let mut receipts = Vec::new();
     for permits in [1, 2, 6] {
         let Decision::Allow(grant) = granted(&limiter, permits).await else {

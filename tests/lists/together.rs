@@ -368,7 +368,8 @@ async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
     for round in 0..60 {
         let log = RateLimiter::new(&store, &unique("log")).unwrap();
         let window = RateLimiter::new(&store, &unique("window")).unwrap();
-        let window = window.algorithm(Algorithm::FixedWindow);
+        let algorithm = [Algorithm::FixedWindow, Algorithm::Gcra][round % 2];
+        let window = window.algorithm(algorithm);
         for limiter in [&log, &window] {
             limiter.try_set_rate(Limit::per_hour(100)).await.unwrap();
         }

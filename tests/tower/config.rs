@@ -452,6 +452,7 @@ fn rules_of_one_limiter_agree() {
         [one().charge_if(|_| false), other()],
         [one(), other().charge_if(|_| false)],
         [one(), other().algorithm(Algorithm::FixedWindow)],
+        [one(), other().algorithm(Algorithm::Gcra)],
     ] {
         assert_eq!(otherwise(rules).unwrap_err(), error());
     }

@@ -105,6 +105,7 @@ async fn alone(store: impl Store) {
     for algorithm in [
         tower_ratelimit::Algorithm::SlidingLog,
         tower_ratelimit::Algorithm::FixedWindow,
+        tower_ratelimit::Algorithm::Gcra,
     ] {
         let rule = rule(&unique("alone"), 1).algorithm(algorithm);
         // The other limit is not told: it does not refuse even a cost that it never has.

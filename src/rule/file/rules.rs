@@ -108,6 +108,7 @@ fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<
         rule = rule.algorithm(algorithm.one_of(&[
             ("sliding-log", Algorithm::SlidingLog),
             ("fixed-window", Algorithm::FixedWindow),
+            ("gcra", Algorithm::Gcra),
         ])?);
     }
     if let Some(policy) = table.get("on-failure") {

@@ -47,8 +47,8 @@ impl FailurePolicy {
 
 /// Turns an error into the answer that the caller chose, if it chose one.
 ///
-/// Whatever was chosen, two errors refuse: nobody has set a limit, and no room for another limiter. Letting pass would
-/// open the gate for as long as a configuration is wrong, or to whoever fills the store. What is only tried out passes.
+/// Whatever was chosen, three errors refuse: nobody has set a limit, it cannot be counted by, and no room for another
+/// limiter. Letting pass would open the gate for as long as a configuration is wrong, or to whoever fills the store. What is only tried out passes.
 pub(crate) fn settle(
     acquire: &Acquire,
     decision: Result<Decision, Error>,
@@ -73,9 +73,8 @@ pub(crate) fn settle(
         }
     }
     Ok(match (error.kind(), policy) {
-        (ErrorKind::NotInitialized | ErrorKind::Full, _) | (_, FailurePolicy::Deny) => {
-            Decision::Deny(Refusal::unavailable(error))
-        }
+        (ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit, _)
+        | (_, FailurePolicy::Deny) => Decision::Deny(Refusal::unavailable(error)),
         (_, FailurePolicy::Allow) => Decision::Allow(Grant::by_policy()),
     })
 }
@@ -89,6 +88,7 @@ pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acqui
             | ErrorKind::RateTypeDiffers
             | ErrorKind::ForeignState
             | ErrorKind::Full
+            | ErrorKind::Limit
     );
     if !of_one_limiter {
         return None;
@@ -144,6 +144,7 @@ fn is_of_store(error: &Error) -> bool {
             | ErrorKind::RateTypeDiffers
             | ErrorKind::ForeignState
             | ErrorKind::Permits
+            | ErrorKind::Limit
     )
 }
 

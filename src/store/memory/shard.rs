@@ -42,7 +42,7 @@ impl Kept {
         if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
         {
-            let life = self.limiter.life(&limit);
+            let life = self.limiter.life(&limit, now);
             self.expires_at = Some(now + limit.keep_alive.cast_signed().max(life));
         }
     }

@@ -18,6 +18,7 @@ pub use self::{
 use super::{
     RedisStore, Server,
     connection::Connection,
+    gcra,
     script::{Arguments, DIAGNOSE},
     wire,
 };
@@ -26,7 +27,7 @@ use crate::{
     error::{Error, ErrorKind},
     limit::Algorithm,
     name::Name,
-    store::{TimeToLive, at_least_zero, window::ahead_of},
+    store::{TimeToLive, at_least_zero, gcra::State, window::ahead_of},
 };
 
 /// Entries that are read at a time: below a millisecond of the server's time.
@@ -372,23 +373,50 @@ impl Seen {
         }
     }
 
+    /// What is in use, where that is counted by GCRA.
+    fn gcra(&self) -> Option<State> {
+        gcra::state(self.page.value.as_deref()?)
+    }
+
+    /// The permits left of a limiter that is counted by GCRA, and its limit where a rule made it, which stores it nowhere else.
+    fn read_gcra(&mut self, state: &State) {
+        let stored = self.page.fields[..3].iter().all(Option::is_some);
+        if !stored {
+            // The script looks at one client's value only where there is no other.
+            let per_client = self.page.lives[1] == TimeToLive::Missing;
+            let [rate, interval] = [state.rate, state.interval].map(|n| n.to_string().into_bytes());
+            let rate_type = vec![if per_client { b'1' } else { b'0' }];
+            self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
+        }
+        let limiter = gcra::limiter(state, self.number(0), self.number(1));
+        let left = limiter.available(self.page.now.saturating_mul(1000));
+        self.page.value = left.ok().map(|left| left.to_string().into_bytes());
+    }
+
     fn diagnosis(
-        self,
+        mut self,
         name: Name,
         keys: [String; 5],
         others: Option<(Vec<OtherClient>, bool)>,
         redisson: Option<Vec<RedissonReleases>>,
     ) -> Diagnosis {
+        let gcra = self.gcra();
+        if let Some(state) = &gcra {
+            self.read_gcra(state);
+        }
         let fields = ["rate", "interval", "type", "keepAliveTime"];
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let value = self.page.value.as_deref().map(text);
         let number = value.as_deref().and_then(|value| value.parse().ok());
         let foreign = self.by_size.keys().any(|size| !wire::is_member_size(*size));
         let per_client = self.page.fields[2].as_deref() == Some(b"1");
-        let algorithm = self.algorithm(per_client);
+        let algorithm = match gcra {
+            Some(_) => Algorithm::Gcra,
+            None => self.algorithm(per_client),
+        };
         let drift = match (self.number(0), number) {
-            // A window has no log to compare with.
-            _ if foreign || !self.settled || algorithm == Algorithm::FixedWindow => None,
+            // The others have no log to compare with.
+            _ if foreign || !self.settled || algorithm != Algorithm::SlidingLog => None,
             (Some(rate), Some(value)) => {
                 Some(rate.saturating_sub(self.logged).saturating_sub(value))
             }

@@ -4,6 +4,7 @@
 
 mod edges;
 mod fixed_window;
+mod gcra;
 mod histories;
 mod keep_alive;
 mod lists;

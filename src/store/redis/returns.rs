@@ -18,7 +18,7 @@ use tokio::sync::{
 use super::{
     connection::Connection,
     saga::is_one_call,
-    script::{self, Arguments, SETTLE, is_unknown_script},
+    script::{Arguments, SETTLE, Verbs, is_unknown_script},
 };
 use crate::{
     clock::moment,
@@ -113,7 +113,7 @@ impl Return {
     fn goes_once(&self) -> bool {
         match self.name.algorithm() {
             Algorithm::SlidingLog => false,
-            Algorithm::FixedWindow => true,
+            Algorithm::FixedWindow | Algorithm::Gcra => true,
         }
     }
 
@@ -156,7 +156,7 @@ impl Returns {
     ///
     /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
-    /// Removing twice is harmless. What charges more is of a call that was answered. What was taken from a window is credited
+    /// Removing twice is harmless. What charges more is of a call that was answered. What was taken without a member is credited
     /// and not removed: that goes once, and only after the call's reply was heard.
     ///
     /// `undone` is what was taken for a list of several calls that another of them refused. Other such lists are not asked
@@ -337,10 +337,10 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     if batch.is_empty() {
         return Vec::new();
     }
-    let settle = &script::fixed_window::SETTLE;
+    let settle = |item: &Return| Verbs::of(item.name.algorithm()).settle;
     let mut pipeline = redis::Pipeline::with_capacity(batch.len());
     for item in batch {
-        pipeline.add_command(settle.command(&item.arguments, false));
+        pipeline.add_command(settle(item).command(&item.arguments, false));
     }
     let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
         return vec![false; batch.len()];
@@ -354,7 +354,8 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
                 if is_unknown_script(&error)
                     || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>
             {
-                settle.call_once(connection, &item.arguments).await.is_ok()
+                let called = settle(item).call_once(connection, &item.arguments);
+                called.await.is_ok()
             }
             Err(_) => false,
         });

@@ -30,12 +30,12 @@ macro_rules! script {
 }
 
 /// The same for an algorithm of its own: the piece that its scripts share, and one operation.
-macro_rules! fixed_window {
-    ($file:literal) => {
+macro_rules! script_of {
+    ($algorithm:literal, $file:literal) => {
         Script::new(concat!(
             include_str!("../../../lua/lib/state.lua"),
-            include_str!("../../../lua/lib/fixed_window.lua"),
-            include_str!(concat!("../../../lua/fixed_window/", $file))
+            include_str!(concat!("../../../lua/lib/", $algorithm, ".lua")),
+            include_str!(concat!("../../../lua/", $algorithm, "/", $file))
         ))
     };
 }
@@ -58,16 +58,43 @@ pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try
 pub(crate) mod fixed_window {
     use super::{LazyLock, Script};
 
-    pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| fixed_window!("acquire.lua"));
+    pub(crate) static ACQUIRE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("fixed_window", "acquire.lua"));
     pub(crate) static AVAILABLE: LazyLock<Script> =
-        LazyLock::new(|| fixed_window!("available.lua"));
+        LazyLock::new(|| script_of!("fixed_window", "available.lua"));
     pub(crate) static CLEAR_EXPIRE: LazyLock<Script> =
-        LazyLock::new(|| fixed_window!("clear_expire.lua"));
-    pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| fixed_window!("expire.lua"));
-    pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| fixed_window!("release.lua"));
-    pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| fixed_window!("repair.lua"));
-    pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| fixed_window!("set_rate.lua"));
-    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| fixed_window!("settle.lua"));
+        LazyLock::new(|| script_of!("fixed_window", "clear_expire.lua"));
+    pub(crate) static EXPIRE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("fixed_window", "expire.lua"));
+    pub(crate) static RELEASE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("fixed_window", "release.lua"));
+    pub(crate) static REPAIR: LazyLock<Script> =
+        LazyLock::new(|| script_of!("fixed_window", "repair.lua"));
+    pub(crate) static SET_RATE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("fixed_window", "set_rate.lua"));
+    pub(crate) static SETTLE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("fixed_window", "settle.lua"));
+}
+
+/// The operations that count otherwise by GCRA. The first stands alone.
+pub(crate) mod gcra {
+    use super::{LazyLock, Script};
+
+    pub(crate) static ACQUIRE: LazyLock<Script> =
+        LazyLock::new(|| Script::new(include_str!("../../../lua/gcra/acquire.lua")));
+    pub(crate) static ACQUIRE_RUN: LazyLock<Script> =
+        LazyLock::new(|| script_of!("gcra", "acquire_run.lua"));
+    pub(crate) static AVAILABLE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("gcra", "available.lua"));
+    pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "expire.lua"));
+    pub(crate) static RELEASE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("gcra", "release.lua"));
+    pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "repair.lua"));
+    pub(crate) static SET_RATE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("gcra", "set_rate.lua"));
+    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "settle.lua"));
+    pub(crate) static TRY_SET_RATE: LazyLock<Script> =
+        LazyLock::new(|| script_of!("gcra", "try_set_rate.lua"));
 }
 
 /// What the verbs of one algorithm are carried out by.
@@ -78,6 +105,8 @@ pub(crate) struct Verbs {
     pub(crate) release: &'static Script,
     pub(crate) repair: &'static Script,
     pub(crate) set_rate: &'static Script,
+    pub(crate) settle: &'static Script,
+    pub(crate) try_set_rate: &'static Script,
 }
 
 impl Verbs {
@@ -90,6 +119,8 @@ impl Verbs {
                 release: &RELEASE,
                 repair: &REPAIR,
                 set_rate: &SET_RATE,
+                settle: &SETTLE,
+                try_set_rate: &TRY_SET_RATE,
             },
             Algorithm::FixedWindow => Self {
                 available: &fixed_window::AVAILABLE,
@@ -98,6 +129,18 @@ impl Verbs {
                 release: &fixed_window::RELEASE,
                 repair: &fixed_window::REPAIR,
                 set_rate: &fixed_window::SET_RATE,
+                settle: &fixed_window::SETTLE,
+                try_set_rate: &TRY_SET_RATE,
+            },
+            Algorithm::Gcra => Self {
+                available: &gcra::AVAILABLE,
+                clear_expire: &fixed_window::CLEAR_EXPIRE,
+                expire: &gcra::EXPIRE,
+                release: &gcra::RELEASE,
+                repair: &gcra::REPAIR,
+                set_rate: &gcra::SET_RATE,
+                settle: &gcra::SETTLE,
+                try_set_rate: &gcra::TRY_SET_RATE,
             },
         }
     }

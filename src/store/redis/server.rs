@@ -7,22 +7,23 @@ use std::{
 
 use super::{
     connection::Connection,
+    gcra,
     returns::Returns,
     rewritten::Rewritten,
     saga,
-    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, TRY_SET_RATE, Verbs},
+    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, Verbs},
     wire,
 };
 use crate::{
     clock::{Clock, Millis, millis},
-    decision::{Decision, PermitId, Receipt},
+    decision::{Decision, PermitId, Receipt, Taken},
     error::{Error, ErrorKind},
-    limit::{Algorithm, LimitSource},
+    limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::Name,
     store::{
-        Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome,
+        Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome, TimeToLive,
         guard::{deny_cache::Refusals, fallback},
     },
 };
@@ -72,7 +73,7 @@ impl Decide for Server {
         match op {
             Op::TrySetRate(limit) => {
                 let arguments = arguments(wire::limit_fields(limit).into())?;
-                wire::flag(&self.call(&TRY_SET_RATE, &arguments).await?).map(Outcome::Changed)
+                wire::flag(&self.call(verbs.try_set_rate, &arguments).await?).map(Outcome::Changed)
             }
             Op::SetRate {
                 limit,
@@ -109,7 +110,13 @@ impl Decide for Server {
             }
             Op::TimeToLive => {
                 let reply = self.command("PTTL", &[name.as_str()]).await?;
-                wire::time_to_live(&reply).map(Outcome::TimeToLive)
+                match wire::time_to_live(&reply)? {
+                    TimeToLive::Missing if name.algorithm() == Algorithm::Gcra => {
+                        self.life_of_value(name).await
+                    }
+                    left => Ok(left),
+                }
+                .map(Outcome::TimeToLive)
             }
             Op::Delete => {
                 let reply = self
@@ -119,7 +126,11 @@ impl Decide for Server {
             }
             Op::Inspect => {
                 let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
-                wire::stored_limit(&self.command("HMGET", &fields).await?).map(Outcome::Limit)
+                match wire::stored_limit(&self.command("HMGET", &fields).await?)? {
+                    None if name.algorithm() == Algorithm::Gcra => self.limit_of_value(name).await,
+                    limit => Ok(limit),
+                }
+                .map(Outcome::Limit)
             }
             Op::Available => {
                 let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
@@ -161,8 +172,9 @@ impl Server {
         };
         let arguments = match receipt.name.algorithm() {
             Algorithm::SlidingLog => wire::settle(receipt, keep, client_id, self.now()),
-            Algorithm::FixedWindow => match receipt.settle() {
-                Some(end) => wire::settle_in_window(receipt, keep, end, client_id),
+            Algorithm::FixedWindow | Algorithm::Gcra => match receipt.settle() {
+                Some(Taken::Window(end)) => wire::settle_in_window(receipt, keep, end, client_id),
+                Some(Taken::Tat(tat)) => gcra::settle(receipt, keep, tat, client_id, self.now()),
                 None => return,
             },
         };
@@ -174,6 +186,7 @@ impl Server {
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
+        first.check()?;
         if self.decides_together(first) {
             return self.acquire_at_once(first, run).await;
         }
@@ -193,6 +206,10 @@ impl Server {
             Algorithm::SlidingLog if limiters == 1 && is_lone(run) => &*ACQUIRE,
             Algorithm::SlidingLog => &*ACQUIRE_LIST,
             Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
+            Algorithm::Gcra => match self.acquire_lone(run).await? {
+                Some(answer) => return Ok(self.decisions(run, &[answer])),
+                None => &*script::gcra::ACQUIRE_RUN,
+            },
         };
         let charges: List<_> = first
             .charges()
@@ -208,8 +225,36 @@ impl Server {
         };
         let arguments = wire::acquire(charges.iter().copied(), callers, ask);
         let reply = self.call_for(script, algorithm, &arguments, run).await?;
-        let answers = wire::answers(&reply, limiters, run.len())?;
+        let answers = match algorithm {
+            Algorithm::SlidingLog | Algorithm::FixedWindow => {
+                wire::answers(&reply, limiters, run.len())?
+            }
+            Algorithm::Gcra => gcra::answers(&reply, run.len())?,
+        };
         Ok(self.decisions(run, &answers))
+    }
+
+    /// For a lone caller of a GCRA limiter that a rule made, the script that looks at no limit; `None` where it does not do.
+    async fn acquire_lone(&self, run: &[Acquire]) -> Result<Option<Answer>, Error> {
+        let [Acquire { first, .. }] = run else {
+            return Ok(None);
+        };
+        let lone = match first.limit {
+            // A differing limit that is to be left for now is not found here.
+            LimitSource::Code(limit) if self.rewrites(first) => {
+                gcra::Lone::new(first, &limit.stored())
+            }
+            _ => None,
+        };
+        let Some(lone) = lone else {
+            return Ok(None);
+        };
+        let arguments = lone.arguments(&first.name, self.client_id()?, self.now());
+        let acquire = &*script::gcra::ACQUIRE;
+        let reply = self
+            .call_for(acquire, Algorithm::Gcra, &arguments, run)
+            .await?;
+        lone.answer(&reply)
     }
 
     /// Calls, and gives back what callers may have got who will not hear of it.
@@ -228,8 +273,10 @@ impl Server {
             .collect();
         let called = match algorithm {
             Algorithm::SlidingLog => script.call(&self.connection, arguments).await,
-            // Sent again, it would take again. What it took unheard is in use until the window ends.
-            Algorithm::FixedWindow => script.call_once(&self.connection, arguments).await,
+            // Sent again, it would take again. What it took unheard is in use until its time is over.
+            Algorithm::FixedWindow | Algorithm::Gcra => {
+                script.call_once(&self.connection, arguments).await
+            }
         };
         match called {
             Ok(reply) => Ok(reply),
@@ -256,6 +303,28 @@ impl Server {
             .zip(answers.chunks(1 + first.rest.len()))
             .map(|(acquire, answers)| acquire.decision(answers))
             .collect()
+    }
+
+    /// When a GCRA limiter vanishes that a rule made, and so has no hash.
+    async fn life_of_value(&self, name: &Name) -> Result<TimeToLive, Error> {
+        let mut left = TimeToLive::Missing;
+        for (key, _) in gcra::values(name, self.client_id()?) {
+            if left == TimeToLive::Missing {
+                left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
+            }
+        }
+        Ok(left)
+    }
+
+    /// The limit by which a GCRA limiter is counted that a rule made.
+    async fn limit_of_value(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
+        for (key, rate_type) in gcra::values(name, self.client_id()?) {
+            let value = self.command("GET", &[key]).await?;
+            if let Some(limit) = gcra::limit_of(&value, rate_type) {
+                return Ok(Some(limit));
+            }
+        }
+        Ok(None)
     }
 
     fn rewrites(&self, charge: &Charge) -> bool {

@@ -121,7 +121,7 @@ where
 }
 
 /// Whose limit counts, and the limit as the scripts take it.
-fn limit_source(source: LimitSource, rewrite: bool) -> (Vec<u8>, [Vec<u8>; 4]) {
+pub(super) fn limit_source(source: LimitSource, rewrite: bool) -> (Vec<u8>, [Vec<u8>; 4]) {
     let (word, limit) = match source {
         LimitSource::Store => ("redis", None),
         LimitSource::StoreOrInit(limit) => ("init", Some(limit)),
@@ -162,7 +162,6 @@ pub(crate) fn settle(
     Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
-/// Gives back what was taken from the window that ends at `end`.
 /// The same for what was taken from the window that ends then.
 pub(crate) fn settle_in_window(
     receipt: &Receipt,
@@ -200,8 +199,16 @@ pub(crate) fn answers(
     limiters: usize,
     callers: usize,
 ) -> Result<List<Answer>, Error> {
-    let numbers = numbers(reply)?;
-    let &[1, now, ref rest @ ..] = &*numbers else {
+    read_answers(&numbers(reply)?, limiters, callers)
+}
+
+/// The same, where the reply was read already.
+pub(super) fn read_answers(
+    numbers: &[i64],
+    limiters: usize,
+    callers: usize,
+) -> Result<List<Answer>, Error> {
+    let &[1, now, ref rest @ ..] = numbers else {
         return Err(unreadable());
     };
     let (states, outcomes) = rest.split_at_checked(6 * limiters).ok_or_else(unreadable)?;
@@ -227,6 +234,7 @@ pub(crate) fn answers(
             interval,
             changed: change(changed),
             repaired,
+            tat: None,
         });
     }
     Ok(answers)
@@ -321,7 +329,7 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
 }
 
 /// The error that a negative first number stands for, or the numbers.
-fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
+pub(super) fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
     let numbers: Option<Vec<i64>> = match reply {
         Value::Array(items) => items
             .iter()
@@ -353,7 +361,7 @@ fn script_error(code: i64) -> Option<Error> {
     })
 }
 
-fn unreadable() -> Error {
+pub(super) fn unreadable() -> Error {
     Error::new(ErrorKind::Unavailable).detail("a reply that none of our scripts gives")
 }
 

@@ -19,11 +19,13 @@ pub struct Diagnosis {
     /// none); those that are there
     pub fields: Vec<(&'static str, String)>,
     /// How permits seem to be counted, as nothing in Redis says it: by a fixed window where there are permits left that
-    /// vanish within an interval, and no log. A fixed window in which nothing is in use looks like any unused limiter
+    /// vanish within an interval, and no log; by GCRA where the value is one of that. A fixed window or a GCRA limiter in
+    /// which nothing is in use looks like any unused limiter
     pub algorithm: Algorithm,
     /// When each of the five keys vanishes: limit, value, this client's value, log, this client's log
     pub time_to_live: [TimeToLive; 5],
-    /// Permits left as stored, if they are. Expired ones are credited when they are needed, so it is a lower bound
+    /// Permits left as stored, if they are. Expired ones are credited when they are needed, so it is a lower bound. By GCRA,
+    /// which stores none, those that are left now
     pub value: Option<String>,
     /// Whether nothing moved while it was read. Never false where the log has 1000 entries or less
     pub settled: bool,
@@ -387,6 +389,7 @@ impl fmt::Display for Diagnosis {
             Algorithm::FixedWindow => {
                 f.write_str("  counted by a fixed window, which ends when value vanishes")?;
             }
+            Algorithm::Gcra => f.write_str("  counted by GCRA")?,
         }
         match self.other_clients.as_deref() {
             None => f.write_str("\n  other clients: not known")?,

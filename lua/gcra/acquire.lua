@@ -1,0 +1,51 @@
+-- Takes permits of one limiter for one caller, or tells by how much they come too early. The hot path.
+--
+-- KEYS  1  the value, or that of one client. No other key is looked at: the limit is the caller's
+-- ARGV  1  now, ms; empty for the server's clock
+--       2  the limit: rate and interval (ms), two doubles, little-endian, as they end the value
+--       3  two doubles, us: what the permits take, and what may lie ahead of now for them to be granted: what all
+--          permits take, less that
+-- Reply refused: how far tat lies ahead of now, us
+--       granted: three doubles in a text: now and tat, us since the epoch, and what was given back, us
+--       nil: the value is counted by another limit, or is another algorithm's. Nothing was taken; acquire_run.lua tells
+--
+-- Redisson has no such limiter. Stands alone, without lib/state.lua and lib/gcra.lua, which says what the value holds.
+-- Numbers cost more than commands: so the caller sends them as Redis keeps them, and does the arithmetic of what is told.
+-- Not safe to send again: nothing tells one grant from another.
+
+local call, unpack = redis.call, struct.unpack
+local stored = call('GET', KEYS[1])
+local limit = ARGV[2]
+if stored and string.sub(stored, 25) ~= limit then
+  return nil
+end
+local now
+if ARGV[1] == '' then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+else
+  now = ARGV[1] * 1000
+end
+local cost, room = unpack('<dd', ARGV[3])
+local tat, ends, given = now, 0, 0
+if stored then
+  tat, ends, given = unpack('<ddd', stored)
+  local backlog = tat - now
+  if backlog > room then
+    return backlog
+  end
+  if backlog < 0 then
+    tat = now
+  end
+end
+tat = tat + cost
+if tat <= ends then
+  call('SETRANGE', KEYS[1], '0', struct.pack('<d', tat))
+else
+  -- Put off by as much as all permits take, so that most calls leave it alone and write tat in its place: that costs a third
+  -- of this. By a caller's clock it lives a minute longer, as in lib/gcra.lua.
+  ends = math.min(tat + cost + room, 9007199254740991)
+  local life = (ends - now) / 1000 + (ARGV[1] == '' and 1 or 60001)
+  call('SET', KEYS[1], struct.pack('<dddc0', tat, ends, given, limit), 'PX', string.format('%d', life))
+end
+return struct.pack('<ddd', now, tat, given)

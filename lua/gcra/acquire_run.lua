@@ -1,0 +1,119 @@
+-- Takes permits of one limiter for one caller or several, or tells when they will be free: whosever limit counts.
+--
+-- KEYS  1-5, see lib/state.lua and lib/gcra.lua
+-- ARGV  those of acquire_list.lua for one limiter; not used are 2, as the permits left are always exact, and the callers'
+--       members, as there is no log:
+--       1  now, ms; empty for the server's clock
+--       3  whose limit counts: 'redis' the hash's; 'init' the hash's, else the one given; 'code' the one given, 'keep' the
+--          same but a differing one by which the value is counted is left for now; these two look at no hash
+--       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
+--       8, 9, 10, 11, and so on in fours, for each caller in the order in which they came:
+--          '1' if it waits in line, else '0';  permits to take, 1 .. 2^32 - 1;  not used;  not used
+-- Reply 1 to 8 and then in pairs, for each caller: those of acquire_list.lua for one limiter; 4 is when tat is past
+--       and two more  tat, us since the epoch, and what was given back, us: what receipts know
+--
+-- Redisson has no such limiter. Each caller is granted whole or not at all. One that waits in line and does not fit
+-- closes the line to those behind it; one that does not wait takes what is left. Not safe to send again: nothing tells one
+-- grant from another.
+
+local given_clock = ARGV[1] ~= ''
+local now = micros(ARGV[1])
+local source = ARGV[3]
+local of_code = source == 'code' or source == 'keep'
+
+-- The limit in force.
+
+local limit = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }
+local changed = 0
+if not of_code then
+  local stored = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (stored[1] and stored[2] and stored[3]) then
+    if source == 'redis' then
+      return { UNINITIALIZED }
+    end
+    changed = 1
+  end
+  for field = 1, 4 do
+    limit[field] = stored[field] or limit[field]
+  end
+end
+local pace = pace_of(number_of(limit[1]), number_of(limit[2]))
+if not pace then
+  return { UNREADABLE }
+end
+local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
+local state = read_state(value_key)
+if differ(state, pace) and source == 'keep' then
+  pace = state.pace
+elseif differ(state, pace) and of_code then
+  changed = 2
+end
+local rate, emission = pace.rate, pace.emission
+
+local possible = changed > 0 or of_code and not state
+for i = 8, #ARGV, 4 do
+  possible = possible or tonumber(ARGV[i + 1]) <= rate
+end
+local reply = { 1, math.floor(now / 1000), 0, 0, rate, pace.interval, changed, 0 }
+if not possible then
+  for _ = 8, #ARGV, 4 do
+    reply[#reply + 1] = ABOVE_RATE
+    reply[#reply + 1] = 0
+  end
+  reply[#reply + 1] = 0
+  reply[#reply + 1] = 0
+  return reply
+end
+
+-- The decisions.
+
+local backlog = backlog_of(state, pace, now)
+local left = rate - rounded_up(backlog, emission)
+local taken, closed, in_line = 0, false, 0
+-- Of each caller that is refused: its place in the reply, and the permits that must be free for it.
+local refused = {}
+for i = 8, #ARGV, 4 do
+  local waits, permits = ARGV[i] == '1', tonumber(ARGV[i + 1])
+  local status = REFUSED
+  if left - taken >= permits and not (closed and waits) then
+    status = GRANTED
+    taken = taken + permits
+  elseif permits > rate then
+    status = ABOVE_RATE
+  else
+    local needs = permits
+    if waits then
+      needs = in_line + permits
+      in_line = needs
+      closed = true
+    end
+    refused[#refused + 1] = { place = #reply + 2, needs = needs }
+  end
+  reply[#reply + 1] = status
+  reply[#reply + 1] = 0
+end
+
+-- What is stored. Nobody makes a key without taking something.
+
+local tat, given = now + backlog, 0
+if taken > 0 or differ(state, pace) then
+  tat, given = write_state(value_key, state, backlog, taken * emission, pace, now, given_clock)
+  backlog = tat - now
+end
+if not of_code then
+  if changed == 1 then
+    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
+  end
+  keep_limit(tonumber(limit[4]) or 0, backlog, changed == 1)
+end
+
+for _, caller in ipairs(refused) do
+  -- A number that is not whole, or greater than this one, would not be told as it is.
+  local wait = math.min(backlog + caller.needs * emission - pace.whole, MOST)
+  reply[caller.place] = math.ceil(wait / 1000)
+end
+reply[3] = left - taken
+reply[4] = math.ceil(backlog / 1000)
+reply[#reply + 1] = tat
+reply[#reply + 1] = given
+return reply

@@ -1,0 +1,21 @@
+-- Counts the permits that are free now. Changes nothing but the limit's life.
+--
+-- KEYS  1-5, see lib/state.lua and lib/gcra.lua
+-- ARGV  1  now, ms; empty for the server's clock; the id of the sliding log's available behind it is not used
+-- Reply 1  1; negative: an error, alone in the reply
+--       2  permits left; below zero after a lowered rate or a settled debt
+--       3  the time that was used, ms since the epoch
+--       4  rate and  5  interval, ms, in force
+--
+-- RRateLimiter.availablePermits of Redisson 4.7.0 as far as there is one.
+
+local limit, unreadable = read_limit()
+if not limit then
+  return unreadable
+end
+local now = micros(ARGV[1])
+local backlog = backlog_of(limit.state, limit.pace, now)
+keep_limit(limit.keep_alive_time, backlog)
+local pace = limit.pace
+local left = pace.rate - rounded_up(backlog, pace.emission)
+return { 1, left, math.floor(now / 1000), pace.rate, pace.interval }

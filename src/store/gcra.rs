@@ -1,0 +1,295 @@
+//! GCRA as pure functions of state and now: what `lua/gcra` does, in Rust.
+//!
+//! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that were taken are through:
+//! how far it lies ahead of now says how many are in use. Microseconds, but where a limiter is counted by a clock of this
+//! process, which tells whole milliseconds.
+
+use super::{
+    Changed,
+    call::{Ask, Counts, End, Needs, Take},
+};
+use crate::{
+    decision::PermitId,
+    error::ErrorKind,
+    limit::{StoredLimit, emission},
+};
+
+/// As a script can count exactly. No TAT is later.
+const MOST: i64 = (1 << 53) - 1;
+/// The greatest interval, in us: two of them and a time of today can be added exactly.
+const LONGEST: i64 = 3_200_000_000_000_000;
+/// Where the sum of what was given back begins anew.
+const WRAP: i64 = 1 << 52;
+
+/// One limiter's state: the limit, and what is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limiter {
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) state: Option<State>,
+}
+
+/// What is in use, and by which limit it was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) tat: Tat,
+    pub(crate) rate: i64,
+    /// In ms
+    pub(crate) interval: i64,
+}
+
+/// When all that was taken is through, as one grant left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tat {
+    /// In us since the epoch
+    pub(crate) at: i64,
+    /// By how much it was moved back up to now, in us: a receipt tells by it what was given back since
+    pub(crate) given: i64,
+}
+
+/// A limit as it is counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    rate: i64,
+    interval: i64,
+    /// From permit to permit, in us, rounded up: never over
+    emission: i64,
+}
+
+impl Pace {
+    /// None for a limit that cannot be counted by: more than a permit in one microsecond, or an interval of centuries.
+    pub(crate) fn of(rate: i64, interval: i64) -> Option<Self> {
+        let emission = emission(rate, interval)?;
+        (interval * 1000 <= LONGEST).then_some(Self {
+            rate,
+            interval,
+            emission,
+        })
+    }
+
+    /// What so many permits take, in us.
+    pub(crate) fn cost(&self, permits: i64) -> i64 {
+        permits.saturating_mul(self.emission).min(MOST)
+    }
+
+    /// What all permits take: the interval, or up to a microsecond more for each.
+    pub(crate) fn whole(&self) -> i64 {
+        self.rate * self.emission
+    }
+
+    /// Permits in use while TAT lies so far ahead, in whole ones.
+    fn used(&self, backlog: i64) -> i64 {
+        rounded_up(backlog, self.emission)
+    }
+
+    /// Permits left; below zero after a lowered rate or a debt.
+    pub(crate) fn left(&self, backlog: i64) -> i64 {
+        self.rate - self.used(backlog)
+    }
+
+    /// Milliseconds until so many permits are free.
+    pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
+        rounded_up(
+            (backlog + self.cost(permits) - self.whole()).min(MOST),
+            1000,
+        )
+    }
+}
+
+/// Milliseconds until all permits are free.
+pub(crate) fn reset(backlog: i64) -> i64 {
+    rounded_up(backlog, 1000)
+}
+
+/// The whole multiples of `unit` that `amount` takes.
+fn rounded_up(amount: i64, unit: i64) -> i64 {
+    amount.div_euclid(unit) + i64::from(amount.rem_euclid(unit) > 0)
+}
+
+impl Counts for Limiter {
+    fn limit(&self) -> Option<StoredLimit> {
+        self.limit
+    }
+
+    fn check(&self, limit: &StoredLimit) -> Result<(), ErrorKind> {
+        pace(limit).map(drop)
+    }
+
+    fn begin(
+        &mut self,
+        limit: StoredLimit,
+        _changed: Changed,
+        _wanted: i64,
+        _exact: bool,
+        now: i64,
+        _id: PermitId,
+    ) -> i64 {
+        self.limit = Some(limit);
+        let Ok(pace) = pace(&limit) else {
+            return 0;
+        };
+        let now = now * 1000;
+        let backlog = self.backlog(&pace, now);
+        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
+        if self.state.as_ref().is_some_and(differs) {
+            self.write(&pace, backlog, 0, now);
+        }
+        pace.left(backlog)
+    }
+
+    /// Nothing tells one grant from another.
+    fn holds(&self, _take: &Take) -> bool {
+        false
+    }
+
+    fn note(&mut self, _take: &Take, _now: i64) {}
+
+    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: i64) -> End {
+        let Ok(pace) = self.pace() else {
+            // Never: it was checked.
+            return End {
+                waits: needs.iter().map(|_| MOST / 1000).collect(),
+                reset: 0,
+                repaired: 0,
+                tat: None,
+            };
+        };
+        let now = now * 1000;
+        let mut backlog = self.backlog(&pace, now);
+        let taken = pace.left(backlog) - value;
+        // Nobody makes a state without taking something.
+        if taken > 0 {
+            backlog = self.write(&pace, backlog, pace.cost(taken), now);
+        }
+        let in_line = |needs: &Needs| needs.permits + needs.rounds * pace.rate;
+        End {
+            waits: needs
+                .iter()
+                .map(|needs| pace.wait(backlog, in_line(needs)))
+                .collect(),
+            reset: reset(backlog),
+            repaired: 0,
+            tat: self.state.map(|state| state.tat),
+        }
+    }
+}
+
+// Verbs. `now` is in us.
+impl Limiter {
+    /// Counts the free permits.
+    pub(crate) fn available(&self, now: i64) -> Result<i64, ErrorKind> {
+        let pace = self.pace()?;
+        Ok(pace.left(self.backlog(&pace, now)))
+    }
+
+    /// Gives back what still lies ahead of permits that a grant took when it left `tat`; below zero it charges them, against
+    /// the limit `given` where there is none. How many were credited.
+    pub(crate) fn settle(
+        &mut self,
+        permits: i64,
+        tat: Tat,
+        given: Option<StoredLimit>,
+        now: i64,
+    ) -> Result<i64, ErrorKind> {
+        let given = given.filter(|_| permits < 0);
+        let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
+        let pace = pace(&limit)?;
+        self.limit = Some(limit);
+        let backlog = self.backlog(&pace, now);
+        if permits < 0 {
+            self.write(&pace, backlog, pace.cost(-permits), now);
+            return Ok(permits);
+        }
+        let Some(state) = self.state else {
+            return Ok(0);
+        };
+        // What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
+        let since =
+            (state.tat.given - tat.given).rem_euclid(WRAP) + (state.tat.at - now - backlog).max(0);
+        let ahead = (tat.at - since - now).min(backlog);
+        let moved = pace.cost(permits).min(ahead);
+        if moved <= 0 {
+            return Ok(0);
+        }
+        self.write(&pace, backlog - moved, 0, now);
+        Ok(pace.used(moved))
+    }
+
+    /// Stores a limit where there is none.
+    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        let unset = self.limit.is_none();
+        self.limit.get_or_insert(limit);
+        unset
+    }
+
+    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool) {
+        let stored = self.limit.replace(limit);
+        // What is kept is counted by the new limit by whoever comes next.
+        if !keep || stored.is_some_and(|stored| stored.rate_type != limit.rate_type) {
+            self.state = None;
+        }
+    }
+
+    /// Gives back up to `wanted` permits, and tells how many.
+    pub(crate) fn release(&mut self, wanted: i64, now: i64) -> Result<i64, ErrorKind> {
+        let pace = self.pace()?;
+        let backlog = self.backlog(&pace, now);
+        let released = pace.used(backlog).min(wanted);
+        if released > 0 {
+            let rest = (backlog - pace.cost(released)).max(0);
+            self.write(&pace, rest, 0, now);
+        }
+        Ok(released)
+    }
+
+    /// Forgets what is in use beyond the whole limit; how many permits that were.
+    pub(crate) fn repair(&mut self, now: i64) -> Result<i64, ErrorKind> {
+        let pace = self.pace()?;
+        let backlog = self.backlog(&pace, now);
+        if self.state.is_some_and(|state| state.tat.at > now) {
+            self.write(&pace, backlog.min(pace.whole()), 0, now);
+        }
+        Ok((pace.used(backlog) - pace.rate).max(0))
+    }
+
+    /// When all permits are free again, in ms, if none is taken meanwhile; `None` if none was ever in use.
+    pub(crate) fn full_at(&self) -> Option<i64> {
+        self.state.map(|state| rounded_up(state.tat.at, 1000))
+    }
+
+    fn pace(&self) -> Result<Pace, ErrorKind> {
+        pace(&self.limit.ok_or(ErrorKind::NotInitialized)?)
+    }
+
+    /// How far TAT lies ahead by this limit; where it was counted by another one, the same permits by this one's pace.
+    fn backlog(&self, pace: &Pace, now: i64) -> i64 {
+        let Some(state) = self.state.filter(|state| state.tat.at > now) else {
+            return 0;
+        };
+        let ahead = state.tat.at - now;
+        match Pace::of(state.rate, state.interval) {
+            Some(old) if old != *pace => pace.cost(old.used(ahead)).min(MOST - now),
+            _ => ahead,
+        }
+    }
+
+    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`. What is not kept was given back, as
+    /// far as receipts are concerned. How much it is.
+    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: i64) -> i64 {
+        let given = self.state.map_or(0, |State { tat, .. }| {
+            (tat.given + (tat.at - now - kept).max(0)).rem_euclid(WRAP)
+        });
+        let backlog = kept.saturating_add(added).min(MOST - now);
+        let at = now + backlog;
+        self.state = Some(State {
+            tat: Tat { at, given },
+            rate: pace.rate,
+            interval: pace.interval,
+        });
+        backlog
+    }
+}
+
+fn pace(limit: &StoredLimit) -> Result<Pace, ErrorKind> {
+    Pace::of(limit.rate, limit.interval).ok_or(ErrorKind::ForeignState)
+}

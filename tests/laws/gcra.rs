@@ -1,0 +1,313 @@
+//! The laws where permits are counted by GCRA: by a clock that is moved, in memory and in Redis, and in Redis by its own.
+
+use std::{
+    pin::pin,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use proptest::{prelude::*, sample::Index};
+use tower_ratelimit::{Algorithm, Decision, Limit, RateLimiter, RedisStore, Store};
+
+use super::{
+    support::{RedisServer, Reply, unique},
+    world::{Grant, Request, World, check, limit, redis_store, take, traffic, wait_of},
+};
+
+fn interval_of(limit: Limit) -> u64 {
+    u64::try_from(limit.interval().as_millis()).unwrap()
+}
+
+/// What all permits take, in us: each a whole number of them.
+fn whole(limit: Limit) -> u64 {
+    limit.permits() * (interval_of(limit) * 1000).div_ceil(limit.permits())
+}
+
+async fn arriving<S: Store>(world: &World<S>, limit: Limit) -> RateLimiter {
+    world.limiter(limit).await.algorithm(Algorithm::Gcra)
+}
+
+/// L1: in any time no more than rate x time / interval, and the burst. `unit` times of `grants` are a millisecond.
+fn holds(grants: &[Grant], limit: Limit, unit: u64) -> bool {
+    let rate = u128::from(limit.permits());
+    let interval = u128::from(interval_of(limit) * unit);
+    (0..grants.len()).all(|first| {
+        let mut sum = 0;
+        grants[first..].iter().all(|last| {
+            sum += u128::from(last.permits);
+            let time = u128::from(last.at - grants[first].at);
+            sum.saturating_sub(rate) * interval <= rate * time
+        })
+    })
+}
+
+fn histories() -> impl Strategy<Value = (Limit, Vec<Request>)> {
+    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 60)))
+}
+
+// L1, and not under without need: whoever is refused comes before his time, as it is defined by whoever wrote of GCRA first.
+fn never_over<S: Store>(world: &World<S>, (limit, traffic): (Limit, Vec<Request>)) {
+    world.run(async {
+        let limiter = arriving(world, limit).await;
+        let emission = whole(limit) / limit.permits();
+        let mut arrival = 0;
+        let mut grants: Vec<Grant> = Vec::new();
+        for request in traffic {
+            world.advance(request.pause);
+            let now = world.now() * 1000;
+            let next = now.max(arrival) + u64::from(request.permits) * emission;
+            let fits = next <= now + whole(limit);
+            let granted = take(&limiter, request.permits).await.is_ok();
+            assert_eq!(granted, fits, "{request:?} after {grants:?}");
+            if granted {
+                arrival = next;
+                grants.push(Grant {
+                    at: world.now(),
+                    permits: request.permits,
+                });
+            }
+        }
+        assert!(holds(&grants, limit, 1), "{grants:?}");
+    });
+}
+
+#[test]
+fn never_over_in_memory() {
+    let world = World::memory();
+    check(400, &histories(), |input| never_over(&world, input));
+}
+
+#[test]
+fn never_over_in_redis() {
+    let world = World::redis();
+    check(100, &histories(), |input| never_over(&world, input));
+}
+
+/// Requests, and after each of them which of the grants that are not settled yet is settled, and at how many permits.
+type Settled = (Limit, Vec<(Request, Option<(Index, u32)>)>);
+
+fn settled() -> impl Strategy<Value = Settled> {
+    histories().prop_flat_map(|(limit, traffic)| {
+        let keep = prop_oneof![4 => Just(0u32), 1 => 0u32..5];
+        let settle = proptest::option::weighted(0.7, (any::<Index>(), keep));
+        let settles = proptest::collection::vec(settle, traffic.len());
+        let both = settles.prop_map(move |settles| traffic.iter().copied().zip(settles).collect());
+        (Just(limit), both)
+    })
+}
+
+// L1: permits given back do not count. They leave room, and no more than if they had never been taken.
+async fn given_back<S: Store>(
+    world: &World<S>,
+    (limit, traffic): Settled,
+    store: Option<&RedisStore>,
+) {
+    let limiter = arriving(world, limit).await;
+    let mut kept: Vec<Grant> = Vec::new();
+    let mut open = Vec::new();
+    for (request, settle) in traffic {
+        world.advance(request.pause);
+        if let Decision::Allow(grant) = limiter.try_acquire_many(request.permits).await.unwrap() {
+            open.push((kept.len(), grant));
+            kept.push(Grant {
+                at: world.now(),
+                permits: request.permits,
+            });
+        }
+        if let (Some((which, keep)), false) = (settle, open.is_empty()) {
+            let (place, grant) = open.swap_remove(which.index(open.len()));
+            let keep = keep.min(kept[place].permits);
+            kept[place].permits = keep;
+            limiter.settle(&grant.receipts()[0], keep);
+            if let Some(store) = store {
+                store.close().await;
+            }
+        }
+    }
+    kept.retain(|grant| grant.permits > 0);
+    assert!(holds(&kept, limit, 1), "{kept:?}");
+}
+
+#[test]
+fn what_is_given_back_in_memory_makes_room_for_no_more() {
+    let world = World::memory();
+    check(3000, &settled(), |input| {
+        world.run(given_back(&world, input, None))
+    });
+}
+
+#[test]
+fn what_is_given_back_in_redis_makes_room_for_no_more() {
+    let world = World::redis();
+    check(60, &settled(), |input| {
+        world.run(given_back(&world, input, Some(&world.store)))
+    });
+}
+
+// What is given back at once is as if it had never been taken, whatever lies ahead.
+#[test]
+fn what_is_given_back_at_once_is_all_there_again() {
+    let world = World::memory();
+    check(400, &histories(), |(limit, traffic)| {
+        world.run(async {
+            let limiter = arriving(&world, limit).await;
+            world.send(&limiter, &traffic).await;
+            let free = limiter.available_permits().await.unwrap();
+            for permits in 1..=u32::try_from(free).unwrap() {
+                let Decision::Allow(grant) = limiter.try_acquire_many(permits).await.unwrap()
+                else {
+                    panic!("as many are free");
+                };
+                assert_eq!(
+                    limiter.available_permits().await.unwrap(),
+                    free - u64::from(permits)
+                );
+                limiter.give_back(&grant.receipts()[0]);
+                assert_eq!(limiter.available_permits().await.unwrap(), free);
+            }
+        });
+    });
+}
+
+/// A limit, the traffic before, a request, and where before its wait to probe (in thousandths).
+type Probed = (Limit, Vec<Request>, u32, Vec<u64>);
+
+fn probed() -> impl Strategy<Value = Probed> {
+    histories().prop_flat_map(|(limit, traffic)| {
+        let request = 1..=u32::try_from(limit.permits()).unwrap();
+        let probes = proptest::collection::vec(0u64..1000, 3);
+        (Just(limit), Just(traffic), request, probes)
+    })
+}
+
+// L2 and L3: refused in every millisecond until the announced one, granted in it, and no refusal takes anything.
+fn exact_wait<S: Store>(world: &World<S>, (limit, traffic, permits, probes): Probed) {
+    world.run(async {
+        let limiter = arriving(world, limit).await;
+        world.send(&limiter, &traffic).await;
+        let begun = world.now();
+        let Err(wait) = take(&limiter, permits).await else {
+            return;
+        };
+        let wait = wait.expect("no more than the rate is asked for");
+        assert!((1..=whole(limit).div_ceil(1000)).contains(&wait), "{wait}");
+        let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
+        instants.push(wait - 1);
+        instants.sort_unstable();
+        for instant in instants {
+            world.advance(begun + instant - world.now());
+            let free = limiter.available_permits().await.unwrap();
+            assert!(free < u64::from(permits));
+            assert_eq!(take(&limiter, permits).await, Err(Some(wait - instant)));
+            let above = u32::try_from(limit.permits()).unwrap() + 1;
+            assert_eq!(take(&limiter, above).await, Err(None));
+            assert_eq!(limiter.available_permits().await.unwrap(), free);
+        }
+        world.advance(begun + wait - world.now());
+        assert_eq!(take(&limiter, permits).await, Ok(()));
+    });
+}
+
+#[test]
+fn a_wait_in_memory_is_exact_and_refusals_are_free() {
+    let world = World::memory();
+    check(400, &probed(), |input| exact_wait(&world, input));
+}
+
+#[test]
+fn a_wait_in_redis_is_exact_and_refusals_are_free() {
+    for world in [World::redis(), World::redis_asked_each_time()] {
+        check(60, &probed(), |input| exact_wait(&world, input));
+    }
+}
+
+// L5: whatever was taken, abandoned or given back, an interval later all permits are free.
+#[test]
+fn nothing_is_lost() {
+    let world = World::memory();
+    check(400, &histories(), |(limit, traffic)| {
+        world.run(async {
+            let limiter = arriving(&world, limit).await;
+            for (number, request) in traffic.iter().enumerate() {
+                world.advance(request.pause);
+                if number % 3 == 0 {
+                    let call = pin!(limiter.try_acquire_many(request.permits));
+                    let _ = call.poll(&mut Context::from_waker(Waker::noop()));
+                } else if let Decision::Allow(grant) =
+                    limiter.try_acquire_many(request.permits).await.unwrap()
+                    && number % 3 == 1
+                {
+                    limiter.give_back(&grant.receipts()[0]);
+                }
+            }
+            assert!(limiter.available_permits().await.unwrap() <= limit.permits());
+            world.advance(whole(limit).div_ceil(1000));
+            assert_eq!(limiter.available_permits().await.unwrap(), limit.permits());
+        });
+    });
+}
+
+const INTERVAL: Duration = Duration::from_millis(100);
+const RATE: u64 = 7;
+
+async fn in_redis() -> RateLimiter {
+    let limiter = RateLimiter::new(&redis_store(), &unique("gcra")).unwrap();
+    let limiter = limiter.algorithm(Algorithm::Gcra);
+    limiter
+        .try_set_rate(Limit::new(RATE, INTERVAL))
+        .await
+        .unwrap();
+    limiter
+}
+
+/// By the server's clock, in us.
+fn server_time() -> u64 {
+    let Reply::Array(time) = RedisServer::shared().command(&["TIME"]) else {
+        panic!("no time");
+    };
+    let [seconds, micros] = [0, 1].map(|part| time[part].to_string().parse::<u64>().unwrap());
+    seconds * 1_000_000 + micros
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_over_by_the_servers_clock() {
+    let limiter = in_redis().await;
+    let begun = server_time();
+    let end = Instant::now() + 12 * INTERVAL;
+    let mut sum = 0;
+    while Instant::now() < end {
+        let callers: Vec<_> = [1, 2, 1, 3]
+            .into_iter()
+            .map(|permits| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { (permits, take(&limiter, permits).await.is_ok()) })
+            })
+            .collect();
+        for caller in callers {
+            let (permits, granted) = caller.await.unwrap();
+            sum += u64::from(permits) * u64::from(granted);
+        }
+    }
+    let emission = whole(Limit::new(RATE, INTERVAL)) / RATE;
+    let most = (server_time() - begun) / emission + RATE;
+    assert!(sum > 2 * RATE, "nothing came free");
+    assert!(sum <= most, "{sum} of {most}");
+}
+
+#[tokio::test]
+async fn a_wait_by_the_servers_clock_is_long_enough() {
+    let limiter = in_redis().await;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut waited = 0;
+    while waited < 20 {
+        assert!(Instant::now() < deadline, "waits that do not end");
+        let decision = limiter.try_acquire_many(4).await.unwrap();
+        if let Err(wait) = wait_of(&decision) {
+            let wait = wait.expect("no more than the rate is asked for");
+            assert!((1..=101).contains(&wait), "{wait}");
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            assert_eq!(take(&limiter, 4).await, Ok(()), "after {wait} ms");
+            waited += 1;
+        }
+    }
+}
