@@ -1,13 +1,16 @@
 //! Redisson's `RRateLimiter` for async Rust, without HTTP.
 
-use std::{sync::Arc, time::Duration};
+mod heard;
+
+use std::{iter, sync::Arc, time::Duration};
+
+pub(crate) use self::heard::{ask, heard};
 
 use crate::{
     all_of::AllOf,
     decision::{Decision, Grant, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, Limit, LimitSource, StoredLimit},
-    list::List,
+    limit::{Algorithm, Limit, LimitSource, Slots, StoredLimit},
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
@@ -76,6 +79,45 @@ impl RateLimiter {
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.name = self.name.counted_by(algorithm);
         self
+    }
+
+    /// Notes what is granted in slots of the interval, so many of them: one entry for all that is granted in one slot, by
+    /// whichever caller and process, instead of one for each grant. Default: one for each.
+    ///
+    /// For large limits that are shared with Java, or must be exact: what the limiter takes of Redis' memory no longer grows
+    /// with its permits, some 130 bytes for each slot. Permits are in use until the slot they were taken in is as old as the
+    /// interval: at most a slot longer than otherwise, so that no interval ever has more than the limit says. A stored interval
+    /// of fewer milliseconds than slots has one slot for each.
+    ///
+    /// It says how this limiter notes, not how its name is counted: others may use the name with other slots or none, as
+    /// Java does. Only an [`Algorithm::SlidingLog`] has slots; with another they have no effect.
+    ///
+    /// Worst case: no grant has an entry of its own. So an acquire is never sent twice: a call whose connection is lost is an
+    /// error, and what it may have taken is in use until it expires, and so is that of a call dropped while it was under way.
+    /// A [`Receipt`] gives back once.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Slots`] if there are fewer than 10 or more than 10 000.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let feed = RateLimiter::new(&MemoryStore::new(), "feed")?.slots(1000)?;
+    /// feed.try_set_rate(Limit::per_minute(100_000)).await?;
+    /// assert!(feed.try_acquire().await?.is_allowed());
+    /// assert_eq!(feed.available_permits().await?, 99_999);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
+        let slots = Slots::try_new(slots, self.name(), iter::empty())?;
+        self.name = self.name.noted_in(Some(slots));
+        Ok(self)
     }
 
     /// Takes one permit if there is one now.
@@ -445,7 +487,9 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
-        let new = new.counted_by(self.name.algorithm());
+        let new = new
+            .counted_by(self.name.algorithm())
+            .noted_in(self.name.slots());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
                 store: Arc::clone(&self.store),
@@ -534,41 +578,6 @@ impl RateLimiter {
 
     async fn manage(&self, op: Op) -> Result<Outcome, Error> {
         Arc::clone(&self.store).manage(self.name.clone(), op).await
-    }
-}
-
-/// What limiters without HTTP ask their store.
-pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Acquire {
-    Acquire {
-        first,
-        rest,
-        on_failure: None,
-        remaining: true,
-        patience,
-    }
-}
-
-/// Asks, and gives back what was taken if nobody hears the answer.
-pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
-    let mut unheard = Unheard {
-        store,
-        receipts: acquire.receipts(),
-    };
-    let decision = Arc::clone(store).acquire(acquire).await;
-    unheard.receipts = List::EMPTY;
-    decision
-}
-
-struct Unheard<'a> {
-    store: &'a Arc<dyn AnyStore>,
-    receipts: List<Receipt>,
-}
-
-impl Drop for Unheard<'_> {
-    fn drop(&mut self) {
-        for receipt in self.receipts.iter() {
-            self.store.give_back(receipt.clone(), 0);
-        }
     }
 }
 

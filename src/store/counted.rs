@@ -9,6 +9,7 @@ use crate::{
     decision::{PermitId, Receipt},
     error::ErrorKind,
     limit::{Algorithm, StoredLimit},
+    name::Name,
 };
 
 #[derive(Debug)]
@@ -30,8 +31,8 @@ impl Counted {
 
     /// Counts by this algorithm from now on. What was counted by another stays in use, as it does in Redis, where both
     /// read the same keys: by the first call of a sliding log as if granted now, in a window until one interval from now.
-    pub(super) fn count_by(&mut self, algorithm: Algorithm, now: i64) {
-        match (&mut *self, algorithm) {
+    pub(super) fn count_by(&mut self, name: &Name, now: i64) {
+        match (&mut *self, name.algorithm()) {
             (Self::SlidingLog(log), Algorithm::FixedWindow) => {
                 let end = log.limit.map(|limit| now + limit.interval);
                 let window = log.value.map(|value| fixed_window::Window { value, end });
@@ -51,6 +52,9 @@ impl Counted {
             }
             (Self::SlidingLog(_), Algorithm::SlidingLog)
             | (Self::FixedWindow(_), Algorithm::FixedWindow) => {}
+        }
+        if let Self::SlidingLog(log) = self {
+            log.note_in(name.slots());
         }
     }
 
@@ -120,7 +124,14 @@ impl Counted {
         now: i64,
     ) -> Result<i64, ErrorKind> {
         match (self, receipt.name.algorithm()) {
-            (Self::SlidingLog(log), Algorithm::SlidingLog) => log.settle(receipt, keep, now),
+            (Self::SlidingLog(log), Algorithm::SlidingLog) => {
+                log.note_in(receipt.name.slots());
+                match (receipt.name.slots(), receipt.settle()) {
+                    (None, _) => log.settle(receipt, keep, now),
+                    (Some(_), Some(end)) => log.settle_in_slot(receipt, keep, end, now),
+                    (Some(_), None) => Ok(0),
+                }
+            }
             (Self::FixedWindow(window), Algorithm::FixedWindow) => match receipt.settle() {
                 Some(end) => {
                     let credited = i64::from(receipt.permits) - i64::from(keep);

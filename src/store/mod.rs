@@ -488,7 +488,10 @@ impl Answer {
         let interval = Duration::from_millis(at_least_zero(self.interval));
         let receipt = charge.receipt().granted(interval);
         match charge.name.algorithm() {
-            Algorithm::SlidingLog => receipt,
+            Algorithm::SlidingLog => match charge.name.slots() {
+                None => receipt,
+                Some(slots) => receipt.in_window(slots.end(self.now, self.interval)),
+            },
             // All permits are free one millisecond after the window's last.
             Algorithm::FixedWindow => receipt.in_window(self.now + self.reset - 1),
         }

@@ -19,7 +19,7 @@ use crate::{
     clock::{Clock, can_wait},
     decision::{Decision, Receipt},
     error::{Error, ErrorKind},
-    limit::LimitSource,
+    limit::{LimitSource, Slots},
     list::List,
     name::Name,
     store::{Acquire, Decide, Op, Outcome, Patience},
@@ -38,7 +38,7 @@ pub(crate) struct Line<S> {
 pub(crate) struct Lines(Arc<Mutex<HashMap<Key, Arc<Queue>>>>);
 
 /// What the callers of a line charge.
-pub(crate) type Key = List<(Name, LimitSource, bool)>;
+pub(crate) type Key = List<(Name, LimitSource, Option<Slots>, bool)>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
@@ -89,7 +89,11 @@ impl<S: Decide> Line<S> {
         };
         let key: Key = acquire
             .charges()
-            .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
+            .map(|charge| {
+                let name = charge.name.clone();
+                let slots = name.slots();
+                (name, charge.limit, slots, charge.shadow)
+            })
             .collect();
         let (queue, ticket) = {
             let mut lines = lock(&self.lines.0);

@@ -18,7 +18,7 @@ use tokio::sync::{
 use super::{
     connection::Connection,
     saga::is_one_call,
-    script::{self, Arguments, SETTLE, is_unknown_script},
+    script::{self, Arguments, Script, is_unknown_script},
 };
 use crate::{
     clock::moment,
@@ -109,12 +109,17 @@ impl Return {
         });
     }
 
+    fn script(&self) -> &'static Script {
+        match self.name.algorithm() {
+            Algorithm::SlidingLog if self.name.slots().is_some() => &script::slots::SETTLE,
+            Algorithm::SlidingLog => &script::SETTLE,
+            Algorithm::FixedWindow => &script::fixed_window::SETTLE,
+        }
+    }
+
     /// Whether nothing tells it from a second sending of itself.
     fn goes_once(&self) -> bool {
-        match self.name.algorithm() {
-            Algorithm::SlidingLog => false,
-            Algorithm::FixedWindow => true,
-        }
+        !self.name.tells_grants_apart()
     }
 
     /// Whether it must not be sent again.
@@ -156,8 +161,8 @@ impl Returns {
     ///
     /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
-    /// Removing twice is harmless. What charges more is of a call that was answered. What was taken from a window is credited
-    /// and not removed: that goes once, and only after the call's reply was heard.
+    /// Removing twice is harmless. What charges more is of a call that was answered. What was taken from a window
+    /// or in a slot is credited and not removed: that goes once, and only after the call's reply was heard.
     ///
     /// `undone` is what was taken for a list of several calls that another of them refused. Other such lists are not asked
     /// for again because of it: they would take and give back without end, and make each other do so.
@@ -305,7 +310,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
         for (index, (item, _)) in left.iter().enumerate() {
             // One whole text loads the script for those behind it, if they go to the same node.
             let whole = whole && (index == 0 || connection.has_nodes());
-            pipeline.add_command(SETTLE.command(&item.arguments, whole));
+            pipeline.add_command(item.script().command(&item.arguments, whole));
         }
         match connection.send_all(&pipeline, left.len()).await {
             Ok(replies) => {
@@ -337,10 +342,9 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     if batch.is_empty() {
         return Vec::new();
     }
-    let settle = &script::fixed_window::SETTLE;
     let mut pipeline = redis::Pipeline::with_capacity(batch.len());
     for item in batch {
-        pipeline.add_command(settle.command(&item.arguments, false));
+        pipeline.add_command(item.script().command(&item.arguments, false));
     }
     let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
         return vec![false; batch.len()];
@@ -354,7 +358,8 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
                 if is_unknown_script(&error)
                     || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>
             {
-                settle.call_once(connection, &item.arguments).await.is_ok()
+                let sent = item.script().call_once(connection, &item.arguments);
+                sent.await.is_ok()
             }
             Err(_) => false,
         });

@@ -155,7 +155,13 @@ impl Server {
             return;
         };
         let arguments = match receipt.name.algorithm() {
-            Algorithm::SlidingLog => wire::settle(receipt, keep, client_id, self.now()),
+            Algorithm::SlidingLog => match (receipt.name.slots(), receipt.settle()) {
+                (None, _) => wire::settle(receipt, keep, client_id, self.now()),
+                (Some(slots), Some(end)) => {
+                    wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
+                }
+                (Some(_), None) => return,
+            },
             Algorithm::FixedWindow => match receipt.settle() {
                 Some(end) => wire::settle_in_window(receipt, keep, end, client_id),
                 None => return,
@@ -183,9 +189,10 @@ impl Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<Vec<Decision>, Error> {
-        let algorithm = first.first.name.algorithm();
         let limiters = 1 + first.rest.len();
-        let script = match algorithm {
+        let in_slots = first.charges().any(|charge| charge.name.slots().is_some());
+        let script = match first.first.name.algorithm() {
+            Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
             Algorithm::SlidingLog if limiters == 1 && is_lone(run) => &*ACQUIRE,
             Algorithm::SlidingLog => &*ACQUIRE_LIST,
             Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
@@ -203,7 +210,7 @@ impl Server {
             exact: first.remaining,
         };
         let arguments = wire::acquire(charges.iter().copied(), callers, ask);
-        let reply = self.call_for(script, algorithm, &arguments, run).await?;
+        let reply = self.call_for(script, &arguments, run).await?;
         let answers = wire::answers(&reply, limiters, run.len())?;
         Ok(self.decisions(run, &answers))
     }
@@ -212,7 +219,6 @@ impl Server {
     async fn call_for(
         &self,
         script: &Script,
-        algorithm: Algorithm,
         arguments: &Arguments,
         run: &[Acquire],
     ) -> Result<redis::Value, Error> {
@@ -222,10 +228,15 @@ impl Server {
             .flat_map(Acquire::charges)
             .map(Charge::receipt)
             .collect();
-        let called = match algorithm {
-            Algorithm::SlidingLog => script.call(&self.connection, arguments).await,
-            // Sent again, it would take again. What it took unheard is in use until the window ends.
-            Algorithm::FixedWindow => script.call_once(&self.connection, arguments).await,
+        let mut names = run
+            .iter()
+            .flat_map(Acquire::charges)
+            .map(|charge| &charge.name);
+        let called = if names.all(Name::tells_grants_apart) {
+            script.call(&self.connection, arguments).await
+        } else {
+            // Sent again, it would take again. What it took unheard is in use until the window, or what was taken in the slot, ends.
+            script.call_once(&self.connection, arguments).await
         };
         match called {
             Ok(reply) => Ok(reply),
