@@ -352,7 +352,7 @@ impl PermitId {
 ///
 /// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
 /// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
-/// is open; its clones give back once together.
+/// is open; its clones give back once together. So it is with [slots](crate::RateLimiter::slots), while the slot counts.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) name: Name,
@@ -366,11 +366,11 @@ pub struct Receipt {
     pub(crate) interval: Duration,
     #[cfg(feature = "redis")]
     pub(crate) made: std::time::Instant,
-    /// The window it was taken from, where permits are counted by windows. Known only once the grant was heard.
+    /// The window or slot it was taken from, where permits are counted by such. Known only once the grant was heard.
     pub(crate) window: Option<Window>,
 }
 
-/// A window of [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), as one grant knows it.
+/// A window of [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), or a slot of a log, as one grant knows it.
 #[derive(Clone)]
 pub(crate) struct Window {
     /// Its last millisecond, by the store's clock
@@ -409,7 +409,7 @@ impl Receipt {
         self.permits
     }
 
-    /// The receipt of a grant in the window that ends then.
+    /// The receipt of a grant in the window, or in the slot, that ends then.
     pub(crate) fn in_window(self, end: i64) -> Self {
         let settled = Arc::default();
         Self {
@@ -418,7 +418,7 @@ impl Receipt {
         }
     }
 
-    /// The window's end, for whoever asks first of all who hold the receipt: that one gives back.
+    /// The window's or slot's end, for whoever asks first of all who hold the receipt: that one gives back.
     pub(crate) fn settle(&self) -> Option<i64> {
         let window = self.window.as_ref()?;
         (!window.settled.swap(true, Ordering::Relaxed)).then_some(window.end)

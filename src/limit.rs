@@ -76,7 +76,8 @@ pub enum RateType {
 #[non_exhaustive]
 pub enum Algorithm {
     /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no interval, wherever it begins,
-    /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call.
+    /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call, unless
+    /// they are noted in [slots](crate::RateLimiter::slots).
     #[default]
     SlidingLog,
     /// One number that is set anew when an interval is over, as in Redisson 3.7.1 to 3.13.2. The least that a limiter can

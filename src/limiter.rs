@@ -81,20 +81,17 @@ impl RateLimiter {
         self
     }
 
-    /// Notes what is granted in slots of the interval, so many of them: one entry for all that is granted in one slot, by
-    /// whichever caller and process, instead of one for each grant. Default: one for each.
+    /// Notes what is granted in so many slots of the interval: one entry for all that is granted in one of them, instead of one
+    /// for each grant. For large limits that Java shares, or that must be exact: see
+    /// [tuning](crate::docs::tuning#large-limits). Default: one entry for each grant.
     ///
-    /// For large limits that are shared with Java, or must be exact: what the limiter takes of Redis' memory no longer grows
-    /// with its permits, some 130 bytes for each slot. Permits are in use until the slot they were taken in is as old as the
-    /// interval: at most a slot longer than otherwise, so that no interval ever has more than the limit says. A stored interval
-    /// of fewer milliseconds than slots has one slot for each.
+    /// Permits are in use for up to a slot longer, and no interval has more than the limit says. It says how this limiter
+    /// notes, and not how its name is counted: others may use the name with other slots or with none, as Java does. With
+    /// another [`Algorithm`] it has no effect. A stored interval of fewer milliseconds has a slot for each of them.
     ///
-    /// It says how this limiter notes, not how its name is counted: others may use the name with other slots or none, as
-    /// Java does. Only an [`Algorithm::SlidingLog`] has slots; with another they have no effect.
-    ///
-    /// Worst case: no grant has an entry of its own. So an acquire is never sent twice: a call whose connection is lost is an
-    /// error, and what it may have taken is in use until it expires, and so is that of a call dropped while it was under way.
-    /// A [`Receipt`] gives back once.
+    /// Worst case: nothing tells a grant from others. So an acquire is never sent twice: a call whose connection is lost is an
+    /// error, and what it may have taken, or one that was dropped under way, is in use until it expires. A [`Receipt`] is of
+    /// use once.
     ///
     /// # Errors
     ///
@@ -110,7 +107,6 @@ impl RateLimiter {
     /// let feed = RateLimiter::new(&MemoryStore::new(), "feed")?.slots(1000)?;
     /// feed.try_set_rate(Limit::per_minute(100_000)).await?;
     /// assert!(feed.try_acquire().await?.is_allowed());
-    /// assert_eq!(feed.available_permits().await?, 99_999);
     /// # Ok(())
     /// # }
     /// ```
@@ -129,7 +125,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
+    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`] or with [`slots`](Self::slots).
     pub async fn try_acquire(&self) -> Result<Decision, Error> {
         self.try_acquire_many(1).await
     }
@@ -142,7 +138,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`].
+    /// Dropping it gives back what it may have taken; not so in an [`Algorithm::FixedWindow`] or with [`slots`](Self::slots).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
         heard(&self.store, self.ask(permits, None)?).await
     }
@@ -162,7 +158,7 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
-    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
+    /// or with [`slots`](Self::slots) only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -203,7 +199,7 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// Dropping it gives up the place in the line and gives back what it may have taken; in an [`Algorithm::FixedWindow`]
-    /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
+    /// or with [`slots`](Self::slots) only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
         match Arc::clone(&self.store).acquire(acquire).await? {
@@ -216,7 +212,8 @@ impl RateLimiter {
     /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
     ///
     /// Returns at once; a store in Redis is told in the background. Giving back twice is giving back once. Receipts of
-    /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended.
+    /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended, or of a
+    /// slot that has expired.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name == self.name {
             self.store.give_back(receipt.clone(), 0);

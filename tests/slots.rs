@@ -3,8 +3,9 @@
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only; sizes are worth printing"
 )]
 
 #[path = "slots/built.rs"]
@@ -211,4 +212,61 @@ async fn waiters_are_served_when_a_slot_has_expired() {
         assert!(waiter.await.unwrap().unwrap().is_allowed());
     }
     assert_eq!(entries(&limiter), "1");
+}
+
+/// Who waits beside them and notes otherwise stands in another line, and has a receipt of its own kind.
+#[tokio::test]
+async fn who_waits_notes_in_its_own_way() {
+    let clock = clock();
+    let store = redis_by(&clock);
+    let plain = limiter(&store, Limit::per_second(4)).await;
+    let slotted = plain.clone().slots(10).unwrap();
+    clock.advance(Duration::from_millis(1));
+    take(&plain, 4).await;
+    let waiting = [&plain, &slotted, &plain, &slotted].map(|limiter| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while clock.sleepers() < 2 {
+        assert!(Instant::now() < deadline, "two lines wait");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    clock.advance(SECOND);
+    let mut receipts = Vec::new();
+    for waiter in waiting {
+        let Decision::Allow(grant) = waiter.await.unwrap().unwrap() else {
+            panic!("four are free");
+        };
+        receipts.extend(grant.receipts().to_vec());
+    }
+    // Two of their own, and one of a slot.
+    assert_eq!(entries(&plain), "3");
+    assert_eq!(wait(&plain, 4).await, 1099);
+    receipts
+        .iter()
+        .for_each(|receipt| slotted.give_back(receipt));
+    store.close().await;
+    assert_eq!(free(&plain).await, 4);
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_renamed_keeps_its_slots() {
+    let clock = clock();
+    let store = redis_by(&clock);
+    let slotted = limiter(&store, Limit::per_second(4))
+        .await
+        .slots(10)
+        .unwrap();
+    clock.advance(Duration::from_millis(1));
+    take(&slotted, 1).await;
+    let renamed = slotted.rename(&unique("slots")).await.unwrap();
+    take(&renamed, 2).await;
+    assert_eq!(entries(&renamed), "1");
+    assert_eq!(wait(&renamed, 4).await, 1099);
+    // Another way to count has none.
+    let windowed = renamed.algorithm(Algorithm::FixedWindow);
+    windowed.set_rate(Limit::per_second(4)).await.unwrap();
+    take(&windowed, 1).await;
+    assert_eq!(entries(&windowed), "0");
 }

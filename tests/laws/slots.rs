@@ -167,7 +167,7 @@ fn never_over<S: Store>(
 fn no_interval_has_more_than_the_rate_in_memory() {
     let world = World::memory();
     check(600, &steps(), |input| {
-        never_over(&world, input, None, async || {})
+        never_over(&world, input, None, async || {});
     });
 }
 
@@ -232,7 +232,7 @@ fn exact_wait<S: Store>(
 fn a_wait_is_exact_and_refusals_are_free_in_memory() {
     let world = World::memory();
     check(600, &probed(), |input| {
-        exact_wait(&world, input, None, async || {})
+        exact_wait(&world, input, None, async || {});
     });
 }
 

@@ -605,19 +605,29 @@ async fn a_dropped_request_stays_charged_whatever_counts() {
 /// An answer can last longer than an idle limiter is kept.
 #[tokio::test]
 async fn debt_brings_back_a_limiter_that_has_vanished() {
-    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
-        debt_brings_back(algorithm).await;
+    for (algorithm, slots) in [
+        (Algorithm::SlidingLog, None),
+        (Algorithm::FixedWindow, None),
+        (Algorithm::SlidingLog, Some(1000)),
+    ] {
+        debt_brings_back(algorithm, slots).await;
     }
 }
 
-async fn debt_brings_back(algorithm: Algorithm) {
+async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>) {
+    let noted = |rule: Rule| match slots {
+        Some(slots) => rule.slots(slots),
+        None => rule,
+    };
     let clock = ManualClock::new();
     let memory = MemoryStore::new().clock(clock.clone()).max_limiters(1);
     let layer = RateLimitLayer::new(
         &memory,
-        Limit::per_second(10)
-            .by(Header::new("x-key"))
-            .algorithm(algorithm),
+        noted(
+            Limit::per_second(10)
+                .by(Header::new("x-key"))
+                .algorithm(algorithm),
+        ),
     );
     let answers = Answers::default();
     let service = layer.layer(answers.service());
@@ -637,9 +647,11 @@ async fn debt_brings_back(algorithm: Algorithm) {
     let redis = redis().prefix(&prefix);
     let layer = RateLimitLayer::new(
         &redis,
-        Limit::per_hour(10)
-            .by(Header::new("x-key"))
-            .algorithm(algorithm),
+        noted(
+            Limit::per_hour(10)
+                .by(Header::new("x-key"))
+                .algorithm(algorithm),
+        ),
     );
     let service = layer.layer(answers.service());
     let answer = service.clone().oneshot(request("a")).await.unwrap();
