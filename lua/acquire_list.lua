@@ -104,7 +104,7 @@ for index = 1, callers do
   for place = 1, limiters do
     local take = ask.takes[place]
     if not (possible and take.possible) then
-      take.held = redis.call('ZSCORE', books[place].log, take.member)
+      take.held = came_before(books[place], take.member)
       held = held or take.held
     end
   end
@@ -131,6 +131,9 @@ end
 local function abandon()
   for place = 1, limiters do
     local book = books[place]
+    for _, member in ipairs(book.removed or {}) do
+      redis.call('ZADD', book.log, book.ends, member)
+    end
     if #book.added > 0 then
       redis.call('ZREM', book.log, unpack(book.added))
     end
@@ -168,7 +171,11 @@ if anything then
         return abandon()
       end
     end
+    local prepared = begin_notes(book, place, now)
     book.untouched = book.value
+    if not prepared then
+      return abandon()
+    end
   end
 end
 
@@ -179,7 +186,7 @@ for index = 1, anything and callers or 0 do
   local ask = asks[index]
   for place = 1, limiters do
     -- The same call came before, and took what it takes.
-    ask.granted = ask.granted or ask.hopeful and redis.call('ZSCORE', books[place].log, ask.takes[place].member)
+    ask.granted = ask.granted or ask.hopeful and came_before(books[place], ask.takes[place].member)
   end
   if ask.possible and not ask.granted then
     local fits = not (closed and ask.waits)
@@ -190,10 +197,10 @@ for index = 1, anything and callers or 0 do
     for place = 1, limiters do
       local book, take = books[place], ask.takes[place]
       if fits and book.value >= take.permits then
-        if redis.call('ZADD', book.log, 'NX', now, take.member) == 1 then
+        local score = note(book, take, now)
+        if score then
           book.value = book.value - take.permits
-          book.newest = math.max(book.newest or now, now)
-          book.added[#book.added + 1] = take.member
+          book.newest = math.max(book.newest or score, score)
         end
       elseif take.possible then
         take.needs = take.permits
@@ -213,6 +220,7 @@ end
 
 for place = 1, limiters do
   local book = books[place]
+  end_notes(book)
   local refused = {}
   for _, take in ipairs(book.unmet) do
     if take.needs > book.value then

@@ -37,30 +37,33 @@ if taken == '' then
   end
   local now = clock(ARGV[2])
   local stored = tonumber(redis.call('GET', value_key) or nil)
-  local value = agree(log, stored, rate, interval, now, string.sub(rest, 2, 17))
-  if not value then
+  local book = { log = log, rate = rate, interval = interval, added = {} }
+  book.value, book.newest = agree(log, stored, rate, interval, now, string.sub(rest, 2, 17))
+  if not book.value then
     return { FOREIGN_MEMBER }
   end
   if created then
     redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
   end
-  local charged = redis.call('ZADD', log, 'NX', now, rest) * permits_of(rest)
+  local charged = 0
+  local readable = begin_notes(book, 1, now)
+  if readable and note(book, { member = rest, permits = permits_of(rest) }, now) then
+    charged = permits_of(rest)
+    end_notes(book)
+  end
   -- Debt: it was used, so it counts also below zero.
-  redis.call('SET', value_key, value - charged, 'KEEPTTL')
+  redis.call('SET', value_key, book.value - charged, 'KEEPTTL')
+  if not readable then
+    return { FOREIGN_MEMBER }
+  end
   keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval, created)
   return { 1, -charged, now }
 end
 
-local score = redis.call('ZSCORE', log, taken)
-if not score then
+local credited = take_back(log, taken, rest)
+if not credited then
   return { 1, 0 }
 end
-local credited = permits_of(taken)
--- In this order, or the log could be gone for a moment, and its TTL with it.
-if rest ~= '' and redis.call('ZADD', log, 'NX', score, rest) == 1 then
-  credited = credited - permits_of(rest)
-end
-redis.call('ZREM', log, taken)
 
 local stored = tonumber(redis.call('GET', value_key) or nil)
 local value

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     error::Error,
-    limit::LimitSource,
+    limit::{LimitSource, Slots},
     list::List,
     name::Name,
     store::{RuleTag, gcra::Tat},
@@ -358,8 +358,8 @@ impl PermitId {
 ///
 /// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
 /// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
-/// is open; that of an [`Algorithm::Gcra`](crate::Algorithm::Gcra) only once it was heard, and while its permits lie ahead. The
-/// clones of these two give back once together.
+/// is open, or the [slot](crate::RateLimiter::slots) counts; that of an [`Algorithm::Gcra`](crate::Algorithm::Gcra) only once it
+/// was heard, and while its permits lie ahead. The clones of these give back once together.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) name: Name,
@@ -392,6 +392,8 @@ pub(crate) enum Taken {
     Window(i64),
     /// When all that was taken is through
     Tat(Tat),
+    /// From a part of a log's interval, which ends then, in milliseconds since the epoch
+    Slot(Slots, i64),
 }
 
 impl Receipt {

@@ -241,7 +241,16 @@ pub enum ConfigError {
     Queue(String),
     /// A rule, named here, whose tiers are empty or have two of one name
     Tiers(String),
-    /// Two rules of one entry, named here, that charge one limiter and differ in the algorithm, or of which one has a
+    /// Slots that a limiter or a rule cannot have
+    Slots {
+        /// The limiter's or the rule's name
+        name: String,
+        /// The number given
+        slots: u32,
+        /// What is wrong with it
+        reason: &'static str,
+    },
+    /// Two rules of one entry, named here, that charge one limiter and differ in the algorithm or its slots, or of which one has a
     /// `charge_if`: what they cost is charged together, and so cannot be settled apart
     OneLimiter([String; 2]),
     /// Limiters of which permits cannot be taken together, and why
@@ -387,11 +396,16 @@ impl fmt::Display for ConfigError {
             Self::Tiers(rule) => {
                 write!(f, "rule {rule:?} has no tiers, or two of one name")
             }
+            Self::Slots {
+                name,
+                slots,
+                reason,
+            } => write!(f, "{name:?} cannot have {slots} slots: {reason}"),
             Self::OneLimiter([one, other]) => {
                 write!(
                     f,
-                    "rules {one:?} and {other:?} of one entry charge the same limiter: give them the same algorithm and no \
-                     `charge_if`, or make one rule of them"
+                    "rules {one:?} and {other:?} of one entry charge the same limiter: give them the same algorithm, the same slots \
+                     and no `charge_if`, or make one rule of them"
                 )
             }
             Self::NotTogether(reason) => {

@@ -6,6 +6,8 @@ use crate::{clock::Millis, error::ConfigError, store::at_least_zero};
 
 /// As many permits as a script can count exactly.
 const MOST_PERMITS: u64 = (1 << 53) - 1;
+/// More would lead to entries as many as grants.
+const MOST_SLOTS: u32 = 10_000;
 /// A century.
 const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 
@@ -77,7 +79,8 @@ pub enum RateType {
 #[non_exhaustive]
 pub enum Algorithm {
     /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no interval, wherever it begins,
-    /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call.
+    /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call, unless
+    /// they are noted in [slots](crate::RateLimiter::slots).
     #[default]
     SlidingLog,
     /// One number that is set anew when an interval is over, as in Redisson 3.7.1 to 3.13.2. The least that a limiter can
@@ -286,6 +289,53 @@ impl Limit {
     }
 }
 
+/// Into how many slots an interval is divided where all that is granted in one of them is one entry of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Slots(u32);
+
+impl Slots {
+    /// So many for the limiter or rule of this name, whose limits have these intervals, as far as they are known.
+    ///
+    /// A score leads its grant by less than a slot. With ten slots that is never more than the tenth of an interval by
+    /// which every process expects scores to lead.
+    pub(crate) fn try_new(
+        slots: u32,
+        name: &str,
+        mut intervals: impl Iterator<Item = Duration>,
+    ) -> Result<Self, ConfigError> {
+        let refuse = |reason| {
+            let name = name.to_owned();
+            Err(ConfigError::Slots {
+                name,
+                slots,
+                reason,
+            })
+        };
+        if !(10..=MOST_SLOTS).contains(&slots) {
+            return refuse("an interval has 10 to 10000");
+        }
+        if intervals.any(|interval| interval.as_millis() < slots.into()) {
+            return refuse(
+                "each lasts a millisecond at least, and the interval does not have as many",
+            );
+        }
+        Ok(Self(slots))
+    }
+
+    pub(crate) fn count(self) -> u32 {
+        self.0
+    }
+
+    /// The end of the slot that an instant is in: at that instant, or by less than one slot later. The same for all who
+    /// count an interval in as many slots, as they are told off from the epoch.
+    ///
+    /// A stored interval may be too short for as many: it then has one for each millisecond.
+    pub(crate) fn end(self, now: i64, interval: i64) -> i64 {
+        let width = interval.max(1).unsigned_abs().div_ceil(self.0.into());
+        now + (-now).rem_euclid(width.cast_signed())
+    }
+}
+
 /// Whose limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LimitSource {
@@ -340,6 +390,8 @@ const fn whole_millis(interval: Duration) -> Option<Millis> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -385,5 +437,43 @@ mod tests {
             Limit::per_minute(1).for_request_key().keep_alive,
             Some(120_000)
         );
+    }
+
+    #[test]
+    fn slots_that_an_interval_cannot_have_are_named() {
+        let slots = |slots, interval| {
+            let interval = Duration::from_millis(interval);
+            Slots::try_new(slots, "feed", std::iter::once(interval)).map(Slots::count)
+        };
+        for (count, interval) in [(10, 10), (1000, 1000), (10_000, 60_000)] {
+            assert_eq!(slots(count, interval), Ok(count));
+        }
+        for (count, interval) in [(0, 1000), (9, 1000), (10_001, 60_000), (1000, 999)] {
+            let error = slots(count, interval).unwrap_err();
+            assert!(
+                matches!(&error, ConfigError::Slots { name, slots, .. } if name == "feed" && *slots == count),
+                "{error:?}"
+            );
+        }
+    }
+
+    proptest! {
+        // What makes a slot's score one that every process expects, and its entries few.
+        #[test]
+        fn a_slot_ends_no_later_than_a_score_may_lead(
+            slots in 10..=MOST_SLOTS,
+            interval in prop_oneof![1i64..3000, 1..LONGEST.cast_signed(), Just((1 << 53) - 1)],
+            now in 0i64..(1 << 45),
+        ) {
+            let slots = Slots(slots);
+            let end = slots.end(now, interval);
+            prop_assert!((now..=now + interval / 10).contains(&end));
+            prop_assert!(end - now <= interval / i64::from(slots.count()));
+            // All of the slot has the same end, and what comes after it another.
+            prop_assert_eq!(slots.end(end, interval), end);
+            let next = slots.end(end + 1, interval);
+            prop_assert!(next > end);
+            prop_assert!((next - end) * i64::from(slots.count()) >= interval);
+        }
     }
 }

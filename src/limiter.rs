@@ -1,13 +1,16 @@
 //! Redisson's `RRateLimiter` for async Rust, without HTTP.
 
-use std::{sync::Arc, time::Duration};
+mod heard;
+
+use std::{iter, sync::Arc, time::Duration};
+
+pub(crate) use self::heard::{ask, heard};
 
 use crate::{
     all_of::AllOf,
     decision::{Decision, Grant, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, Limit, LimitSource, StoredLimit},
-    list::List,
+    limit::{Algorithm, Limit, LimitSource, Slots, StoredLimit},
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
@@ -76,6 +79,41 @@ impl RateLimiter {
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.name = self.name.counted_by(algorithm);
         self
+    }
+
+    /// Notes what is granted in so many slots of the interval: one entry for all that is granted in one of them, instead of one
+    /// for each grant. For large limits that Java shares, or that must be exact: see
+    /// [tuning](crate::docs::tuning#large-limits). Default: one entry for each grant.
+    ///
+    /// Permits are in use for up to a slot longer, and no interval has more than the limit says. It says how this limiter
+    /// notes, and not how its name is counted: others may use the name with other slots or with none, as Java does. With
+    /// another [`Algorithm`] it has no effect. A stored interval of fewer milliseconds has a slot for each of them.
+    ///
+    /// Worst case: nothing tells a grant from others. So an acquire is never sent twice: a call whose connection is lost is an
+    /// error, and what it may have taken, or one that was dropped under way, is in use until it expires. A [`Receipt`] is of
+    /// use once.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Slots`] if there are fewer than 10 or more than 10 000.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let feed = RateLimiter::new(&MemoryStore::new(), "feed")?.slots(1000)?;
+    /// feed.try_set_rate(Limit::per_minute(100_000)).await?;
+    /// assert!(feed.try_acquire().await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
+        let slots = Slots::try_new(slots, self.name(), iter::empty())?;
+        self.name = self.name.noted_in(Some(slots));
+        Ok(self)
     }
 
     /// Takes one permit if there is one now.
@@ -174,8 +212,8 @@ impl RateLimiter {
     /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
     ///
     /// Returns at once; a store in Redis is told in the background. Giving back twice is giving back once. Receipts of
-    /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended.
-    /// By [`Algorithm::Gcra`] what still lies ahead is given back.
+    /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended, or of a
+    /// slot that has expired. By [`Algorithm::Gcra`] what still lies ahead is given back.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name == self.name {
             self.store.give_back(receipt.clone(), 0);
@@ -448,7 +486,9 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
-        let new = new.counted_by(self.name.algorithm());
+        let new = new
+            .counted_by(self.name.algorithm())
+            .noted_in(self.name.slots());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
                 store: Arc::clone(&self.store),
@@ -539,41 +579,6 @@ impl RateLimiter {
 
     async fn manage(&self, op: Op) -> Result<Outcome, Error> {
         Arc::clone(&self.store).manage(self.name.clone(), op).await
-    }
-}
-
-/// What limiters without HTTP ask their store.
-pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Acquire {
-    Acquire {
-        first,
-        rest,
-        on_failure: None,
-        remaining: true,
-        patience,
-    }
-}
-
-/// Asks, and gives back what was taken if nobody hears the answer.
-pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
-    let mut unheard = Unheard {
-        store,
-        receipts: acquire.receipts(),
-    };
-    let decision = Arc::clone(store).acquire(acquire).await;
-    unheard.receipts = List::EMPTY;
-    decision
-}
-
-struct Unheard<'a> {
-    store: &'a Arc<dyn AnyStore>,
-    receipts: List<Receipt>,
-}
-
-impl Drop for Unheard<'_> {
-    fn drop(&mut self) {
-        for receipt in self.receipts.iter() {
-            self.store.give_back(receipt.clone(), 0);
-        }
     }
 }
 

@@ -3,11 +3,15 @@
 //! `<prefix>:{<identity>}:<rule>` for limiters that rules make; the bytes are fixed, because another spelling would reset
 //! every limit. `docs/keys.md` is the contract.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::{
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, StoredLimit},
+    limit::{Algorithm, Slots, StoredLimit},
 };
 
 /// The longest identity that is spelled out; a longer one is digested.
@@ -16,10 +20,28 @@ const LONGEST_IDENTITY: usize = 128;
 const PLACEHOLDER: &str = "<key>";
 
 /// The Redis key of a limiter's hash, from which its other keys are derived, and how these are counted.
-#[derive(Clone, PartialEq, Eq, Hash)]
+///
+/// Slots are no part of what makes two names the same: whoever uses one limiter may note its grants as it likes.
+#[derive(Clone)]
 pub(crate) struct Name {
     text: Arc<str>,
     algorithm: Algorithm,
+    slots: Option<Slots>,
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text && self.algorithm == other.algorithm
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+        self.algorithm.hash(state);
+    }
 }
 
 impl Name {
@@ -57,12 +79,18 @@ impl Name {
         Ok(Self {
             text: name.into(),
             algorithm: Algorithm::default(),
+            slots: None,
         })
     }
 
     /// The same name, counted in this way.
     pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
         Self { algorithm, ..self }
+    }
+
+    /// The same name, whose grants are noted in slots, or else one by one.
+    pub(crate) fn noted_in(self, slots: Option<Slots>) -> Self {
+        Self { slots, ..self }
     }
 
     pub(crate) fn algorithm(&self) -> Algorithm {
@@ -73,6 +101,17 @@ impl Name {
     pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
         let checked = self.algorithm.check(limit);
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
+    }
+
+    /// Only a log has them.
+    pub(crate) fn slots(&self) -> Option<Slots> {
+        self.slots
+            .filter(|_| self.algorithm == Algorithm::SlidingLog)
+    }
+
+    /// Whether each grant is an entry of its own, by which a call is known that came before.
+    pub(crate) fn tells_grants_apart(&self) -> bool {
+        self.algorithm == Algorithm::SlidingLog && self.slots.is_none()
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -96,6 +135,7 @@ impl fmt::Debug for Name {
 pub(crate) struct Naming {
     spelling: Spelling,
     algorithm: Algorithm,
+    slots: Option<Slots>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -113,6 +153,7 @@ impl From<Spelling> for Naming {
         Self {
             spelling,
             algorithm: Algorithm::default(),
+            slots: None,
         }
     }
 }
@@ -159,8 +200,17 @@ impl Naming {
         Self { algorithm, ..self }
     }
 
+    /// The same names, whose grants are noted in slots, or else one by one.
+    pub(crate) fn noted_in(self, slots: Option<Slots>) -> Self {
+        Self { slots, ..self }
+    }
+
     pub(crate) fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    pub(crate) fn slots(&self) -> Option<Slots> {
+        self.slots
     }
 
     /// Whether the identity alone is the hash tag.
@@ -175,7 +225,7 @@ impl Naming {
 
     pub(crate) fn name(&self, identity: &Identity) -> Name {
         match &self.spelling {
-            Spelling::Exact(name) => name.clone().counted_by(self.algorithm),
+            Spelling::Exact(name) => name.clone().counted_by(self.algorithm).noted_in(self.slots),
             Spelling::Derived { before, after } | Spelling::Template { before, after } => {
                 let digest;
                 let identity = if identity.0.len() > LONGEST_IDENTITY {
@@ -191,6 +241,7 @@ impl Naming {
                 Name {
                     text: name.into(),
                     algorithm: self.algorithm,
+                    slots: self.slots,
                 }
             }
         }
@@ -383,7 +434,21 @@ mod tests {
             assert_eq!(windowed.algorithm(), Algorithm::FixedWindow);
             assert_eq!(name.as_str(), windowed.as_str());
             assert!(name != windowed);
+            assert!(name.tells_grants_apart() && !windowed.tells_grants_apart());
         };
+        let slots = Slots::try_new(10, "a", std::iter::empty()).unwrap();
+        let slotted = |naming: Result<Naming, _>| {
+            let naming: Naming = naming.unwrap();
+            let name = naming.name(&identity(&[b"a"]));
+            let slotted = naming.noted_in(Some(slots)).name(&identity(&[b"a"]));
+            assert_eq!((name.slots(), slotted.slots()), (None, Some(slots)));
+            assert!(!slotted.tells_grants_apart());
+            // It is one limiter, however its grants are noted.
+            assert!(name == slotted);
+            assert_eq!(slotted.counted_by(Algorithm::FixedWindow).slots(), None);
+        };
+        slotted(Naming::derived("shop", "login"));
+        slotted(Naming::shared("orders"));
         counted(Naming::derived("shop", "login"));
         counted(Naming::shared("orders"));
         counted(Naming::shared("orders:<key>"));

@@ -15,7 +15,9 @@
 //! { at = 0, take = 1, shared = true, status = 503 }                          # by a layer with Rule::shared
 //! ```
 //!
-//! A case with an `algorithm` is counted by that; by windows in memory alone, as in Redis they end by the server's clock.
+//! A case with an `algorithm` is counted by that; by windows in memory alone, as in Redis they end by the server's clock. All
+//! others are played once more with as many slots as there may be: where none is longer than a millisecond, the answers are
+//! the same.
 //!
 //! `client = "b"` is another store with a client id of its own, `user = "b"` another key of the layer's rule.
 
@@ -112,6 +114,22 @@ struct Deny {
     reset: u64,
 }
 
+/// As many as an interval can have: no slot of an interval of so many milliseconds is longer than one.
+const MOST_SLOTS: u32 = 10_000;
+
+impl Case {
+    /// The longest interval that is counted by, in milliseconds.
+    fn longest(&self) -> u64 {
+        let steps = self.steps.iter().flat_map(|step| [step.by, step.set]);
+        let limits = steps
+            .flatten()
+            .chain(self.limit)
+            .map(|limit| limit.interval);
+        let tiers = self.tiers.iter().map(|tier| tier.interval);
+        limits.chain(tiers).max().unwrap_or(0)
+    }
+}
+
 fn first() -> String {
     String::from("a")
 }
@@ -132,6 +150,22 @@ async fn in_memory() {
     for (file, case) in cases() {
         play(&format!("{file}: {}", case.name), &mut memory(), &case).await;
     }
+}
+
+#[tokio::test]
+async fn in_slots() {
+    let mut played = 0;
+    for (file, case) in cases() {
+        if case.algorithm.is_none() && case.longest() <= MOST_SLOTS.into() {
+            let what = format!("{file}: {} in slots", case.name);
+            for mut world in [memory(), redis(Duration::ZERO)] {
+                world.note_in_slots(MOST_SLOTS);
+                play(&what, &mut world, &case).await;
+            }
+            played += 1;
+        }
+    }
+    assert!(played >= 30, "only {played} cases were played");
 }
 
 #[tokio::test]

@@ -101,6 +101,24 @@ fn one(name: &str, permits: u64, left: u64) -> Vec<(String, u64, u64)> {
     vec![(name.to_owned(), permits, left)]
 }
 
+/// All of a slot counts until an interval after its end.
+#[cfg(feature = "test-util")]
+#[tokio::test]
+async fn slots_are_those_of_the_file() {
+    use std::time::Duration;
+
+    let rules =
+        "[rules.feed]\nrate = \"5/1s\"\nby = \"peer\"\nslots = 10\n[otherwise]\nrules = [\"feed\"]";
+    let clock = tower_ratelimit::ManualClock::new();
+    clock.set(Duration::from_millis(1_704_153_600_001));
+    let store = MemoryStore::new().clock(clock);
+    let builder = RateLimitLayer::builder(&store).rules(RulesFile::new().parse(rules).unwrap());
+    let answer = send(&builder.build().unwrap(), request("GET", "/", &[])).await;
+    let decision = answer.extensions().get::<Decision>().unwrap();
+    let reset = decision.limits()[0].reset_after();
+    assert_eq!(reset, Duration::from_millis(1099));
+}
+
 #[tokio::test]
 async fn every_field_does_what_it_says() {
     let layer = layer(file().parse(GOOD).unwrap());

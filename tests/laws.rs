@@ -26,6 +26,8 @@ mod nothing_lost;
 mod real_time;
 #[path = "laws/settled.rs"]
 mod settled;
+#[path = "laws/slots.rs"]
+mod slots;
 mod support;
 #[path = "laws/world.rs"]
 mod world;

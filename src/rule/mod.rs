@@ -22,7 +22,7 @@ pub use self::{list::Requests, table::Rules};
 use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
-    limit::{Algorithm, Limit},
+    limit::{Algorithm, Limit, Slots},
     settle::{ChargeIf, Outcome},
     store::FailurePolicy,
 };
@@ -51,6 +51,7 @@ pub struct Rule {
     cost: Cost,
     on_failure: FailurePolicy,
     algorithm: Algorithm,
+    slots: Option<u32>,
     hide_headers: bool,
     charge_if: Option<ChargeIf>,
     share: Share,
@@ -177,6 +178,24 @@ impl Rule {
     /// ```
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
+        self
+    }
+
+    /// Notes what is granted in slots of the interval, so many of them, instead of each grant by itself: for large limits. See
+    /// [`RateLimiter::slots`](crate::RateLimiter::slots) for what it costs. Default: none.
+    ///
+    /// Other rules and processes of the name may do otherwise. It is a [`ConfigError::Slots`] when the layer is built if there
+    /// are fewer than 10 or more than 10 000, if a limit that is known by then has an interval of fewer milliseconds, or if the
+    /// rule counts by another algorithm. An interval that is found with a request, or is stored, may be as short: it then has a
+    /// slot for each millisecond.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, key::PeerIp};
+    ///
+    /// let feed = Limit::per_minute(100_000).by(PeerIp).named("feed").slots(1000);
+    /// ```
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = Some(slots);
         self
     }
 
@@ -312,6 +331,7 @@ impl Rule {
             cost: Cost::Fixed(1),
             on_failure: FailurePolicy::default(),
             algorithm: Algorithm::default(),
+            slots: None,
             hide_headers: false,
             charge_if: None,
             share: Share::ALL,
@@ -337,6 +357,22 @@ impl Rule {
                 permits,
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// Into how many slots its intervals are divided.
+    fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
+        match self.slots {
+            Some(slots) if self.algorithm != Algorithm::SlidingLog => Err(ConfigError::Slots {
+                name: self.label().to_owned(),
+                slots,
+                reason: "only a sliding log has slots",
+            }),
+            Some(slots) => {
+                let intervals = self.known_limits().map(Limit::interval);
+                Slots::try_new(slots, self.label(), intervals).map(Some)
+            }
+            None => Ok(None),
         }
     }
 

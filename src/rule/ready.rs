@@ -17,7 +17,7 @@ use crate::{
     decision::{Fault, Missing, Refusal},
     error::ConfigError,
     key::{AnyKey, Key, Mistakes, NoKey, Warned},
-    limit::{Algorithm, Limit, LimitSource},
+    limit::{Algorithm, Limit, LimitSource, Slots},
     macros::warning,
     name::{Identity, Naming, check_rule_name},
     store::{AnyStore, FailurePolicy, Holder, RuleTag},
@@ -62,11 +62,13 @@ impl Named {
         prefix: &str,
         rule: &str,
         hidden: bool,
-        algorithm: Algorithm,
+        (algorithm, slots): (Algorithm, Option<Slots>),
     ) -> Result<Self, ConfigError> {
         Ok(Self {
             rule: RuleTag::new(rule, hidden),
-            naming: Naming::derived(prefix, rule)?.counted_by(algorithm),
+            naming: Naming::derived(prefix, rule)?
+                .counted_by(algorithm)
+                .noted_in(slots),
         })
     }
 }
@@ -102,16 +104,17 @@ impl Ready {
             }
         }
         rule.check_countable()?;
+        let counted = (rule.algorithm, rule.checked_slots()?);
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
                 let source = LimitSource::Code(limit.for_request_key());
-                let named = Named::derived(prefix, &label, hidden, rule.algorithm)?;
+                let named = Named::derived(prefix, &label, hidden, counted)?;
                 Limits::One(named, source)
             }
             LimitOf::Parts(limit) => {
                 check_cost(&label, &rule.cost, None)?;
-                let named = Named::derived(prefix, &label, hidden, rule.algorithm)?;
+                let named = Named::derived(prefix, &label, hidden, counted)?;
                 Limits::Parts(named, Arc::clone(limit))
             }
             LimitOf::Tiers(tiers) => {
@@ -123,7 +126,7 @@ impl Ready {
                         return Err(ConfigError::Tiers(label));
                     }
                     let name = format!("{label}.{tier}");
-                    let name = Named::derived(prefix, &name, hidden, rule.algorithm)?;
+                    let name = Named::derived(prefix, &name, hidden, counted)?;
                     named.push((tier.clone(), name, limit.for_request_key()));
                 }
                 if named.is_empty() {
@@ -133,7 +136,9 @@ impl Ready {
             }
             LimitOf::Shared { name, init } => {
                 check_cost(&label, &rule.cost, init.as_ref())?;
-                let naming = Naming::shared(name)?.counted_by(rule.algorithm);
+                let naming = Naming::shared(name)?
+                    .counted_by(counted.0)
+                    .noted_in(counted.1);
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
@@ -249,6 +254,7 @@ impl Ready {
                 };
                 let same = this.naming.to_string() == that.naming.to_string();
                 let agree = this.naming.algorithm() == that.naming.algorithm()
+                    && this.naming.slots() == that.naming.slots()
                     && this.rule.charge_if().is_none()
                     && that.rule.charge_if().is_none();
                 if same && !agree {

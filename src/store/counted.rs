@@ -9,6 +9,7 @@ use crate::{
     decision::{PermitId, Receipt, Taken},
     error::ErrorKind,
     limit::{Algorithm, StoredLimit},
+    name::Name,
 };
 
 #[derive(Debug)]
@@ -40,10 +41,17 @@ impl Counted {
         }
     }
 
-    /// Counts by this algorithm from now on. What was counted by another stays in use, as it does in Redis, where logs and
-    /// windows read the same keys: by the first call of a sliding log as if granted now, in a window until one interval from
-    /// now. GCRA, which keeps another number there, has none of it, and leaves none.
-    pub(super) fn count_by(&mut self, algorithm: Algorithm, now: i64) {
+    /// Counts as this name says from now on. What was counted by another algorithm stays in use, as it does in Redis, where
+    /// logs and windows read the same keys: by the first call of a sliding log as if granted now, in a window until one
+    /// interval from now. GCRA, which keeps another number there, has none of it, and leaves none.
+    pub(super) fn count_by(&mut self, name: &Name, now: i64) {
+        self.move_to(name.algorithm(), now);
+        if let Self::SlidingLog(log) = self {
+            log.note_in(name.slots());
+        }
+    }
+
+    fn move_to(&mut self, algorithm: Algorithm, now: i64) {
         if self.algorithm() == algorithm {
             return;
         }
@@ -153,7 +161,12 @@ impl Counted {
             return Ok(0);
         }
         if let Self::SlidingLog(log) = self {
-            return log.settle(receipt, keep, now);
+            log.note_in(receipt.name.slots());
+            return match (receipt.name.slots(), receipt.settle()) {
+                (None, _) => log.settle(receipt, keep, now),
+                (Some(_), Some(Taken::Slot(_, end))) => log.settle_in_slot(receipt, keep, end, now),
+                (Some(_), _) => Ok(0),
+            };
         }
         let credited = i64::from(receipt.permits) - i64::from(keep);
         let given = receipt.limit.given().map(|limit| limit.stored());

@@ -312,7 +312,7 @@ impl Shared {
             .limiters
             .get_mut(charge.name.as_str())
             .ok_or(ErrorKind::Full)?;
-        kept.limiter.count_by(charge.name.algorithm(), now);
+        kept.limiter.count_by(&charge.name, now);
         let limiters = std::iter::once((kept.limiter.counts(), ask(charge, first.remaining)));
         let answers = call::acquire(limiters, &callers, now)?;
         kept.keep_alive(now);
@@ -364,7 +364,7 @@ impl Shared {
         let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
             let limiters = taken.iter_mut().filter_map(|(charge, kept)| {
                 let limiter = &mut kept.as_mut()?.limiter;
-                limiter.count_by(charge.name.algorithm(), now);
+                limiter.count_by(&charge.name, now);
                 Some((limiter.counts(), ask(charge, first.remaining)))
             });
             let answers = call::acquire(limiters, callers, now);
@@ -426,7 +426,7 @@ impl Shared {
             });
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
-            kept.limiter.count_by(name.algorithm(), now);
+            kept.limiter.count_by(name, now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {

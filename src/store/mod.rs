@@ -509,7 +509,12 @@ impl Answer {
         let interval = Duration::from_millis(at_least_zero(self.interval));
         let receipt = charge.receipt().granted(interval);
         match charge.name.algorithm() {
-            Algorithm::SlidingLog => receipt,
+            Algorithm::SlidingLog => match charge.name.slots() {
+                None => receipt,
+                Some(slots) => {
+                    receipt.taken(Taken::Slot(slots, slots.end(self.now, self.interval)))
+                }
+            },
             // All permits are free one millisecond after the window's last.
             Algorithm::FixedWindow => receipt.taken(Taken::Window(self.now + self.reset - 1)),
             Algorithm::Gcra => match self.tat {

@@ -4,9 +4,11 @@
 //! [`Limiter`] can lack each of its parts, as the keys in Redis can.
 
 mod settle;
+mod slots;
 
 use std::collections::VecDeque;
 
+use self::slots::Noting;
 use super::{
     Changed,
     call::{Ask, Counts, End, Needs, Take},
@@ -24,6 +26,8 @@ pub(crate) struct Limiter {
     pub(crate) limit: Option<StoredLimit>,
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
+    /// Where the present call notes its grants, unless each is an entry of its own.
+    pub(crate) noting: Option<Noting>,
 }
 
 /// The most by which a score may lead the grant it stands for. A constant of the format.
@@ -57,15 +61,22 @@ impl Counts for Limiter {
         }
         self.limit = Some(limit);
         let value = self.agree(rate, interval, now, id);
-        if self.log.is_empty() || !(exact || value < wanted) {
-            return value;
-        }
-        let budget = wanted + (-value).max(0) + 1;
-        if exact {
-            let budget = budget.max(wanted + PAGE);
-            self.sweep(value, rate, interval, now, i64::MAX, budget)
+        let value = if self.log.is_empty() || !(exact || value < wanted) {
+            value
         } else {
-            self.sweep(value, rate, interval, now, wanted, budget)
+            let budget = wanted + (-value).max(0) + 1;
+            if exact {
+                let budget = budget.max(wanted + PAGE);
+                self.sweep(value, rate, interval, now, i64::MAX, budget)
+            } else {
+                self.sweep(value, rate, interval, now, wanted, budget)
+            }
+        };
+        // Where nothing is left, nothing will be noted.
+        if value > 0 {
+            self.open_slot(value, rate, interval, now)
+        } else {
+            value
         }
     }
 
@@ -74,14 +85,17 @@ impl Counts for Limiter {
     }
 
     fn note(&mut self, take: &Take, now: i64) {
-        self.log.insert(Entry {
-            score: now,
-            permits: take.permits,
-            id: take.id,
-        });
+        if !self.note_in_slot(take.permits, take.id) {
+            self.log.insert(Entry {
+                score: now,
+                permits: take.permits,
+                id: take.id,
+            });
+        }
     }
 
     fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: i64) -> End {
+        self.write_slot();
         self.value = Some(value);
         let interval = self.limit.map_or(0, |limit| limit.interval);
         let mut newest = self.log.newest();
@@ -331,6 +345,14 @@ impl Log {
             }
         }
         given
+    }
+
+    /// The entries of this score, in their order.
+    fn scored(&self, score: i64) -> impl Iterator<Item = &Entry> {
+        let from = self.0.partition_point(|entry| entry.score < score);
+        self.0
+            .range(from..)
+            .take_while(move |entry| entry.score == score)
     }
 
     fn pop_expired(&mut self, up_to: i64) -> Option<Entry> {

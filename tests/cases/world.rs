@@ -20,6 +20,7 @@ pub(crate) struct World {
     layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
     name: String,
     algorithm: Algorithm,
+    slots: Option<u32>,
     services: HashMap<&'static str, Service>,
 }
 
@@ -72,6 +73,7 @@ impl World {
             layer: Box::new(move |rule| RateLimitLayer::new(&store, rule)),
             name,
             algorithm: Algorithm::default(),
+            slots: None,
             services: HashMap::new(),
         }
     }
@@ -80,6 +82,13 @@ impl World {
         self.algorithm = algorithm;
         for limiter in self.limiters.values_mut() {
             *limiter = limiter.clone().algorithm(algorithm);
+        }
+    }
+
+    pub(crate) fn note_in_slots(&mut self, slots: u32) {
+        self.slots = Some(slots);
+        for limiter in self.limiters.values_mut() {
+            *limiter = limiter.clone().slots(slots).expect("a number of slots");
         }
     }
 
@@ -107,7 +116,11 @@ impl World {
         }
     }
 
-    fn build(&mut self, what: &'static str, rule: Rule) {
+    fn build(&mut self, what: &'static str, mut rule: Rule) {
+        // Tiers are known, and are too short for as many.
+        if let (Some(slots), false) = (self.slots, what == "tiers") {
+            rule = rule.slots(slots);
+        }
         let layer = (self.layer)(
             rule.cost_by(|parts| wish(parts).permits)
                 .algorithm(self.algorithm),

@@ -89,6 +89,12 @@ async fn what_may_not_run_twice_is_sent_once() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(node.scripts(), 1);
     }
+
+    let node = Rude::start();
+    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+    let error = limiter.slots(10).unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(node.scripts(), 1);
 }
 
 /// A decision's ids make it safe to repeat; and it shows that the node above would have seen a repetition.

@@ -410,6 +410,24 @@ fn each_mistake_is_named_with_its_line() {
             "rules.patient.wait: \"long\" is no time",
         ),
         (
+            "slots = 100",
+            "slots = 9",
+            "[rules.rest]",
+            "rules.rest: \"rest\" cannot have 9 slots: an interval has 10 to 10000",
+        ),
+        (
+            "slots = 100",
+            "slots = -1",
+            "slots = -1",
+            "rules.rest.slots: ",
+        ),
+        (
+            "algorithm = \"fixed-window\"",
+            "algorithm = \"fixed-window\"\nslots = 100",
+            "[rules.files]",
+            "rules.files: \"files\" cannot have 100 slots: only a sliding log has slots",
+        ),
+        (
             "queue = 2",
             "queue = 0",
             "[rules.patient]",

@@ -101,48 +101,51 @@ async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
     assert_eq!(limiter.available_permits().await.unwrap(), 0);
 }
 
-/// Nothing tells a window's calls apart, or those by GCRA, so that they are sent once: the one whose reply is lost has taken, and is an error.
+/// The ways to count in which nothing tells one call from another.
+fn undistinguished(limiter: &RateLimiter) -> [RateLimiter; 3] {
+    [
+        limiter.clone().algorithm(Algorithm::FixedWindow),
+        limiter.clone().algorithm(Algorithm::Gcra),
+        limiter.clone().slots(10).unwrap(),
+    ]
+}
+
+/// Nothing tells these calls apart, so that they are sent once: the one whose reply is lost has taken, and is an error.
 #[tokio::test]
-async fn a_call_without_a_member_whose_reply_was_lost_is_not_resent() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
-        lost_call_is_not_resent(algorithm).await;
+async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
+    for way in 0..3 {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.address());
+        let store = through(&proxy);
+        let limiter = &undistinguished(&limiter(&server, &store).await)[way];
+        granted(limiter, 1).await;
+
+        server.cli(&["CONFIG", "RESETSTAT"]);
+        proxy.cut_replies(1);
+        let error = limiter.try_acquire_many(4).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        store.close().await;
+        assert_eq!(scripts_called(&server), 1);
+        assert_eq!(limiter.available_permits().await.unwrap(), 5);
     }
 }
 
-async fn lost_call_is_not_resent(algorithm: Algorithm) {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = through(&proxy);
-    let limiter = limiter(&server, &store).await;
-    let limiter = limiter.algorithm(algorithm);
-    granted(&limiter, 1).await;
-
-    server.cli(&["CONFIG", "RESETSTAT"]);
-    proxy.cut_replies(1);
-    let error = limiter.try_acquire_many(4).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    store.close().await;
-    assert_eq!(scripts_called(&server), 1);
-    assert_eq!(limiter.available_permits().await.unwrap(), 5);
-}
-
-/// A receipt of one of these whose reply is lost was carried out, perhaps: it is not sent again, neither at once nor later.
+/// A receipt of such a call whose reply is lost was carried out, perhaps: it is not sent again, neither at once nor later.
 #[tokio::test]
-async fn a_receipt_without_a_member_whose_reply_was_lost_is_not_resent() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
-        lost_receipt_is_not_resent(algorithm).await;
+async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
+    for way in 0..3 {
+        receipts_are_sent_once(way).await;
     }
 }
 
-async fn lost_receipt_is_not_resent(algorithm: Algorithm) {
+async fn receipts_are_sent_once(way: usize) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
     let store = through(&proxy);
-    let limiter = limiter(&server, &store).await;
-    let limiter = limiter.algorithm(algorithm);
+    let limiter = &undistinguished(&limiter(&server, &store).await)[way];
     let mut receipts = Vec::new();
     for permits in [1, 2, 6] {
-        let Decision::Allow(grant) = granted(&limiter, permits).await else {
+        let Decision::Allow(grant) = granted(limiter, permits).await else {
             panic!("it was granted");
         };
         receipts.extend(grant.receipts().to_vec());

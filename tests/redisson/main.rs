@@ -22,6 +22,7 @@ mod ours;
 mod raw;
 mod rust_side;
 mod sequence;
+mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 mod worker;

@@ -605,24 +605,31 @@ async fn a_dropped_request_stays_charged_whatever_counts() {
 /// An answer can last longer than an idle limiter is kept.
 #[tokio::test]
 async fn debt_brings_back_a_limiter_that_has_vanished() {
-    for (algorithm, seconds) in [
-        (Algorithm::SlidingLog, 1),
-        (Algorithm::FixedWindow, 1),
+    for (algorithm, slots, seconds) in [
+        (Algorithm::SlidingLog, None, 1),
+        (Algorithm::FixedWindow, None, 1),
         // As long as so many permits take.
-        (Algorithm::Gcra, 2),
+        (Algorithm::Gcra, None, 2),
+        (Algorithm::SlidingLog, Some(1000), 1),
     ] {
-        debt_brings_back(algorithm, seconds).await;
+        debt_brings_back(algorithm, slots, seconds).await;
     }
 }
 
-async fn debt_brings_back(algorithm: Algorithm, seconds: u64) {
+async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>, seconds: u64) {
+    let noted = |rule: Rule| match slots {
+        Some(slots) => rule.slots(slots),
+        None => rule,
+    };
     let clock = ManualClock::new();
     let memory = MemoryStore::new().clock(clock.clone()).max_limiters(1);
     let layer = RateLimitLayer::new(
         &memory,
-        Limit::per_second(10)
-            .by(Header::new("x-key"))
-            .algorithm(algorithm),
+        noted(
+            Limit::per_second(10)
+                .by(Header::new("x-key"))
+                .algorithm(algorithm),
+        ),
     );
     let answers = Answers::default();
     let service = layer.layer(answers.service());
@@ -642,9 +649,11 @@ async fn debt_brings_back(algorithm: Algorithm, seconds: u64) {
     let redis = redis().prefix(&prefix);
     let layer = RateLimitLayer::new(
         &redis,
-        Limit::per_hour(10)
-            .by(Header::new("x-key"))
-            .algorithm(algorithm),
+        noted(
+            Limit::per_hour(10)
+                .by(Header::new("x-key"))
+                .algorithm(algorithm),
+        ),
     );
     let service = layer.layer(answers.service());
     let answer = service.clone().oneshot(request("a")).await.unwrap();

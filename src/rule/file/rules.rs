@@ -23,7 +23,7 @@ use crate::{
 /// Outcomes that files may name without being told what they are.
 pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "rate",
     "tiers",
     "tier-by",
@@ -32,6 +32,7 @@ const FIELDS: [&str; 17] = [
     "by",
     "cost",
     "algorithm",
+    "slots",
     "keep-alive",
     "per-client",
     "on-failure",
@@ -110,6 +111,9 @@ fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<
             ("fixed-window", Algorithm::FixedWindow),
             ("gcra", Algorithm::Gcra),
         ])?);
+    }
+    if let Some(slots) = table.get("slots") {
+        rule = rule.slots(slots.number()?);
     }
     if let Some(policy) = table.get("on-failure") {
         rule = rule.on_failure(policy.one_of(&[

@@ -150,8 +150,9 @@ impl RedisStore {
     ///
     /// Commands that may run twice are repeated when a connection is lost, five times at most and 1 to 10 milliseconds
     /// apart. [`release`](crate::RateLimiter::release), [`rename`](crate::RateLimiter::rename) and what takes from an
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) or by [`Algorithm::Gcra`](crate::Algorithm::Gcra) are sent
-    /// once, over connections of their own that the first of them makes. [`ping`](Self::ping) asks all masters. Nothing is sent yet.
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in
+    /// [slots](crate::RateLimiter::slots) are sent once, over connections of their own that the first of them makes.
+    /// [`ping`](Self::ping) asks all masters. Nothing is sent yet.
     ///
     /// # Errors
     ///

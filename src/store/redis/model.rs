@@ -11,6 +11,7 @@ mod lists;
 mod members;
 mod pair;
 mod settling;
+mod slots;
 #[path = "../../../tests/support/mod.rs"]
 pub(super) mod support;
 mod verbs;

@@ -18,12 +18,11 @@ use tokio::sync::{
 use super::{
     connection::Connection,
     saga::is_one_call,
-    script::{Arguments, SETTLE, Verbs, is_unknown_script},
+    script::{self, Arguments, Script, Verbs, is_unknown_script},
 };
 use crate::{
     clock::moment,
     decision::Receipt,
-    limit::Algorithm,
     name::Name,
     store::guard::{deny_cache::Refusals, line::Lines},
 };
@@ -109,12 +108,17 @@ impl Return {
         });
     }
 
+    fn script(&self) -> &'static Script {
+        if self.name.slots().is_some() {
+            &script::slots::SETTLE
+        } else {
+            Verbs::of(self.name.algorithm()).settle
+        }
+    }
+
     /// Whether nothing tells it from a second sending of itself.
     fn goes_once(&self) -> bool {
-        match self.name.algorithm() {
-            Algorithm::SlidingLog => false,
-            Algorithm::FixedWindow | Algorithm::Gcra => true,
-        }
+        !self.name.tells_grants_apart()
     }
 
     /// Whether it must not be sent again.
@@ -305,7 +309,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
         for (index, (item, _)) in left.iter().enumerate() {
             // One whole text loads the script for those behind it, if they go to the same node.
             let whole = whole && (index == 0 || connection.has_nodes());
-            pipeline.add_command(SETTLE.command(&item.arguments, whole));
+            pipeline.add_command(item.script().command(&item.arguments, whole));
         }
         match connection.send_all(&pipeline, left.len()).await {
             Ok(replies) => {
@@ -337,10 +341,9 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     if batch.is_empty() {
         return Vec::new();
     }
-    let settle = |item: &Return| Verbs::of(item.name.algorithm()).settle;
     let mut pipeline = redis::Pipeline::with_capacity(batch.len());
     for item in batch {
-        pipeline.add_command(settle(item).command(&item.arguments, false));
+        pipeline.add_command(item.script().command(&item.arguments, false));
     }
     let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
         return vec![false; batch.len()];
@@ -354,8 +357,8 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
                 if is_unknown_script(&error)
                     || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>
             {
-                let called = settle(item).call_once(connection, &item.arguments);
-                called.await.is_ok()
+                let sent = item.script().call_once(connection, &item.arguments);
+                sent.await.is_ok()
             }
             Err(_) => false,
         });

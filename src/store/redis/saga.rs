@@ -1,5 +1,5 @@
 //! Lists of limiters for which no one script can decide: a Redis Cluster keeps them in different slots, or some of them count
-//! by windows.
+//! by windows. (Slots here are those of a Cluster.)
 //!
 //! One call for each part, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
 //! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.

@@ -7,25 +7,17 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use super::connection::{Connection, Failed};
 use crate::limit::Algorithm;
 
-macro_rules! text {
-    ($file:literal) => {
-        concat!(
-            include_str!("../../../lua/lib/state.lua"),
-            include_str!(concat!("../../../lua/", $file))
-        )
+/// Joins files at compile time.
+macro_rules! joined {
+    ($($file:literal),+) => {
+        Script::new(concat!($(include_str!(concat!("../../../lua/", $file))),+))
     };
 }
 
-/// Joins the shared pieces and one operation at compile time; before them, what may do without.
+/// What all scripts know of the state, what some of them share, and one operation.
 macro_rules! script {
-    ($file:literal) => {
-        Script::new(text!($file))
-    };
-    ($first:literal, $file:literal) => {
-        Script::new(concat!(
-            include_str!(concat!("../../../lua/", $first)),
-            text!($file)
-        ))
+    ($($file:literal),+) => {
+        joined!("lib/state.lua", $($file),+)
     };
 }
 
@@ -40,9 +32,17 @@ macro_rules! script_of {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| script!("acquire.lua", "acquire_list.lua"));
-pub(crate) static ACQUIRE_LIST: LazyLock<Script> = LazyLock::new(|| script!("acquire_list.lua"));
+/// What may do without all that comes first, and leaves what is not usual to that.
+pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    joined!(
+        "acquire.lua",
+        "lib/state.lua",
+        "lib/entries.lua",
+        "acquire_list.lua"
+    )
+});
+pub(crate) static ACQUIRE_LIST: LazyLock<Script> =
+    LazyLock::new(|| script!("lib/entries.lua", "acquire_list.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
 pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));
@@ -51,7 +51,8 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.
 pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
 pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script!("repair.lua"));
 pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rate.lua"));
-pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| script!("settle.lua"));
+pub(crate) static SETTLE: LazyLock<Script> =
+    LazyLock::new(|| script!("lib/entries.lua", "settle.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
 
 /// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
@@ -95,6 +96,28 @@ pub(crate) mod gcra {
     pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "settle.lua"));
     pub(crate) static TRY_SET_RATE: LazyLock<Script> =
         LazyLock::new(|| script_of!("gcra", "try_set_rate.lua"));
+}
+
+/// The operations that note grants, where they note them in slots. All others find a log as any.
+pub(crate) mod slots {
+    use super::{LazyLock, Script};
+
+    pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+        script!(
+            "lib/entries.lua",
+            "lib/slots.lua",
+            "slots/acquire.lua",
+            "acquire_list.lua"
+        )
+    });
+    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| {
+        script!(
+            "lib/entries.lua",
+            "lib/slots.lua",
+            "slots/settle.lua",
+            "settle.lua"
+        )
+    });
 }
 
 /// What the verbs of one algorithm are carried out by.
@@ -228,6 +251,12 @@ impl Arguments {
             keys: keys.into(),
             argv,
         }
+    }
+
+    /// The same, and `more` behind them.
+    pub(crate) fn and(mut self, more: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        self.argv.extend(more);
+        self
     }
 
     /// The same for other keys.

@@ -171,9 +171,16 @@ impl Server {
             return;
         };
         let arguments = match receipt.name.algorithm() {
-            Algorithm::SlidingLog => wire::settle(receipt, keep, client_id, self.now()),
-            Algorithm::FixedWindow | Algorithm::Gcra => match receipt.settle() {
+            Algorithm::SlidingLog if receipt.name.slots().is_none() => {
+                wire::settle(receipt, keep, client_id, self.now())
+            }
+            Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::Gcra => match receipt
+                .settle()
+            {
                 Some(Taken::Window(end)) => wire::settle_in_window(receipt, keep, end, client_id),
+                Some(Taken::Slot(slots, end)) => {
+                    wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
+                }
                 Some(Taken::Tat(tat)) => gcra::settle(receipt, keep, tat, client_id, self.now()),
                 None => return,
             },
@@ -200,9 +207,11 @@ impl Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<Vec<Decision>, Error> {
-        let algorithm = first.first.name.algorithm();
         let limiters = 1 + first.rest.len();
+        let in_slots = first.charges().any(|charge| charge.name.slots().is_some());
+        let algorithm = first.first.name.algorithm();
         let script = match algorithm {
+            Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
             Algorithm::SlidingLog if limiters == 1 && is_lone(run) => &*ACQUIRE,
             Algorithm::SlidingLog => &*ACQUIRE_LIST,
             Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
@@ -224,7 +233,7 @@ impl Server {
             exact: run.iter().any(|acquire| acquire.remaining),
         };
         let arguments = wire::acquire(charges.iter().copied(), callers, ask);
-        let reply = self.call_for(script, algorithm, &arguments, run).await?;
+        let reply = self.call_for(script, &arguments, run).await?;
         let answers = match algorithm {
             Algorithm::SlidingLog | Algorithm::FixedWindow => {
                 wire::answers(&reply, limiters, run.len())?
@@ -251,9 +260,7 @@ impl Server {
         };
         let arguments = lone.arguments(&first.name, self.client_id()?, self.now());
         let acquire = &*script::gcra::ACQUIRE;
-        let reply = self
-            .call_for(acquire, Algorithm::Gcra, &arguments, run)
-            .await?;
+        let reply = self.call_for(acquire, &arguments, run).await?;
         lone.answer(&reply)
     }
 
@@ -261,7 +268,6 @@ impl Server {
     async fn call_for(
         &self,
         script: &Script,
-        algorithm: Algorithm,
         arguments: &Arguments,
         run: &[Acquire],
     ) -> Result<redis::Value, Error> {
@@ -271,12 +277,15 @@ impl Server {
             .flat_map(Acquire::charges)
             .map(Charge::receipt)
             .collect();
-        let called = match algorithm {
-            Algorithm::SlidingLog => script.call(&self.connection, arguments).await,
+        let mut names = run
+            .iter()
+            .flat_map(Acquire::charges)
+            .map(|charge| &charge.name);
+        let called = if names.all(Name::tells_grants_apart) {
+            script.call(&self.connection, arguments).await
+        } else {
             // Sent again, it would take again. What it took unheard is in use until its time is over.
-            Algorithm::FixedWindow | Algorithm::Gcra => {
-                script.call_once(&self.connection, arguments).await
-            }
+            script.call_once(&self.connection, arguments).await
         };
         match called {
             Ok(reply) => Ok(reply),

@@ -9,7 +9,7 @@ use crate::{
     clock::Millis,
     decision::{PermitId, Receipt},
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, StoredLimit},
+    limit::{LimitSource, RateType, Slots, StoredLimit},
     list::List,
     name::Name,
     store::{Answer, Changed, Charge, TimeToLive, Verdict, at_least_zero},
@@ -86,7 +86,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) exact: bool,
 }
 
-/// The call for callers of one limiter or of several: `acquire_list.lua`, and `acquire.lua` for a lone caller of one.
+/// The call for callers of one limiter or of several: `acquire_list.lua`, and `acquire.lua` for a lone caller of one; where
+/// one of the limiters has slots, `slots/acquire.lua`.
 ///
 /// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
 /// charges on the same limiters, goes with whether it waits in line.
@@ -100,7 +101,8 @@ where
 {
     let (width, height) = (limiters.len(), callers.len());
     let mut all_keys = Vec::with_capacity(5 * width);
-    let mut argv = Vec::with_capacity(2 + 5 * width + height * (1 + 3 * width));
+    let mut argv = Vec::with_capacity(2 + 6 * width + height * (1 + 3 * width));
+    let mut slots = List::EMPTY;
     argv.push(time(ask.now));
     argv.push(flag_byte(ask.exact));
     for (charge, rewrite) in limiters {
@@ -108,6 +110,7 @@ where
         let (source, limit) = limit_source(charge.limit, rewrite);
         argv.push(source);
         argv.extend(limit);
+        slots.push(charge.name.slots());
     }
     for (charges, waits) in callers {
         argv.push(flag_byte(waits));
@@ -116,6 +119,12 @@ where
             argv.push(member(charge.id, charge.permits).to_vec());
             argv.push(flag_byte(charge.shadow));
         }
+    }
+    if slots.iter().any(Option::is_some) {
+        argv.extend(slots.iter().map(|slots| {
+            let count = slots.map(|slots| slots.count().to_string());
+            count.unwrap_or_default().into_bytes()
+        }));
     }
     Arguments::new(all_keys, argv)
 }
@@ -160,6 +169,18 @@ pub(crate) fn settle(
         limit_fields(&limit.stored())
     }));
     Arguments::new(keys(&receipt.name, client_id), argv)
+}
+
+/// The same for what was taken in the slot that ends at `end`.
+pub(crate) fn settle_in_slot(
+    receipt: &Receipt,
+    keep: u32,
+    (slots, end): (Slots, i64),
+    client_id: &str,
+    now: Option<Millis>,
+) -> Arguments {
+    let more = [slots.count().to_string(), end.to_string()].map(String::into_bytes);
+    settle(receipt, keep, client_id, now).and(more)
 }
 
 /// The same for what was taken from the window that ends then.

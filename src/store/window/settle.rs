@@ -1,7 +1,11 @@
 //! Settles what was taken: what `lua/settle.lua` does, in Rust.
 
 use super::{Entry, Limiter};
-use crate::{decision::Receipt, error::ErrorKind, limit::StoredLimit};
+use crate::{
+    decision::{PermitId, Receipt},
+    error::ErrorKind,
+    limit::StoredLimit,
+};
 
 impl Limiter {
     /// Settles what one acquire took at `keep` permits. How many were credited; below zero: charged.
@@ -32,6 +36,11 @@ impl Limiter {
             });
             credited -= i64::from(keep);
         }
+        self.credit(credited, now, id)
+    }
+
+    /// Counts permits as left that are no longer in the log.
+    pub(super) fn credit(&mut self, credited: i64, now: i64, id: PermitId) -> i64 {
         self.value = self.value.map(|value| value + credited);
         if let Some(StoredLimit { rate, interval, .. }) = self.limit {
             self.value = Some(if self.log.is_empty() {

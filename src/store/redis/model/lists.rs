@@ -3,7 +3,10 @@
 use proptest::{prelude::*, sample::Index};
 
 use super::{
-    super::{script::ACQUIRE_LIST, wire},
+    super::{
+        script::{self, ACQUIRE_LIST, Script},
+        wire,
+    },
     histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
     pair::{Clock, How, Pair, START, Sent},
 };
@@ -14,7 +17,7 @@ use crate::{
     list::List,
     store::{
         Answer, Charge, RuleTag, Verdict,
-        call::{self, Caller, Counts, Take},
+        call::{self, Ask, Caller, Counts, Take},
     },
 };
 
@@ -34,6 +37,8 @@ enum ListStep {
     },
     /// A list that was sent before, whatever became of it
     Resend(Index),
+    /// From now on
+    NoteIn(usize, Option<u32>),
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +55,16 @@ struct SentList {
     exact: bool,
     /// For each caller whether it waits, and for each limiter what it takes and whether as a trial.
     callers: Vec<(bool, Vec<(Sent, bool)>)>,
+}
+
+/// With limiters of which some note in slots, now and then.
+fn slotted_step() -> impl Strategy<Value = ListStep> {
+    let slots = proptest::sample::select(&[None, Some(10), Some(100), Some(10_000)][..]);
+    let note = (0..LIMITERS, slots);
+    prop_oneof![
+        12 => list_step(),
+        3 => note.prop_map(|(limiter, slots)| ListStep::NoteIn(limiter, slots)),
+    ]
 }
 
 fn list_step() -> impl Strategy<Value = ListStep> {
@@ -119,10 +134,20 @@ impl Stage {
             }
             ListStep::Resend(which) if !self.sent.is_empty() => {
                 let list = which.get(&self.sent).clone();
-                let _ = self.send(&list);
+                // Nothing of slots is sent again.
+                if self.slots_of(&list.which).is_none() {
+                    let _ = self.send(&list);
+                }
             }
             ListStep::Resend(_) => {}
+            ListStep::NoteIn(limiter, slots) => self.pairs[limiter].note_in(slots),
         }
+    }
+
+    /// The script that decides where one of these limiters has slots.
+    fn slots_of(&self, which: &[usize]) -> Option<&'static Script> {
+        let slotted = |limiter: &usize| self.pairs[*limiter].name.slots().is_some();
+        which.iter().any(slotted).then_some(&script::slots::ACQUIRE)
     }
 
     fn takes(&mut self, which: &[usize], caller: &NewCaller) -> Vec<(Sent, bool)> {
@@ -171,7 +196,9 @@ impl Stage {
         let callers = charges.iter().zip(&list.callers);
         let callers = callers.map(|(charges, (waits, _))| (charges.iter(), *waits));
         let arguments = wire::acquire(limiters, callers, self.pairs[0].asks(list.exact));
-        let reply = self.pairs[0].call(&ACQUIRE_LIST, &arguments).unwrap();
+        let in_slots = self.slots_of(&list.which);
+        let script = in_slots.unwrap_or(&ACQUIRE_LIST);
+        let reply = self.pairs[0].call(script, &arguments).unwrap();
         let replied = wire::answers(&reply, list.which.len(), list.callers.len());
         let replied = replied
             .map(|answers| answers.to_vec())
@@ -202,7 +229,10 @@ impl Stage {
             .which
             .iter()
             .zip(&hows)
-            .map(|(limiter, how)| self.pairs[*limiter].ask_for(*how))
+            .map(|(limiter, how)| Ask {
+                resendable: in_slots.is_none(),
+                ..self.pairs[*limiter].ask_for(*how)
+            })
             .collect();
         let asked = self.pairs.iter_mut().enumerate();
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
@@ -309,6 +339,22 @@ proptest! {
     fn a_history_of_lists_by_the_servers_clock(
         rate_type in rate_type(),
         steps in proptest::collection::vec(list_step(), 1..40),
+    ) {
+        live(rate_type, Clock::Server, steps);
+    }
+
+    #[test]
+    fn a_history_of_lists_in_slots_by_the_callers_clock(
+        rate_type in rate_type(),
+        steps in proptest::collection::vec(slotted_step(), 1..40),
+    ) {
+        live(rate_type, Clock::Given(START), steps);
+    }
+
+    #[test]
+    fn a_history_of_lists_in_slots_by_the_servers_clock(
+        rate_type in rate_type(),
+        steps in proptest::collection::vec(slotted_step(), 1..40),
     ) {
         live(rate_type, Clock::Server, steps);
     }

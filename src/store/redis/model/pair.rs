@@ -4,7 +4,7 @@ use redis::{Connection, RedisError, Value};
 
 use super::{
     super::{
-        script::{ACQUIRE, ACQUIRE_LIST, Arguments, Script, is_unknown_script},
+        script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, Script, is_unknown_script},
         wire,
     },
     members::{Generation, packed, unpacked},
@@ -14,7 +14,7 @@ use crate::{
     clock::Millis,
     decision::PermitId,
     error::ErrorKind,
-    limit::{Limit, LimitSource, RateType, StoredLimit},
+    limit::{Limit, LimitSource, RateType, Slots, StoredLimit},
     list::List,
     name::Name,
     store::{
@@ -113,6 +113,13 @@ impl Pair {
         Self { lone, ..self }
     }
 
+    /// Notes grants in slots from now on, or else one by one.
+    pub(super) fn note_in(&mut self, slots: Option<u32>) {
+        let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
+        self.name = self.name.clone().noted_in(slots);
+        self.model.note_in(slots);
+    }
+
     /// The time by the clock under test.
     pub(super) fn now(&mut self) -> i64 {
         match self.clock {
@@ -159,6 +166,9 @@ impl Pair {
 
     pub(super) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
         let run = [(sent, false)];
+        if self.name.slots().is_some() {
+            return self.send_run(&run, how).map(|answers| answers[0]);
+        }
         let calls = [
             (&*ACQUIRE, self.acquire_arguments(sent, how)),
             (&*ACQUIRE_LIST, self.run_arguments(&run, how)),
@@ -195,7 +205,12 @@ impl Pair {
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
         let arguments = self.run_arguments(run, how);
-        let reply = self.call(&ACQUIRE_LIST, &arguments).unwrap();
+        let script = if self.name.slots().is_some() {
+            &*script::slots::ACQUIRE
+        } else {
+            &*ACQUIRE_LIST
+        };
+        let reply = self.call(script, &arguments).unwrap();
         self.replied(&reply, run, how)
     }
 
@@ -241,7 +256,7 @@ impl Pair {
             limit: how.limit,
             rewrite: how.rewrite,
             exact: how.exact,
-            resendable: true,
+            resendable: self.name.slots().is_none(),
             own_clock: self.clock == Clock::Server,
         }
     }
@@ -294,6 +309,10 @@ impl Pair {
             .arg(&command[1..])
             .query(&mut self.connection)
             .unwrap()
+    }
+
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 
     pub(super) fn call(

@@ -1,0 +1,91 @@
+-- How grants are noted in slots: those of one slot, whichever caller and process they are of, are one member, scored at the
+-- slot's end. So they count until the interval that begins there is over, which is less than a slot longer than their own.
+--
+-- KEYS  as in lib/state.lua; a book is what an operation knows of one limiter: log, value, rate, interval, newest, and the
+--       members that it has added and removed
+
+-- The most that a member can hold.
+local FULL = 4294967295
+
+-- The end of the slot that an instant is in. All who count as many slots agree on it: they are told off from the epoch.
+local function end_of_slot(slots, interval, now)
+  return now + -now % math.ceil(interval / slots)
+end
+
+-- What names a slot's member, the permits aside. Another slot's of as many permits must be another member.
+local function id_of_slot(ends)
+  return 'slot:\0\0\0' .. struct.pack('>I8', ends)
+end
+
+-- The slot's member; nil where there is none, or where it stands behind so many others that ended in the same millisecond.
+local function member_of_slot(log, ends)
+  local id = id_of_slot(ends)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, ends, ends, 'LIMIT', 0, PAGE)) do
+    if #member == 21 and string.sub(member, 2, 17) == id then
+      return member
+    end
+  end
+  return nil
+end
+
+local function add_member(book, id, permits)
+  local member = struct.pack('<Bc0I4', 16, id, permits)
+  if redis.call('ZADD', book.log, 'NX', book.ends, member) == 0 then
+    return nil
+  end
+  book.added[#book.added + 1] = member
+  return member
+end
+
+local function remove_member(book, member)
+  redis.call('ZREM', book.log, member)
+  book.removed[#book.removed + 1] = member
+end
+
+-- Finds the slot that `now` is in. Where it has no member yet, one comes in place of up to two that have expired: a limiter that
+-- is never exhausted would keep them all. False if the log cannot be read.
+local function open_slot(book, slots, now)
+  book.ends, book.noted, book.removed = end_of_slot(slots, book.interval, now), 0, {}
+  book.slot = book.newest and member_of_slot(book.log, book.ends)
+  if book.slot or not book.newest then
+    return true
+  end
+  local readable
+  book.value, readable = sweep(book.log, book.value, book.rate, book.interval, now, math.huge, 2)
+  return readable
+end
+
+-- Writes what was noted in the slot: its member makes room for one of the sum.
+-- In this order, or the log could be gone for a moment, and its TTL with it.
+local function write_slot(book)
+  if book.noted == 0 then
+    return
+  end
+  local held = book.slot and permits_of(book.slot) or 0
+  if held + book.noted > FULL then
+    -- It goes on under an id that nobody else has, and leaves its own to the next one.
+    add_member(book, book.own_id, held)
+    remove_member(book, book.slot)
+    book.slot, held = nil, 0
+  end
+  local sum = add_member(book, id_of_slot(book.ends), held + book.noted)
+  if not sum then
+    -- There is such a member under another score: somebody set it back.
+    add_member(book, book.own_id, book.noted)
+  else
+    if book.slot then
+      remove_member(book, book.slot)
+    end
+    book.slot = sum
+  end
+  book.noted = 0
+end
+
+-- Notes a grant. `id` is 16 bytes that nobody else has.
+local function note_in_slot(book, permits, id)
+  if book.noted + permits > FULL then
+    write_slot(book)
+  end
+  book.noted, book.own_id = book.noted + permits, id
+  return book.ends
+end

@@ -1,0 +1,270 @@
+//! The laws where some callers note their grants in slots, beside others that do not, and beside scores ahead of their grants.
+
+use proptest::prelude::*;
+use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, Store};
+
+use super::{
+    never_over::fullest,
+    support::RedisServer,
+    world::{Grant, World, check, limit, take},
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    pause: u64,
+    permits: u32,
+    /// Who asks.
+    caller: Caller,
+    /// What becomes of a grant.
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Caller {
+    Slots(u32),
+    Plain,
+    /// A lease: scored by so many tenths of what a score may lead its grant
+    Ahead(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Kept,
+    GivenBack,
+    Settled(u32),
+}
+
+fn step(interval: u64) -> impl Strategy<Value = Step> {
+    let pause = prop_oneof![
+        4 => Just(0),
+        8 => 0..=interval / 4 + 1,
+        4 => 0..=interval / 50 + 1,
+        1 => Just(interval - 1),
+        1 => Just(interval + interval / 10),
+    ];
+    let caller = prop_oneof![
+        6 => prop_oneof![Just(10), Just(10), Just(100), Just(10_000)].prop_map(Caller::Slots),
+        2 => Just(Caller::Plain),
+        1 => (0u64..=10).prop_map(Caller::Ahead),
+    ];
+    let fate = prop_oneof![
+        8 => Just(Fate::Kept),
+        1 => Just(Fate::GivenBack),
+        1 => (0u32..5).prop_map(Fate::Settled),
+    ];
+    let permits = prop_oneof![6 => 1u32..4, 1 => 1u32..14];
+    (pause, permits, caller, fate).prop_map(|(pause, permits, caller, fate)| Step {
+        pause,
+        permits,
+        caller,
+        fate,
+    })
+}
+
+fn steps() -> impl Strategy<Value = (Limit, Vec<Step>)> {
+    limit().prop_flat_map(|limit| {
+        let steps = proptest::collection::vec(step(interval_of(limit)), 1..60);
+        (Just(limit), steps)
+    })
+}
+
+fn interval_of(limit: Limit) -> u64 {
+    u64::try_from(limit.interval().as_millis()).unwrap()
+}
+
+/// One limiter, as each caller has it.
+struct Shared<'a, S> {
+    world: &'a World<S>,
+    plain: RateLimiter,
+    limit: Limit,
+    /// Puts a grant into the log whose score leads it; not every store can.
+    lease: Option<fn(&RateLimiter, u64, u32)>,
+    granted: Vec<Grant>,
+}
+
+impl<'a, S: Store> Shared<'a, S> {
+    async fn new(
+        world: &'a World<S>,
+        limit: Limit,
+        lease: Option<fn(&RateLimiter, u64, u32)>,
+    ) -> Self {
+        Self {
+            world,
+            plain: world.limiter(limit).await,
+            limit,
+            lease,
+            granted: Vec::new(),
+        }
+    }
+
+    fn of(&self, caller: Caller) -> RateLimiter {
+        match caller {
+            Caller::Slots(slots) => self.plain.clone().slots(slots).unwrap(),
+            Caller::Plain | Caller::Ahead(_) => self.plain.clone(),
+        }
+    }
+
+    async fn step(&mut self, step: Step) {
+        self.world.advance(step.pause);
+        let (at, limiter) = (self.world.now(), self.of(step.caller));
+        if let (Caller::Ahead(tenths), Some(lease)) = (step.caller, self.lease) {
+            let free = limiter.available_permits().await.unwrap();
+            let permits = u64::from(step.permits).min(free);
+            if permits > 0 {
+                let permits = u32::try_from(permits).unwrap();
+                let ahead = interval_of(self.limit) / 10 * tenths / 10;
+                lease(&limiter, at + ahead, permits);
+                self.granted.push(Grant { at, permits });
+            }
+            return;
+        }
+        let Decision::Allow(grant) = limiter.try_acquire_many(step.permits).await.unwrap() else {
+            return;
+        };
+        let receipt: &Receipt = &grant.receipts()[0];
+        let permits = match step.fate {
+            Fate::Kept => step.permits,
+            Fate::GivenBack => {
+                limiter.give_back(receipt);
+                0
+            }
+            // More than was granted is debt, and no grant.
+            Fate::Settled(keep) => {
+                limiter.settle(receipt, keep);
+                keep.min(step.permits)
+            }
+        };
+        self.granted.push(Grant { at, permits });
+    }
+}
+
+/// L1, and not under without need: the first request finds all there is.
+fn never_over<S: Store>(
+    world: &World<S>,
+    (limit, steps): (Limit, Vec<Step>),
+    lease: Option<fn(&RateLimiter, u64, u32)>,
+    settled: impl AsyncFn(),
+) {
+    world.run(async {
+        let mut shared = Shared::new(world, limit, lease).await;
+        for step in &steps {
+            shared.step(*step).await;
+            settled().await;
+        }
+        let full = fullest(&shared.granted, interval_of(limit));
+        assert!(full <= limit.permits(), "{:?}", shared.granted);
+        if u64::from(steps[0].permits) <= limit.permits() {
+            assert!(!shared.granted.is_empty(), "{:?}", steps[0]);
+        }
+        // L5, whatever happened: nobody lost a permit.
+        world.advance(interval_of(limit) + interval_of(limit) / 10);
+        let debt_is_paid = shared.plain.available_permits().await.unwrap();
+        assert_eq!(debt_is_paid, limit.permits());
+    });
+}
+
+#[test]
+fn no_interval_has_more_than_the_rate_in_memory() {
+    let world = World::memory();
+    check(600, &steps(), |input| {
+        never_over(&world, input, None, async || {});
+    });
+}
+
+#[test]
+fn no_interval_has_more_than_the_rate_in_redis() {
+    let world = World::redis();
+    check(250, &steps(), |input| {
+        let settled = async || world.store.close().await;
+        never_over(&world, input, Some(lease), settled);
+    });
+}
+
+/// A history, who asks at its end for how many permits, and where before the wait to probe (in thousandths).
+type Probed = (Limit, Vec<Step>, u32, Caller, Vec<u64>);
+
+fn probed() -> impl Strategy<Value = Probed> {
+    (steps(), 0u32..3).prop_flat_map(|((limit, steps), caller)| {
+        let request = 1..=u32::try_from(limit.permits()).unwrap();
+        let probes = proptest::collection::vec(0u64..1000, 3);
+        let caller = [Caller::Plain, Caller::Slots(10), Caller::Slots(100)][caller as usize];
+        (Just(limit), Just(steps), request, Just(caller), probes)
+    })
+}
+
+/// L2 and L3: refused until the announced instant, granted at it, and no refusal takes anything.
+fn exact_wait<S: Store>(
+    world: &World<S>,
+    (limit, steps, permits, caller, probes): Probed,
+    lease: Option<fn(&RateLimiter, u64, u32)>,
+    settled: impl AsyncFn(),
+) {
+    world.run(async {
+        let mut shared = Shared::new(world, limit, lease).await;
+        for step in steps {
+            shared.step(step).await;
+            settled().await;
+        }
+        let limiter = shared.of(caller);
+        let (begun, interval) = (world.now(), interval_of(limit));
+        let Err(wait) = take(&limiter, permits).await else {
+            return;
+        };
+        let wait = wait.expect("no more than the rate is asked for");
+        assert!((1..=interval + interval / 10).contains(&wait), "{wait}");
+        let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
+        instants.push(wait - 1);
+        instants.sort_unstable();
+        for instant in instants {
+            world.advance(begun + instant - world.now());
+            let free = limiter.available_permits().await.unwrap();
+            assert_eq!(take(&limiter, permits).await, Err(Some(wait - instant)));
+            let above = u32::try_from(limit.permits()).unwrap() + 1;
+            assert_eq!(take(&limiter, above).await, Err(None));
+            assert_eq!(limiter.available_permits().await.unwrap(), free);
+        }
+        world.advance(begun + wait - world.now());
+        assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait} ms");
+    });
+}
+
+#[test]
+fn a_wait_is_exact_and_refusals_are_free_in_memory() {
+    let world = World::memory();
+    check(600, &probed(), |input| {
+        exact_wait(&world, input, None, async || {});
+    });
+}
+
+#[test]
+fn a_wait_is_exact_and_refusals_are_free_in_redis() {
+    for world in [World::redis(), World::redis_asked_each_time()] {
+        check(150, &probed(), |input| {
+            let settled = async || world.store.close().await;
+            exact_wait(&world, input, Some(lease), settled);
+        });
+    }
+}
+
+/// What a process with a lease writes: its permits count until an interval after its end.
+fn lease(limiter: &RateLimiter, score: u64, permits: u32) {
+    let (server, name) = (RedisServer::shared(), limiter.name());
+    let (value, log) = (format!("{{{name}}}:value"), format!("{{{name}}}:permits"));
+    // A value is there only where something was taken.
+    let script = "if redis.call('EXISTS', KEYS[1]) == 0 then \
+                    redis.call('SET', KEYS[1], redis.call('HGET', KEYS[3], 'rate')) end \
+                  redis.call('DECRBY', KEYS[1], ARGV[2]) \
+                  redis.call('ZADD', KEYS[2], ARGV[1], \
+                    struct.pack('<Bc0I4', 16, string.sub(redis.sha1hex(ARGV[3]), 1, 16), ARGV[2]))";
+    server.command(&[
+        "EVAL",
+        script,
+        "3",
+        &value,
+        &log,
+        name,
+        &score.to_string(),
+        &permits.to_string(),
+        &super::support::unique("lease"),
+    ]);
+}
