@@ -11,7 +11,9 @@
 --          '1' if it waits in line, else '0'
 --          for each limiter three: permits to take, 1 .. 2^32 - 1
 --          the caller's own member: 0x10, 16 bytes never used before, permits as 32 bits little-endian
---          '1' if it is only tried out: taken if there is room, and no reason to refuse if there is none
+--          '1' if it is only tried out: taken if there is room, and no reason to refuse if there is none; '0' if not;
+--          '+' and ms if it is used only later, so many ms from now at the latest: it is scored then, at most a tenth
+--          of the interval ahead
 -- Reply 1  1; negative: an error, alone in the reply; nothing was taken then
 --       2  the time that was used, ms since the epoch
 --       for each limiter six:
@@ -97,6 +99,10 @@ for index = 1, callers do
   for place = 1, limiters do
     local book, of = books[place], at + 3 * (place - 1)
     local take = { permits = tonumber(ARGV[of + 1]), member = ARGV[of + 2], shadow = ARGV[of + 3] == '1' }
+    take.score = now
+    if string.sub(ARGV[of + 3], 1, 1) == '+' then
+      take.score = now + math.min(tonumber(ARGV[of + 3]), ahead_of(book.interval))
+    end
     take.possible = take.permits <= book.rate
     possible = possible and (take.possible or take.shadow)
     ask.takes[place] = take
@@ -190,9 +196,9 @@ for index = 1, anything and callers or 0 do
     for place = 1, limiters do
       local book, take = books[place], ask.takes[place]
       if fits and book.value >= take.permits then
-        if redis.call('ZADD', book.log, 'NX', now, take.member) == 1 then
+        if redis.call('ZADD', book.log, 'NX', take.score, take.member) == 1 then
           book.value = book.value - take.permits
-          book.newest = math.max(book.newest or now, now)
+          book.newest = math.max(book.newest or now, take.score)
           book.added[#book.added + 1] = take.member
         end
       elseif take.possible then

@@ -509,6 +509,7 @@ impl RateLimiter {
             permits,
             id,
             shadow: false,
+            lead: 0,
         })
     }
 

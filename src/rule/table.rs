@@ -331,6 +331,7 @@ impl Planner {
                 permits,
                 id: *id,
                 shadow,
+                lead: 0,
             };
             match charges
                 .iter_mut()

@@ -251,6 +251,8 @@ fn caller(acquire: &Acquire) -> Caller {
         permits: charge.permits,
         id: charge.id,
         shadow: charge.shadow,
+        // There is no round trip to save.
+        lead: 0,
     });
     Caller {
         waits: acquire.patience.is_some(),

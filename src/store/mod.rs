@@ -269,6 +269,8 @@ pub(crate) struct Charge {
     pub(crate) id: PermitId,
     /// Whether it is taken if there is room, and no reason to refuse if there is none.
     pub(crate) shadow: bool,
+    /// By how many milliseconds it is scored ahead: taken for callers that are still to come, see `guard/lease.rs`.
+    pub(crate) lead: i64,
 }
 
 /// A rule as its charges know it: its name, which answers it charges, and what was already said of it.

@@ -73,9 +73,9 @@ impl Counts for Limiter {
         self.log.holds(take.id, take.permits)
     }
 
-    fn note(&mut self, take: &Take, now: i64) {
+    fn note(&mut self, take: &Take, score: i64) {
         self.log.insert(Entry {
-            score: now,
+            score,
             permits: take.permits,
             id: take.id,
         });

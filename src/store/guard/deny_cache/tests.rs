@@ -92,6 +92,7 @@ fn acquire(names: &[Name]) -> Acquire {
         permits: 1,
         id: PermitId([7; 16]),
         shadow: false,
+        lead: 0,
     };
     Acquire {
         first: charge(&names[0]),

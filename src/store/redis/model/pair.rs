@@ -63,6 +63,8 @@ pub(super) enum Clock {
 pub(super) struct Sent {
     pub(super) id: PermitId,
     pub(super) permits: u32,
+    /// By how many ms it is to be scored ahead
+    pub(super) lead: i64,
 }
 
 /// How an acquire is sent.
@@ -152,6 +154,7 @@ impl Pair {
         let sent = Sent {
             id: self.new_id(),
             permits,
+            lead: 0,
         };
         self.sent.push(sent);
         self.send(sent, how)
@@ -222,6 +225,7 @@ impl Pair {
                     permits: sent.permits,
                     id: sent.id,
                     shadow: false,
+                    lead: sent.lead,
                 }),
             })
             .collect();
@@ -274,7 +278,11 @@ impl Pair {
         zadd.arg(self.log_key()).arg(score).arg(member);
         zadd.query::<i64>(&mut self.connection).unwrap();
         self.model.log.insert(Entry { score, permits, id });
-        Sent { id, permits }
+        Sent {
+            id,
+            permits,
+            lead: 0,
+        }
     }
 
     pub(super) fn value_key(&self) -> String {
@@ -333,6 +341,7 @@ impl Pair {
             permits: sent.permits,
             id: sent.id,
             shadow: false,
+            lead: sent.lead,
         }
     }
 
