@@ -279,6 +279,38 @@ impl StoredLimit {
     }
 }
 
+/// Checks a lease of `owner`, with its limit where that is known. Where it is not, a lease is cut to a tenth of the interval
+/// in force when it is taken.
+///
+/// # Errors
+///
+/// [`ConfigError::Lease`], with the lease and what is wrong with it.
+pub(crate) fn check_lease(
+    owner: &str,
+    lease: Duration,
+    algorithm: Algorithm,
+    limit: Option<&Limit>,
+) -> Result<(), ConfigError> {
+    if lease.is_zero() {
+        return Ok(());
+    }
+    let reason = if whole_millis(lease).is_none() {
+        "it is not of whole milliseconds, up to a century"
+    } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
+        "it is longer than a tenth of the interval"
+    } else {
+        match algorithm {
+            Algorithm::SlidingLog => return Ok(()),
+            Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
+        }
+    };
+    Err(ConfigError::Lease {
+        owner: owner.to_owned(),
+        lease,
+        reason,
+    })
+}
+
 const fn whole_millis(interval: Duration) -> Option<Millis> {
     let millis = interval.as_millis();
     let whole = interval.subsec_nanos().is_multiple_of(1_000_000);
@@ -319,6 +351,37 @@ mod tests {
             limit.keep_alive(Duration::from_secs(59)),
             Err(ConfigError::KeepAlive { .. })
         ));
+    }
+
+    #[test]
+    fn a_lease_that_no_score_can_lead_by_is_named() {
+        let check = |millis, algorithm, limit: Option<&Limit>| {
+            let lease = Duration::from_micros(millis * 1000);
+            check_lease("hot", lease, algorithm, limit)
+        };
+        let second = Limit::per_second(5);
+        assert_eq!(check(100, Algorithm::SlidingLog, Some(&second)), Ok(()));
+        assert_eq!(check(101, Algorithm::SlidingLog, None), Ok(()));
+        assert_eq!(check(0, Algorithm::FixedWindow, Some(&second)), Ok(()));
+        for (lease, algorithm, limit) in [
+            (
+                Duration::from_millis(101),
+                Algorithm::SlidingLog,
+                Some(second),
+            ),
+            (Duration::from_micros(1500), Algorithm::SlidingLog, None),
+            (Duration::from_millis(1), Algorithm::FixedWindow, None),
+            // A tenth of it is less than a millisecond.
+            (
+                Duration::from_millis(1),
+                Algorithm::SlidingLog,
+                Some(Limit::new(1, Duration::from_millis(9))),
+            ),
+        ] {
+            let error = check_lease("hot", lease, algorithm, limit.as_ref()).unwrap_err();
+            assert!(error.to_string().contains("\"hot\""), "{error}");
+            assert!(error.to_string().contains(&format!("{lease:?}")), "{error}");
+        }
     }
 
     #[test]

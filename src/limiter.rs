@@ -1,13 +1,16 @@
 //! Redisson's `RRateLimiter` for async Rust, without HTTP.
 
+mod heard;
+
 use std::{sync::Arc, time::Duration};
+
+pub(crate) use self::heard::{ask, heard};
 
 use crate::{
     all_of::AllOf,
     decision::{Decision, Grant, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, Limit, LimitSource, StoredLimit},
-    list::List,
+    limit::{Algorithm, Limit, LimitSource, StoredLimit, check_lease},
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
@@ -76,6 +79,35 @@ impl RateLimiter {
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.name = self.name.counted_by(algorithm);
         self
+    }
+
+    /// Takes permits ahead for so long, a few at a time, and grants out of them without asking the store. Default, and zero:
+    /// every call asks.
+    ///
+    /// It is for this limiter and its clones; what others of the same name do is their own business. Say the
+    /// [`algorithm`](Self::algorithm) before. See [`Rule::lease`](crate::Rule::lease) for what it saves and what it costs. Who
+    /// waits is served before anything is taken ahead. A lease that is longer than a tenth of the stored interval is cut to
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Lease`] if it is not of whole milliseconds, or the algorithm is a
+    /// [`FixedWindow`](Algorithm::FixedWindow).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{MemoryStore, RateLimiter};
+    ///
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?.lease(Duration::from_millis(50))?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn lease(self, lease: Duration) -> Result<Self, ConfigError> {
+        check_lease(self.name(), lease, self.name.algorithm(), None)?;
+        let tag = RuleTag::unnamed(self.name());
+        tag.leases(lease);
+        Ok(Self { tag, ..self })
     }
 
     /// Takes one permit if there is one now.
@@ -535,41 +567,6 @@ impl RateLimiter {
 
     async fn manage(&self, op: Op) -> Result<Outcome, Error> {
         Arc::clone(&self.store).manage(self.name.clone(), op).await
-    }
-}
-
-/// What limiters without HTTP ask their store.
-pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Acquire {
-    Acquire {
-        first,
-        rest,
-        on_failure: None,
-        remaining: true,
-        patience,
-    }
-}
-
-/// Asks, and gives back what was taken if nobody hears the answer.
-pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
-    let mut unheard = Unheard {
-        store,
-        receipts: acquire.receipts(),
-    };
-    let decision = Arc::clone(store).acquire(acquire).await;
-    unheard.receipts = List::EMPTY;
-    decision
-}
-
-struct Unheard<'a> {
-    store: &'a Arc<dyn AnyStore>,
-    receipts: List<Receipt>,
-}
-
-impl Drop for Unheard<'_> {
-    fn drop(&mut self) {
-        for receipt in self.receipts.iter() {
-            self.store.give_back(receipt.clone(), 0);
-        }
     }
 }
 

@@ -22,7 +22,7 @@ pub use self::{list::Requests, table::Rules};
 use crate::{
     error::ConfigError,
     key::{AnyKey, Constant, KeyExtractor},
-    limit::{Algorithm, Limit},
+    limit::{Algorithm, Limit, check_lease},
     settle::{ChargeIf, Outcome},
     store::FailurePolicy,
 };
@@ -51,6 +51,7 @@ pub struct Rule {
     cost: Cost,
     on_failure: FailurePolicy,
     algorithm: Algorithm,
+    lease: Duration,
     hide_headers: bool,
     charge_if: Option<ChargeIf>,
     share: Share,
@@ -75,6 +76,18 @@ pub(crate) enum LimitOf {
         name: String,
         init: Option<Limit>,
     },
+}
+
+impl LimitOf {
+    /// The limits, as far as they are known before there is a request.
+    fn known(&self) -> Vec<&Limit> {
+        match self {
+            Self::Fixed(limit) => vec![limit],
+            Self::Shared { init, .. } => init.iter().collect(),
+            Self::Tiers(tiers) => tiers.tiers.iter().map(|(_, limit)| limit).collect(),
+            Self::Parts(_) => Vec::new(),
+        }
+    }
 }
 
 /// Which tier a request belongs to.
@@ -177,6 +190,38 @@ impl Rule {
     /// ```
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
+        self
+    }
+
+    /// Takes permits ahead for so long, a few at a time, and grants out of them without asking the store. Default, and zero:
+    /// every request asks.
+    ///
+    /// For a limit that very many requests meet, as one of a whole service: most of them then cost no round trip. How many
+    /// permits a process takes ahead follows what it used of the last lease, and is an eighth of what is left at most, so that
+    /// near exhaustion nothing is. The limit is never exceeded by it. What is not used is given back when the lease ends.
+    ///
+    /// Worst case: what one process holds and does not use is refused to others until the lease ends; a process that dies
+    /// leaves it in use for the lease and one interval. After a reset of the limit, permits in hand are granted beside the new
+    /// ones: at most one lease of each process. [More](crate::docs::tuning) on what it saves. The store in memory has no round
+    /// trip to save, and takes nothing ahead; neither does a request that meets several limits, or a rule that is tried out.
+    ///
+    /// At most a tenth of the interval, in whole milliseconds, and not with [`Algorithm::FixedWindow`]; else it is a
+    /// [`ConfigError::Lease`] when the layer is built. Where the limit is known only by the request, or is the stored one, a
+    /// longer lease is cut to a tenth of the interval in force.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::Constant};
+    ///
+    /// let whole_service = Limit::per_second(50_000).by(Constant("all")).lease(Duration::from_millis(50));
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise([whole_service]).build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
         self
     }
 
@@ -312,6 +357,7 @@ impl Rule {
             cost: Cost::Fixed(1),
             on_failure: FailurePolicy::default(),
             algorithm: Algorithm::default(),
+            lease: Duration::ZERO,
             hide_headers: false,
             charge_if: None,
             share: Share::ALL,
@@ -322,6 +368,14 @@ impl Rule {
         }
     }
 
+    /// Checks that permits can be leased for so long.
+    fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
+        // Also where no limit is known.
+        check_lease(self.label(), lease, self.algorithm, None)?;
+        let mut limits = self.limit.known().into_iter();
+        limits.try_for_each(|limit| check_lease(self.label(), lease, self.algorithm, Some(limit)))
+    }
+
     /// Where a file defines it.
     fn place(&self) -> Option<(usize, String)> {
         self.line
@@ -330,16 +384,8 @@ impl Rule {
 
     /// Checks that answers can tell its permits, unless they are not to.
     fn check_told(&self, most: u64) -> Result<(), ConfigError> {
-        let (fixed, tiers) = match &self.limit {
-            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
-            LimitOf::Shared { init, .. } => (init.as_ref(), &[][..]),
-            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
-            LimitOf::Parts(_) => (None, &[][..]),
-        };
-        let limits = fixed
-            .into_iter()
-            .chain(tiers.iter().map(|(_, limit)| limit));
-        match limits.map(Limit::permits).find(|permits| *permits > most) {
+        let mut told = self.limit.known().into_iter().map(Limit::permits);
+        match told.find(|permits| *permits > most) {
             Some(permits) if !self.hide_headers => Err(ConfigError::HeaderPermits {
                 rule: self.label().to_owned(),
                 permits,

@@ -251,8 +251,7 @@ fn caller(acquire: &Acquire) -> Caller {
         permits: charge.permits,
         id: charge.id,
         shadow: charge.shadow,
-        // There is no round trip to save.
-        lead: 0,
+        lead: charge.lead,
     });
     Caller {
         waits: acquire.patience.is_some(),

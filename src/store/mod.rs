@@ -283,6 +283,8 @@ pub(crate) struct RuleTag {
     hidden: bool,
     /// Which answers are charged; all without it.
     charge_if: OnceLock<ChargeIf>,
+    /// For how long permits are taken ahead; not at all without it.
+    lease: OnceLock<Duration>,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -309,6 +311,7 @@ impl RuleTag {
             is_rule,
             hidden,
             charge_if: OnceLock::new(),
+            lease: OnceLock::new(),
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
@@ -330,6 +333,17 @@ impl RuleTag {
     /// Says which answers are charged, once.
     pub(crate) fn charges_if(&self, charge_if: &ChargeIf) {
         let _ = self.charge_if.set(Arc::clone(charge_if));
+    }
+
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        self.lease.get().copied()
+    }
+
+    /// Says for how long permits are taken ahead, once. Zero: not at all.
+    pub(crate) fn leases(&self, lease: Duration) {
+        if !lease.is_zero() {
+            let _ = self.lease.set(lease);
+        }
     }
 
     /// The name as logs may know it.
@@ -369,6 +383,8 @@ impl Charge {
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
             window: None,
+            #[cfg(feature = "redis")]
+            lease: None,
         }
     }
 }

@@ -46,6 +46,14 @@ impl Lines {
         self.nudge_some(name, |_| true);
     }
 
+    /// Whether anybody waits for permits of `name` alone, by this limit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_waited_for(&self, name: &Name, limit: LimitSource) -> bool {
+        let key = List::one((name.clone(), limit, false));
+        let queue = lock(&self.0).get(&key).map(Arc::clone);
+        queue.is_some_and(|queue| queue.is_waited_in())
+    }
+
     /// As `nudge`, for some of the lines.
     pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
         let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);

@@ -168,6 +168,14 @@ impl Queue {
         state.wake_driver();
     }
 
+    /// Whether anybody is in it who waits if there is no room.
+    #[cfg(feature = "redis")]
+    pub(super) fn is_waited_in(&self) -> bool {
+        let state = self.state();
+        let mut waiting = state.waiters.iter();
+        waiting.any(|waiter| waiter.outcome.is_none() && waiter.acquire.patience.is_some())
+    }
+
     /// The callers to ask for now.
     pub(super) fn front(&self, now: Duration) -> Vec<Acquire> {
         let mut state = self.state();

@@ -1,0 +1,45 @@
+//! How limiters without HTTP ask their store, and give back what nobody hears of.
+
+use std::sync::Arc;
+
+use crate::{
+    decision::{Decision, Receipt},
+    error::Error,
+    list::List,
+    store::{Acquire, AnyStore, Charge, Patience},
+};
+
+/// What limiters without HTTP ask their store.
+pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Acquire {
+    Acquire {
+        first,
+        rest,
+        on_failure: None,
+        remaining: true,
+        patience,
+    }
+}
+
+/// Asks, and gives back what was taken if nobody hears the answer.
+pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
+    let mut unheard = Unheard {
+        store,
+        receipts: acquire.receipts(),
+    };
+    let decision = Arc::clone(store).acquire(acquire).await;
+    unheard.receipts = List::EMPTY;
+    decision
+}
+
+struct Unheard<'a> {
+    store: &'a Arc<dyn AnyStore>,
+    receipts: List<Receipt>,
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        for receipt in self.receipts.iter() {
+            self.store.give_back(receipt.clone(), 0);
+        }
+    }
+}
