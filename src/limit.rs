@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn a_lease_that_no_score_can_lead_by_is_named() {
         let check = |millis, algorithm, limit: Option<&Limit>| {
-            let lease = Duration::from_micros(millis * 1000);
+            let lease = Duration::from_millis(millis);
             check_lease("hot", lease, algorithm, limit)
         };
         let second = Limit::per_second(5);

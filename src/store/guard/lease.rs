@@ -319,3 +319,7 @@ impl<S: Decide> fmt::Debug for Leasing<S> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "lease/tests.rs"]
+mod tests;

@@ -105,6 +105,11 @@ impl<S: Decide> Keeper<S> {
 }
 
 impl<S> Keeper<S> {
+    #[cfg(test)]
+    pub(super) fn watched_leases(&self) -> usize {
+        self.watched().ends.len()
+    }
+
     fn watched(&self) -> MutexGuard<'_, Watched> {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What a first lease takes at most, and any after one that nobody used up. One that is used up is followed by one of
-/// four times as many at most.
+/// For how many callers a first lease is at most, and any after one that nobody used up. One that is used up is followed by
+/// one of four times as many permits at most.
 const FIRST: u32 = 4;
 /// At most one of so many permits that are left is taken ahead: the others are for other processes, which take as many.
 const SHARE: u64 = 8;
@@ -22,7 +22,7 @@ impl Meter {
         Self {
             calls: 0,
             permits: 0,
-            most: FIRST,
+            most: 0,
             left: 0,
         }
     }
@@ -50,12 +50,11 @@ impl Meter {
         } else {
             used.saturating_mul(2)
         };
-        self.most = self.most.max(FIRST);
     }
 
     /// Notes that there was no room for so many.
     pub(super) fn refused(&mut self, permits: u32) {
-        self.most = (permits / 2).max(FIRST);
+        self.most = permits / 2;
     }
 
     /// How many permits to take for `lead`, where what was noted came within `over`; 0 where it does not pay.
@@ -71,9 +70,10 @@ impl Meter {
             return 0;
         }
         let expected = u64::try_from(within_lead(self.permits)).unwrap_or(u64::MAX);
-        let amount = expected.min(u64::from(self.most)).min(self.left / SHARE);
-        // Less than one caller asks for is of no use, and one permit alone is no lease.
         let caller = self.permits.div_ceil(self.calls.max(1));
+        let most = u64::from(self.most).max(caller.saturating_mul(u64::from(FIRST)));
+        let amount = expected.min(most).min(self.left / SHARE);
+        // Less than one caller asks for is of no use, and one permit alone is no lease.
         if amount < caller.max(2) {
             return 0;
         }
