@@ -321,5 +321,4 @@ impl<S: Decide> fmt::Debug for Leasing<S> {
 }
 
 #[cfg(test)]
-#[path = "lease/tests.rs"]
 mod tests;

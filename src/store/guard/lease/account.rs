@@ -82,6 +82,12 @@ impl Account {
         self.correct(&mut state, settle);
     }
 
+    /// Whether it is to be followed by another: it has ended, or less than half of it is left, which others can still use.
+    pub(super) fn is_worn(&self) -> bool {
+        let state = self.state();
+        !state.open || state.unused < self.taken() / 2
+    }
+
     /// Permits that are, or were, somebody's.
     pub(super) fn used(&self) -> u32 {
         let state = self.state();

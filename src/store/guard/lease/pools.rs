@@ -127,8 +127,7 @@ impl Pools {
             .for_each(|acquire| pool.meter.note(acquire.first.permits));
         let worn = pool.lease.as_ref().is_some_and(|lease| {
             let ended = self.timer.elapsed(&lease.sent) >= lease.lasts;
-            // One that others can still use stays.
-            ended || reserved || lease.account.used() > lease.account.taken() / 2
+            ended || reserved || lease.account.is_worn()
         });
         if worn {
             plan.over = pool.lease.take();
