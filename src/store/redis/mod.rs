@@ -482,7 +482,7 @@ impl Shared {
 
 impl AnyStore for Shared {
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        // First: a refusal is no answer while this process has permits in hand.
+        // First: it is the shorter look, and no refusal is told while there are permits in hand.
         if let Some(granted) = self.leasing().take(&acquire) {
             return Deciding::ready(Ok(granted));
         }
