@@ -6,8 +6,8 @@
 //! lease ends or its limiter is changed by this store; if the process dies it expires with its score.
 //!
 //! It has two sides. The front, [`Leasing::take`], is asked before there is any future. The back stands inside the line,
-//! where it sees the callers that are asked for together, and whether anybody waits: while somebody does, what there is is
-//! for them, and nothing is taken ahead.
+//! where it sees the callers that are asked for together, and whether anybody waits. Who waits goes before those still to
+//! come: while somebody does, nothing is taken ahead, and a lease ends when a waiter is told that there is no room.
 
 mod account;
 mod keeper;
@@ -72,11 +72,8 @@ impl<S: Decide> Leasing<S> {
 
     /// Grants out of a lease, if there is one that suffices. To be asked before anything else: there is no future to poll.
     ///
-    /// Who waits stands in line instead.
+    /// Nobody is overtaken by that: where somebody waits there is no lease.
     pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
-        if acquire.patience.is_some() {
-            return None;
-        }
         self.pools.take(acquire)
     }
 
@@ -155,8 +152,12 @@ impl<S: Decide> Leasing<S> {
     /// Learns from what callers were told.
     fn hear(&self, run: &[Acquire], decisions: &[Decision]) {
         let told = run.first().zip(decisions.iter().find_map(state_of));
-        if let Some((first, state)) = told {
-            self.end(self.pools.told(&first.first.name, state));
+        let Some((first, state)) = told else { return };
+        self.end(self.pools.told(&first.first.name, state));
+        let mut answered = run.iter().zip(decisions);
+        if answered.any(|(acquire, decision)| acquire.patience.is_some() && is_over_limit(decision))
+        {
+            self.end(self.pools.remove(&first.first.name, false));
         }
     }
 
@@ -272,10 +273,7 @@ impl<S: Decide> Decide for Leasing<S> {
         if !served.is_empty() {
             return Ok(served);
         }
-        let waits = run.iter().any(|acquire| acquire.patience.is_some());
-        let mut plan = self
-            .pools
-            .plan(run, lead, waits || self.is_waited_for(first));
+        let mut plan = self.pools.plan(run, lead, self.is_waited_for(first));
         self.end(plan.over.take());
         self.ask(run, &plan).await
     }

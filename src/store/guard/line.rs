@@ -46,7 +46,7 @@ impl Lines {
         self.nudge_some(name, |_| true);
     }
 
-    /// Whether anybody waits for permits of `name` alone, by this limit.
+    /// Whether anybody waits for permits of `name` alone, by this limit, who is not being asked for.
     #[cfg(feature = "redis")]
     pub(crate) fn is_waited_for(&self, name: &Name, limit: LimitSource) -> bool {
         let key = List::one((name.clone(), limit, false));

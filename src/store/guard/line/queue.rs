@@ -168,12 +168,15 @@ impl Queue {
         state.wake_driver();
     }
 
-    /// Whether anybody is in it who waits if there is no room.
+    /// Whether anybody is in it who waits if there is no room, and is not being asked for.
     #[cfg(feature = "redis")]
     pub(super) fn is_waited_in(&self) -> bool {
         let state = self.state();
         let mut waiting = state.waiters.iter();
-        waiting.any(|waiter| waiter.outcome.is_none() && waiter.acquire.patience.is_some())
+        waiting.any(|waiter| {
+            let waits = waiter.acquire.patience.is_some() && !waiter.asking;
+            waits && waiter.outcome.is_none()
+        })
     }
 
     /// The callers to ask for now.
