@@ -166,6 +166,31 @@ fn it_lasts_for_the_cap_and_one_asks_before_its_end() {
 }
 
 #[test]
+fn a_grant_drops_it_unless_it_was_taken_before() {
+    let world = World::new(CAP);
+    let (many, ask) = (one("a"), one("a"));
+    let many = Acquire {
+        first: Charge {
+            permits: 5,
+            ..many.first
+        },
+        ..many
+    };
+    world.refused(&many, 1000, || {});
+    for (source, told) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
+        let mut asking = pin!(world.cache.acquire(&ask));
+        assert!(poll(asking.as_mut()).is_pending());
+        world.cache.inner.answer(Decision::Allow(Grant {
+            limits: List::EMPTY,
+            receipts: ask.receipts(),
+            source,
+        }));
+        assert!(poll(asking).is_ready());
+        assert_eq!(world.told(&many), told, "{source:?}");
+    }
+}
+
+#[test]
 fn a_change_while_it_is_on_its_way_drops_it() {
     let ask = one("a");
     let names = [Name::exact("b").unwrap(), ask.first.name.clone()];
