@@ -132,7 +132,8 @@ impl<S: Decide> Leasing<S> {
                     state: state.clone(),
                 };
                 // What one of them lacked is not for those still to come.
-                let lacking = decisions.iter().any(is_over_limit) || self.is_waited_for(first);
+                let lacking =
+                    decisions.iter().any(is_over_limit) || self.lines.is_waited_for(first);
                 let refused = if lacking || left.is_zero() {
                     Some(lease)
                 } else {
@@ -159,11 +160,6 @@ impl<S: Decide> Leasing<S> {
         {
             self.end(self.pools.remove(&first.first.name, false));
         }
-    }
-
-    fn is_waited_for(&self, acquire: &Acquire) -> bool {
-        let charge = &acquire.first;
-        self.lines.is_waited_for(&charge.name, charge.limit)
     }
 
     fn changed(&self, name: &Name) {
@@ -273,7 +269,7 @@ impl<S: Decide> Decide for Leasing<S> {
         if !served.is_empty() {
             return Ok(served);
         }
-        let mut plan = self.pools.plan(run, lead, self.is_waited_for(first));
+        let mut plan = self.pools.plan(run, lead, self.lines.is_waited_for(first));
         self.end(plan.over.take());
         self.ask(run, &plan).await
     }

@@ -46,11 +46,10 @@ impl Lines {
         self.nudge_some(name, |_| true);
     }
 
-    /// Whether anybody waits for permits of `name` alone, by this limit, who is not being asked for.
+    /// Whether anybody waits for permits of these limiters who is not being asked for.
     #[cfg(feature = "redis")]
-    pub(crate) fn is_waited_for(&self, name: &Name, limit: LimitSource) -> bool {
-        let key = List::one((name.clone(), limit, false));
-        let queue = lock(&self.0).get(&key).map(Arc::clone);
+    pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
+        let queue = lock(&self.0).get(&key(acquire)).map(Arc::clone);
         queue.is_some_and(|queue| queue.is_waited_in())
     }
 
@@ -64,6 +63,14 @@ impl Lines {
             .collect();
         queues.iter().for_each(|queue| queue.nudge());
     }
+}
+
+/// The line in which a caller belongs.
+fn key(acquire: &Acquire) -> Key {
+    acquire
+        .charges()
+        .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
+        .collect()
 }
 
 impl<S: Decide> Line<S> {
@@ -95,10 +102,7 @@ impl<S: Decide> Line<S> {
             Patience::For(time) | Patience::Queue(time, _) => now.checked_add(time),
             Patience::Endless => None,
         };
-        let key: Key = acquire
-            .charges()
-            .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
-            .collect();
+        let key = key(acquire);
         let (queue, ticket) = {
             let mut lines = lock(&self.lines.0);
             let queue = Arc::clone(lines.entry(key.clone()).or_default());
