@@ -11,7 +11,9 @@
 --          '1' if it waits in line, else '0'
 --          for each limiter three: permits to take, 1 .. 2^32 - 1
 --          the caller's own member: 0x10, 16 bytes never used before, permits as 32 bits little-endian
---          '1' if it is only tried out: taken if there is room, and no reason to refuse if there is none
+--          '1' if it is only tried out: taken if there is room, and no reason to refuse if there is none; '0' if not;
+--          '+' and ms if it is used only later, so many ms from now at the latest: it is scored then, at most a tenth
+--          of the interval ahead
 -- Reply 1  1; negative: an error, alone in the reply; nothing was taken then
 --       2  the time that was used, ms since the epoch
 --       for each limiter six:
@@ -97,6 +99,10 @@ for index = 1, callers do
   for place = 1, limiters do
     local book, of = books[place], at + 3 * (place - 1)
     local take = { permits = tonumber(ARGV[of + 1]), member = ARGV[of + 2], shadow = ARGV[of + 3] == '1' }
+    take.score = now
+    if string.sub(ARGV[of + 3], 1, 1) == '+' then
+      take.score = now + math.min(tonumber(ARGV[of + 3]), ahead_of(book.interval))
+    end
     take.possible = take.permits <= book.rate
     possible = possible and (take.possible or take.shadow)
     ask.takes[place] = take

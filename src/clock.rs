@@ -92,6 +92,33 @@ pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
+/// A point in time by two clocks of this process, so that a time since then is not told too short.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Since {
+    moment: Instant,
+    wall: Duration,
+}
+
+#[cfg(feature = "redis")]
+impl Since {
+    pub(crate) fn now() -> Self {
+        Self {
+            moment: moment(),
+            wall: SystemClock.now(),
+        }
+    }
+
+    /// How long it is ago, the time included in which the machine slept.
+    ///
+    /// The clock that never jumps stands still meanwhile, and the time of day does not; but that may be set. The longer of
+    /// both is too short only if it was set back and the machine slept.
+    pub(crate) fn elapsed(&self) -> Duration {
+        let wall = SystemClock.now().saturating_sub(self.wall);
+        moment().duration_since(self.moment).max(wall)
+    }
+}
+
 /// Waits for `future` no longer than `patience`; `None` if it took longer.
 ///
 /// Without a tokio runtime around it there is no timer, and no connection either: it then ends at once.

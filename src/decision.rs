@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "redis")]
+use crate::store::guard::lease::Account;
 use crate::{
     error::Error,
     limit::{LimitSource, Slots},
@@ -66,6 +68,8 @@ pub enum Source {
     /// The store, a moment ago: a refusal that still stands is told again. See
     /// [`RedisStore::deny_cache`](crate::RedisStore::deny_cache)
     Cache,
+    /// This process, out of permits that it took ahead: see [`Rule::lease`](crate::Rule::lease)
+    Lease,
     /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
     /// The layer, without asking the store: a request without the key that a rule wants, or one that a list denies
@@ -269,7 +273,8 @@ impl LimitState {
     /// Permits left after the decision, if they were counted.
     ///
     /// Exact, except right after very many permits expired at once: then a lower bound. So it is in a refusal that is told
-    /// again: as it was when the store was asked, see [`Source::Cache`].
+    /// again: as it was when the store was asked, see [`Source::Cache`]. Out of a [`Source::Lease`] it is as it was when that
+    /// was taken, less what was granted since.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
@@ -352,6 +357,14 @@ impl PermitId {
         id[8] ^= 0x80;
         Self(id)
     }
+
+    /// The id of what one call takes ahead beside this.
+    #[cfg(feature = "redis")]
+    pub(crate) fn for_ahead(self) -> Self {
+        let mut id = self.0;
+        id[8] ^= 0x40;
+        Self(id)
+    }
 }
 
 /// Proof of what one acquire took, with which exactly that can be given back.
@@ -375,6 +388,9 @@ pub struct Receipt {
     pub(crate) made: std::time::Instant,
     /// Where it was taken from, where no entry of its own says so. Known only once the grant was heard.
     pub(crate) once: Option<Once>,
+    /// What it was taken out of, where that is no entry of its own.
+    #[cfg(feature = "redis")]
+    pub(crate) lease: Option<Arc<Account>>,
 }
 
 /// What a receipt can be settled by where a grant has no entry of its own.
@@ -418,6 +434,15 @@ impl Receipt {
     #[cfg(feature = "redis")]
     pub(crate) fn was_granted(&self) -> bool {
         !self.interval.is_zero()
+    }
+
+    /// The receipt of a grant out of a lease.
+    #[cfg(feature = "redis")]
+    pub(crate) fn leased(self, account: Arc<Account>) -> Self {
+        Self {
+            lease: Some(account),
+            ..self
+        }
     }
 
     /// The permits that were asked for.

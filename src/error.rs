@@ -237,6 +237,16 @@ pub enum ConfigError {
         /// The share given
         percent: u8,
     },
+    /// A lease that permits cannot be taken for: not of whole milliseconds, longer than a tenth of the interval, or of an
+    /// algorithm that has none
+    Lease {
+        /// The rule's, or the limiter's, name
+        owner: String,
+        /// The time given
+        lease: Duration,
+        /// What is wrong with it
+        reason: &'static str,
+    },
     /// A rule, named here, in whose queue nobody may wait
     Queue(String),
     /// A rule, named here, whose tiers are empty or have two of one name
@@ -383,6 +393,11 @@ impl fmt::Display for ConfigError {
                     "rule {rule:?} is enforced for 0 to 100 percent of its keys, not {percent}"
                 )
             }
+            Self::Lease {
+                owner,
+                lease,
+                reason,
+            } => write!(f, "{owner:?} cannot lease permits for {lease:?}: {reason}"),
             Self::Queue(rule) => write!(
                 f,
                 "rule {rule:?} has a queue of 0 requests: for none to wait leave `wait` out"

@@ -378,6 +378,42 @@ impl StoredLimit {
     }
 }
 
+/// Checks a lease of `owner`, with its limit where that is known. Where it is not, a lease is cut to a tenth of the interval
+/// in force when it is taken.
+///
+/// # Errors
+///
+/// [`ConfigError::Lease`], with the lease and what is wrong with it.
+pub(crate) fn check_lease(
+    owner: &str,
+    lease: Duration,
+    algorithm: Algorithm,
+    in_slots: bool,
+    limit: Option<&Limit>,
+) -> Result<(), ConfigError> {
+    if lease.is_zero() {
+        return Ok(());
+    }
+    let reason = if whole_millis(lease).is_none() {
+        "it is not of whole milliseconds, up to a century"
+    } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
+        "it is longer than a tenth of the interval"
+    } else {
+        match algorithm {
+            // The end of a slot and that of a lease, one after the other, are farther off than a score may be.
+            Algorithm::SlidingLog if in_slots => "grants are noted in slots",
+            Algorithm::SlidingLog => return Ok(()),
+            Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
+            Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
+        }
+    };
+    Err(ConfigError::Lease {
+        owner: owner.to_owned(),
+        lease,
+        reason,
+    })
+}
+
 const fn whole_millis(interval: Duration) -> Option<Millis> {
     let millis = interval.as_millis();
     let whole = interval.subsec_nanos().is_multiple_of(1_000_000);
@@ -420,6 +456,33 @@ mod tests {
             limit.keep_alive(Duration::from_secs(59)),
             Err(ConfigError::KeepAlive { .. })
         ));
+    }
+
+    #[test]
+    fn a_lease_that_no_score_can_lead_by_is_named() {
+        let check = |millis, algorithm, limit: Option<&Limit>| {
+            let lease = Duration::from_millis(millis);
+            check_lease("hot", lease, algorithm, false, limit)
+        };
+        let second = Limit::per_second(5);
+        assert_eq!(check(100, Algorithm::SlidingLog, Some(&second)), Ok(()));
+        assert_eq!(check(101, Algorithm::SlidingLog, None), Ok(()));
+        assert_eq!(check(0, Algorithm::FixedWindow, Some(&second)), Ok(()));
+        let log = Algorithm::SlidingLog;
+        let ms = Duration::from_millis;
+        for (lease, algorithm, in_slots, limit) in [
+            (ms(101), log, false, Some(second)),
+            (Duration::from_micros(1500), log, false, None),
+            (ms(1), log, true, None),
+            (ms(1), Algorithm::FixedWindow, false, None),
+            (ms(1), Algorithm::Gcra, false, None),
+            // A tenth of it is less than a millisecond.
+            (ms(1), log, false, Some(Limit::new(1, ms(9)))),
+        ] {
+            let error = check_lease("hot", lease, algorithm, in_slots, limit.as_ref()).unwrap_err();
+            assert!(error.to_string().contains("\"hot\""), "{error}");
+            assert!(error.to_string().contains(&format!("{lease:?}")), "{error}");
+        }
     }
 
     #[test]

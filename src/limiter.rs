@@ -10,7 +10,7 @@ use crate::{
     all_of::AllOf,
     decision::{Decision, Grant, PermitId, Receipt},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, Limit, LimitSource, Slots, StoredLimit},
+    limit::{Algorithm, Limit, LimitSource, Slots, StoredLimit, check_lease},
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
@@ -114,6 +114,41 @@ impl RateLimiter {
         let slots = Slots::try_new(slots, self.name(), iter::empty())?;
         self.name = self.name.noted_in(Some(slots));
         Ok(self)
+    }
+
+    /// Takes permits ahead for so long, a few at a time, and grants out of them without asking the store. Default, and zero:
+    /// every call asks.
+    ///
+    /// It is for this limiter and its clones; what others of the same name do is their own business. Say the
+    /// [`algorithm`](Self::algorithm) and [`slots`](Self::slots) before. See [`Rule::lease`](crate::Rule::lease) for what it saves and what it costs. Who
+    /// waits is served before anything is taken ahead. A lease that is longer than a tenth of the stored interval is cut to
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Lease`] if it is not of whole milliseconds, or the algorithm is a
+    /// [`FixedWindow`](Algorithm::FixedWindow) or [`Gcra`](Algorithm::Gcra), or grants are noted in [`slots`](Self::slots).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{MemoryStore, RateLimiter};
+    ///
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?.lease(Duration::from_millis(50))?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn lease(self, lease: Duration) -> Result<Self, ConfigError> {
+        check_lease(
+            self.name(),
+            lease,
+            self.name.algorithm(),
+            self.name.slots().is_some(),
+            None,
+        )?;
+        let tag = RuleTag::unnamed(self.name());
+        tag.leases(lease);
+        Ok(Self { tag, ..self })
     }
 
     /// Takes one permit if there is one now.
@@ -552,6 +587,7 @@ impl RateLimiter {
             permits,
             id,
             shadow: false,
+            lead: 0,
         })
     }
 

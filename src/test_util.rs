@@ -187,6 +187,7 @@ impl fmt::Display for Told<'_> {
         match self.0.source() {
             Source::Store => {}
             Source::Cache => f.write_str(", as before")?,
+            Source::Lease => f.write_str(", out of a lease")?,
             Source::FailurePolicy => f.write_str(", by the failure policy")?,
             Source::Layer => f.write_str(", without asking the store")?,
         }

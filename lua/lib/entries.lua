@@ -15,12 +15,13 @@ end
 
 -- Notes a grant. Its score; nil if it was noted before, and nothing more is taken.
 local function note(book, take, now)
-  -- NX: a call that was sent twice finds its member.
-  if redis.call('ZADD', book.log, 'NX', now, take.member) == 0 then
+  -- What is taken ahead has a score of its own. NX: a call that was sent twice finds its member.
+  local score = take.score or now
+  if redis.call('ZADD', book.log, 'NX', score, take.member) == 0 then
     return nil
   end
   book.added[#book.added + 1] = take.member
-  return now
+  return score
 end
 
 -- Writes what was noted, before anybody reads the log again.

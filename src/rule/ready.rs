@@ -92,6 +92,7 @@ impl Ready {
                 percent: rule.share.0,
             });
         }
+        rule.check_lease(rule.lease)?;
         let wait = rule.wait.or(defaults.wait);
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
@@ -158,6 +159,7 @@ impl Ready {
             (Some(_), false) => return Err(ConfigError::UnusedKey(label)),
             _ => {}
         }
+        limits.tags().for_each(|tag| tag.leases(rule.lease));
         if let Some(charge_if) = &rule.charge_if {
             limits.tags().for_each(|tag| tag.charges_if(charge_if));
         }

@@ -331,6 +331,7 @@ impl Planner {
                 permits,
                 id: *id,
                 shadow,
+                lead: 0,
             };
             match charges
                 .iter_mut()
@@ -359,10 +360,11 @@ impl Planner {
         match charges.next() {
             None => Plan::Pass,
             Some(first) => Plan::Ask(Acquire {
+                // What is left says how much may be taken ahead.
+                remaining: self.defaults.remaining || first.rule.lease().is_some(),
                 first,
                 rest: charges.collect(),
                 on_failure: Some(strictest),
-                remaining: self.defaults.remaining,
                 patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
             }),
         }

@@ -2,7 +2,7 @@
 //!
 //! Pure, and what `lua/acquire_list.lua` does in Redis. How a limiter counts is said in a file of its own: `window.rs`.
 
-use super::{Answer, Changed, Verdict, gcra::Tat};
+use super::{Answer, Changed, Verdict, gcra::Tat, window::ahead_of};
 use crate::{
     decision::PermitId,
     error::ErrorKind,
@@ -49,8 +49,8 @@ pub(crate) trait Counts {
     /// Whether the same call came before and took this.
     fn holds(&self, take: &Take) -> bool;
 
-    /// Notes a grant.
-    fn note(&mut self, take: &Take, now: i64);
+    /// Notes a grant, as made at `score`.
+    fn note(&mut self, take: &Take, score: i64);
 
     /// Stores the permits left, and tells when there is room for those that were refused: in the order of `needs`, which do
     /// not fall.
@@ -138,6 +138,8 @@ pub(crate) struct Take {
     pub(crate) id: PermitId,
     /// Whether it is taken if there is room, and no reason to refuse if there is none.
     pub(crate) shadow: bool,
+    /// By how many milliseconds it is scored ahead, as it is used until then: as far as the format allows.
+    pub(crate) lead: i64,
 }
 
 /// Takes permits for each caller, in the order in which they came, or tells when they will be free.
@@ -304,7 +306,8 @@ impl<'a> Book<'a> {
     }
 
     fn take(&mut self, take: &Take, now: i64) {
-        self.limiter.note(take, now);
+        let lead = take.lead.min(ahead_of(self.limit.interval));
+        self.limiter.note(take, now + lead);
         self.value -= i64::from(take.permits);
     }
 

@@ -251,6 +251,7 @@ fn caller(acquire: &Acquire) -> Caller {
         permits: charge.permits,
         id: charge.id,
         shadow: charge.shadow,
+        lead: charge.lead,
     });
     Caller {
         waits: acquire.patience.is_some(),

@@ -288,6 +288,8 @@ pub(crate) struct Charge {
     pub(crate) id: PermitId,
     /// Whether it is taken if there is room, and no reason to refuse if there is none.
     pub(crate) shadow: bool,
+    /// By how many milliseconds it is scored ahead: taken for callers that are still to come, see `guard/lease.rs`.
+    pub(crate) lead: i64,
 }
 
 /// A rule as its charges know it: its name, which answers it charges, and what was already said of it.
@@ -300,6 +302,8 @@ pub(crate) struct RuleTag {
     hidden: bool,
     /// Which answers are charged; all without it.
     charge_if: OnceLock<ChargeIf>,
+    /// For how long permits are taken ahead; not at all without it.
+    lease: OnceLock<Duration>,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -326,6 +330,7 @@ impl RuleTag {
             is_rule,
             hidden,
             charge_if: OnceLock::new(),
+            lease: OnceLock::new(),
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
@@ -347,6 +352,17 @@ impl RuleTag {
     /// Says which answers are charged, once.
     pub(crate) fn charges_if(&self, charge_if: &ChargeIf) {
         let _ = self.charge_if.set(Arc::clone(charge_if));
+    }
+
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        self.lease.get().copied()
+    }
+
+    /// Says for how long permits are taken ahead, once. Zero: not at all.
+    pub(crate) fn leases(&self, lease: Duration) {
+        if !lease.is_zero() {
+            let _ = self.lease.set(lease);
+        }
     }
 
     /// The name as logs may know it.
@@ -386,6 +402,8 @@ impl Charge {
             #[cfg(feature = "redis")]
             made: crate::clock::moment(),
             once: None,
+            #[cfg(feature = "redis")]
+            lease: None,
         }
     }
 }

@@ -84,10 +84,10 @@ impl Counts for Limiter {
         self.log.holds(take.id, take.permits)
     }
 
-    fn note(&mut self, take: &Take, now: i64) {
+    fn note(&mut self, take: &Take, score: i64) {
         if !self.note_in_slot(take.permits, take.id) {
             self.log.insert(Entry {
-                score: now,
+                score,
                 permits: take.permits,
                 id: take.id,
             });

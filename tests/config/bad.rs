@@ -313,6 +313,18 @@ fn each_mistake_is_named_with_its_line() {
             "rules.files.algorithm: there is no value \"leaky\", but `sliding-log`, `fixed-window`, `gcra`",
         ),
         (
+            "lease = \"6s\"",
+            "lease = \"7s\"",
+            "lease = \"7s\"",
+            "rules.rows.lease: \"rows\" cannot lease permits for 7s: it is longer than a tenth of the interval",
+        ),
+        (
+            "lease = \"6s\"",
+            "lease = \"6\"",
+            "lease = \"6\"",
+            "rules.rows.lease: \"6\" is no time",
+        ),
+        (
             "on-failure = \"deny\"",
             "on-failure = \"close\"",
             "on-failure = \"close\"",

@@ -23,7 +23,7 @@ use crate::{
 /// Outcomes that files may name without being told what they are.
 pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "rate",
     "tiers",
     "tier-by",
@@ -33,6 +33,7 @@ const FIELDS: [&str; 18] = [
     "cost",
     "algorithm",
     "slots",
+    "lease",
     "keep-alive",
     "per-client",
     "on-failure",
@@ -114,6 +115,11 @@ fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<
     }
     if let Some(slots) = table.get("slots") {
         rule = rule.slots(slots.number()?);
+    }
+    if let Some(lease) = table.get("lease") {
+        let time = values::duration(lease.text()?).map_err(|reason| lease.fail(reason))?;
+        rule.check_lease(time).map_err(|error| lease.fail(error))?;
+        rule = rule.lease(time);
     }
     if let Some(policy) = table.get("on-failure") {
         rule = rule.on_failure(policy.one_of(&[

@@ -67,6 +67,8 @@ impl<S: Decide> Decide for DenyCache<S> {
         let asked = self.refusals.ask(acquire);
         let decision = self.inner.acquire(acquire).await?;
         match &decision {
+            // It was taken before: nothing has changed.
+            Decision::Allow(grant) if grant.source == Source::Lease => {}
             // What is told of these limiters is no longer true, though it goes on being a refusal.
             Decision::Allow(grant) => grant
                 .receipts

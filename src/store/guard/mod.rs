@@ -1,10 +1,15 @@
 //! What stands between a caller and its store, in the one right order.
 //!
-//! `fallback( deadline( deny_cache( line( redis ))))`: the fallback sees every error, also that of the deadline; the
+//! `fallback( deadline( deny_cache( line( lease( redis )))))`: the fallback sees every error, also that of the deadline; the
 //! deadline bounds what a request can lose, so it lies around everything that waits, and the patience that a caller
 //! brings comes on top. The cache learns from every answer to those who do not wait, and is asked before all guards: a
 //! refusal that it knows is neither a success of the store nor a wait. In the line, a call is in flight for many
-//! callers at once: the connection's own timeouts bound it. They belong to the store, so that every layer and limiter
+//! callers at once: the connection's own timeouts bound it.
+//!
+//! The lease has two sides. Its front is asked first of all: what this process holds is granted before a refusal is told
+//! that Redis gave while it was taken, and no future is made for it. Its back stands in the line, and not around it: only
+//! there it is seen who is asked for together, so that a lease costs no call of its own, and whether anybody waits, who
+//! goes before those still to come. They belong to the store, so that every layer and limiter
 //! on it shares them.
 
 #[cfg(feature = "redis")]
@@ -12,4 +17,6 @@ pub(crate) mod deadline;
 #[cfg(feature = "redis")]
 pub(crate) mod deny_cache;
 pub(crate) mod fallback;
+#[cfg(feature = "redis")]
+pub(crate) mod lease;
 pub(crate) mod line;

@@ -38,6 +38,7 @@ use super::{
         deadline::Deadline,
         deny_cache::{DenyCache, Refusals},
         fallback::Fallback,
+        lease::Leasing,
         line::{Line, Lines},
     },
     sealed::{Handle, Sealed},
@@ -334,7 +335,8 @@ impl RedisStore {
         }
     }
 
-    /// Waits until everything that was given back has reached Redis: for a graceful shutdown, after the last request.
+    /// Gives back what was taken ahead, and waits until everything that was given back has reached Redis: for a graceful
+    /// shutdown, after the last request.
     ///
     /// What cannot be sent is kept for a minute at most, so it ends even where Redis is gone; put a shorter timeout around
     /// it where that is too long. The store can be used afterwards.
@@ -343,6 +345,7 @@ impl RedisStore {
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
+        self.shared.leasing().end_all();
         self.shared.server().returns.flush().await;
     }
 
@@ -393,7 +396,13 @@ impl RedisStore {
         };
         // Who waits for Redis' clock waits by one of this process that never jumps.
         let line_clock = clock.unwrap_or_else(|| Arc::new(SteadyClock::new()));
-        let line = Line::new(Arc::new(server), line_clock, lines);
+        let leasing = Leasing::new(
+            server,
+            settings.clock.clone(),
+            Arc::clone(&line_clock),
+            lines.clone(),
+        );
+        let line = Line::new(Arc::new(leasing), line_clock, lines);
         let shared = Shared {
             stack: Fallback::new(Deadline::new(
                 DenyCache::new(line, refusals),
@@ -454,23 +463,31 @@ impl Settings {
 /// The store with its guards on.
 #[derive(Debug)]
 struct Shared {
-    stack: Fallback<Deadline<DenyCache<Line<Server>>>>,
+    stack: Fallback<Deadline<DenyCache<Line<Leasing<Server>>>>>,
     prefix: Arc<str>,
     rule_names: RuleNames,
 }
 
 impl Shared {
-    fn deny_cache(&self) -> &DenyCache<Line<Server>> {
+    fn deny_cache(&self) -> &DenyCache<Line<Leasing<Server>>> {
         self.stack.inner().inner()
     }
 
-    fn server(&self) -> &Server {
+    fn leasing(&self) -> &Leasing<Server> {
         self.deny_cache().inner().inner()
+    }
+
+    fn server(&self) -> &Server {
+        self.leasing().inner()
     }
 }
 
 impl AnyStore for Shared {
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        // First: it is the shorter look, and no refusal is told while there are permits in hand.
+        if let Some(granted) = self.leasing().take(&acquire) {
+            return Deciding::ready(Ok(granted));
+        }
         if let Some(refusal) = self.deny_cache().known(&acquire) {
             return Deciding::ready(Ok(Decision::Deny(refusal)));
         }

@@ -117,7 +117,7 @@ where
         for charge in charges {
             argv.push(charge.permits.to_string().into_bytes());
             argv.push(member(charge.id, charge.permits).to_vec());
-            argv.push(flag_byte(charge.shadow));
+            argv.push(manner(charge));
         }
     }
     if slots.iter().any(Option::is_some) {
@@ -127,6 +127,14 @@ where
         }));
     }
     Arguments::new(all_keys, argv)
+}
+
+/// How a charge is taken, as the scripts take it.
+fn manner(charge: &Charge) -> Vec<u8> {
+    match charge.lead {
+        0 => flag_byte(charge.shadow),
+        lead => format!("+{lead}").into_bytes(),
+    }
 }
 
 /// Whose limit counts, and the limit as the scripts take it.

@@ -92,6 +92,7 @@ fn acquire(names: &[Name]) -> Acquire {
         permits: 1,
         id: PermitId([7; 16]),
         shadow: false,
+        lead: 0,
     };
     Acquire {
         first: charge(&names[0]),
@@ -162,6 +163,31 @@ fn it_lasts_for_the_cap_and_one_asks_before_its_end() {
     // Nobody answers: what was heard last is still true.
     let last = world.cache.last_known(&ask).unwrap();
     assert_eq!(last.retry_after, Some(Duration::from_secs(3540)));
+}
+
+#[test]
+fn a_grant_drops_it_unless_it_was_taken_before() {
+    let world = World::new(CAP);
+    let (many, ask) = (one("a"), one("a"));
+    let many = Acquire {
+        first: Charge {
+            permits: 5,
+            ..many.first
+        },
+        ..many
+    };
+    world.refused(&many, 1000, || {});
+    for (source, told) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
+        let mut asking = pin!(world.cache.acquire(&ask));
+        assert!(poll(asking.as_mut()).is_pending());
+        world.cache.inner.answer(Decision::Allow(Grant {
+            limits: List::EMPTY,
+            receipts: ask.receipts(),
+            source,
+        }));
+        assert!(poll(asking).is_ready());
+        assert_eq!(world.told(&many), told, "{source:?}");
+    }
 }
 
 #[test]

@@ -51,6 +51,17 @@ impl Lines {
         self.nudge_some(name, |_| true);
     }
 
+    /// Whether anybody waits for permits of these limiters who is not being asked for.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
+        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let key = key(acquire);
+        let queue = lock(self.shard(&key)).get(&key).map(Arc::clone);
+        queue.is_some_and(|queue| queue.is_waited_in())
+    }
+
     /// As `nudge`, for some of the lines.
     pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
         // Whoever begins to wait after this look asks after it, too.

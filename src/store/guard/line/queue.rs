@@ -123,6 +123,12 @@ impl Queue {
         self.with(State::nudge);
     }
 
+    /// Whether anybody is in it who waits if there is no room, and is not being asked for.
+    #[cfg(feature = "redis")]
+    pub(super) fn is_waited_in(&self) -> bool {
+        self.with(|state, _| state.is_waited_in())
+    }
+
     /// Sleeps until the timer fires or the line is to be looked at.
     pub(super) fn poll_sleep(
         &self,

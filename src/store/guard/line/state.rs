@@ -420,6 +420,12 @@ impl State {
         self.members.iter().filter(waits)
     }
 
+    /// Whether anybody waits who is not being asked for.
+    #[cfg(feature = "redis")]
+    pub(super) fn is_waited_in(&self) -> bool {
+        self.waiting().any(|member| !member.asking)
+    }
+
     pub(super) fn member(&mut self, ticket: u64) -> Option<&mut Member> {
         let place = self.place(ticket)?;
         self.members.get_mut(place)

@@ -209,6 +209,7 @@ fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
     let other = Sent {
         id: pair.new_id(),
         permits: 8,
+        lead: 0,
     };
     assert_eq!(
         pair.send(other, STORED).unwrap().verdict,
@@ -336,6 +337,7 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
         let sent = Sent {
             id: pair.new_id(),
             permits: 1,
+            lead: 0,
         };
         for (script, arguments) in lone_calls(&pair, sent, how) {
             let error = pair.call(script, &arguments).unwrap_err();
@@ -374,6 +376,7 @@ fn a_number_that_is_spelled_otherwise_is_one() {
         let sent = Sent {
             id: pair.new_id(),
             permits: 1,
+            lead: 0,
         };
         let how = How {
             exact: false,
@@ -401,6 +404,7 @@ fn who_comes_again_for_more_than_the_rate_closes_no_line() {
     let behind = Sent {
         id: pair.new_id(),
         permits: 1,
+        lead: 0,
     };
     let answers = pair.send_run(&[(again, true), (behind, true)], STORED);
     let answers = answers.unwrap();
@@ -416,6 +420,7 @@ fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = Sent {
         id: pair.new_id(),
         permits: 1,
+        lead: 0,
     };
     for (script, arguments) in lone_calls(pair, sent, how) {
         changes_nothing(pair, script, &arguments);

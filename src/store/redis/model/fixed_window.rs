@@ -289,6 +289,7 @@ impl Pair {
                     permits: *permits,
                     id: PermitId([0; 16]),
                     shadow: false,
+                    lead: 0,
                 };
                 (charge, *waits)
             })
@@ -317,6 +318,7 @@ impl Pair {
                     permits: *permits,
                     id: PermitId([0; 16]),
                     shadow: false,
+                    lead: 0,
                 }),
             })
             .collect();
@@ -564,6 +566,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         permits: 2,
         id: PermitId([0; 16]),
         shadow: false,
+        lead: 0,
     };
     let mut exact = 0;
     for _ in 0..100 {

@@ -256,6 +256,7 @@ impl Pair {
             permits,
             id: PermitId([0; 16]),
             shadow: false,
+            lead: 0,
         }
     }
 
@@ -285,6 +286,7 @@ impl Pair {
                     permits: *permits,
                     id: PermitId([0; 16]),
                     shadow: false,
+                    lead: 0,
                 }),
             })
             .collect();

@@ -19,9 +19,10 @@ pub(super) enum Step {
         which: Index,
         whose: Whose,
     },
-    /// Several callers at once, some of whom wait in line
+    /// Several callers at once, some of whom wait in line; the last, if it does not, may be scored ahead
     Run {
         callers: [(u32, bool); 4],
+        lead: i64,
         whose: Whose,
     },
     Advance(i64),
@@ -104,8 +105,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (permits(), whose()).prop_map(|(permits, whose)| Step::Acquire { permits, whose }),
         3 => (any::<Index>(), whose()).prop_map(|(which, whose)| Step::Resend { which, whose }),
-        4 => (proptest::array::uniform4((permits(), any::<bool>())), whose())
-            .prop_map(|(callers, whose)| Step::Run { callers, whose }),
+        4 => (proptest::array::uniform4((permits(), any::<bool>())), lead(), whose())
+            .prop_map(|(callers, lead, whose)| Step::Run { callers, lead, whose }),
         1 => (choice(), any::<bool>(), any::<bool>())
             .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
         2 => (1u32..9).prop_map(Step::Release),
@@ -127,6 +128,11 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
 
 pub(super) fn permits() -> impl Strategy<Value = u32> {
     prop_oneof![12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
+}
+
+/// More than a tenth of any interval below, too.
+fn lead() -> impl Strategy<Value = i64> {
+    prop_oneof![2 => Just(0), 4 => 1i64..120, 1 => Just(4000)]
 }
 
 /// Fewer permits than were taken, or more: also than the rate.
@@ -216,18 +222,31 @@ pub(super) fn take(pair: &mut Pair, step: Step) {
         Step::Resend { which, whose } if !pair.sent.is_empty() => {
             let how = whose.how(pair);
             let sent = *which.get(&pair.sent);
-            let _ = pair.send(sent, how);
+            // What is scored ahead is never asked for alone.
+            let _ = if sent.lead > 0 {
+                pair.send_run(&[(sent, false)], how).map(drop)
+            } else {
+                pair.send(sent, how).map(drop)
+            };
         }
-        Step::Run { callers, whose } => {
+        Step::Run {
+            callers,
+            lead,
+            whose,
+        } => {
             let how = whose.how(pair);
-            let run = callers.map(|(permits, waits)| {
+            let mut run = callers.map(|(permits, waits)| {
                 let sent = Sent {
                     id: pair.new_id(),
                     permits,
+                    lead: 0,
                 };
-                pair.sent.push(sent);
                 (sent, waits)
             });
+            if let Some((last, false)) = run.last_mut() {
+                last.lead = lead;
+            }
+            pair.sent.extend(run.iter().map(|(sent, _)| *sent));
             let _ = pair.send_run(&run, how);
         }
         Step::SetRate {
@@ -257,6 +276,7 @@ pub(super) fn take(pair: &mut Pair, step: Step) {
             let sent = Sent {
                 id: pair.new_id(),
                 permits: 2,
+                lead: 0,
             };
             assert!(!pair.give_back(sent));
         }

@@ -45,6 +45,7 @@ fn acquire_only(pair: &mut Pair) {
     let sent = Sent {
         id: pair.new_id(),
         permits: 1,
+        lead: 0,
     };
     let arguments = pair.acquire_arguments(sent, STORED);
     pair.call(&ACQUIRE, &arguments).unwrap();

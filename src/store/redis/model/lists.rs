@@ -155,7 +155,11 @@ impl Stage {
             let (permits, shadow) = caller.takes[*limiter];
             let pair = &mut self.pairs[*limiter];
             let id = pair.new_id();
-            let sent = Sent { id, permits };
+            let sent = Sent {
+                id,
+                permits,
+                lead: 0,
+            };
             pair.sent.push(sent);
             (sent, shadow)
         };
@@ -186,6 +190,7 @@ impl Stage {
                         permits: sent.permits,
                         id: sent.id,
                         shadow: *shadow,
+                        lead: 0,
                     })
                     .collect()
             })
@@ -221,6 +226,7 @@ impl Stage {
                         permits: sent.permits,
                         id: sent.id,
                         shadow: *shadow,
+                        lead: 0,
                     })
                     .collect::<List<_>>(),
             })
@@ -271,6 +277,7 @@ fn a_key_that_is_no_log_changes_nothing() {
         permits: 1,
         id: PermitId([7; 16]),
         shadow: false,
+        lead: 0,
     });
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));

@@ -63,6 +63,8 @@ pub(super) enum Clock {
 pub(super) struct Sent {
     pub(super) id: PermitId,
     pub(super) permits: u32,
+    /// By how many ms it is to be scored ahead
+    pub(super) lead: i64,
 }
 
 /// How an acquire is sent.
@@ -159,6 +161,7 @@ impl Pair {
         let sent = Sent {
             id: self.new_id(),
             permits,
+            lead: 0,
         };
         self.sent.push(sent);
         self.send(sent, how)
@@ -237,6 +240,7 @@ impl Pair {
                     permits: sent.permits,
                     id: sent.id,
                     shadow: false,
+                    lead: sent.lead,
                 }),
             })
             .collect();
@@ -289,7 +293,11 @@ impl Pair {
         zadd.arg(self.log_key()).arg(score).arg(member);
         zadd.query::<i64>(&mut self.connection).unwrap();
         self.model.log.insert(Entry { score, permits, id });
-        Sent { id, permits }
+        Sent {
+            id,
+            permits,
+            lead: 0,
+        }
     }
 
     pub(super) fn value_key(&self) -> String {
@@ -352,6 +360,7 @@ impl Pair {
             permits: sent.permits,
             id: sent.id,
             shadow: false,
+            lead: sent.lead,
         }
     }
 

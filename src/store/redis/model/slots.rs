@@ -208,7 +208,14 @@ fn callers_of_one_call_are_one_entry() {
     let run = [(1, false), (9, true), (3, false), (4, true)];
     let run = run.map(|(permits, waits)| {
         let id = pair.new_id();
-        (Sent { id, permits }, waits)
+        (
+            Sent {
+                id,
+                permits,
+                lead: 0,
+            },
+            waits,
+        )
     });
     let answers = pair.send_run(&run, STORED).unwrap();
     // Nobody finds room behind them before the slot has expired.
@@ -274,7 +281,14 @@ fn a_full_entry_makes_room_for_another() {
     // And of several callers at once.
     let run = [most, most, 5, most - 5].map(|permits| {
         let id = pair.new_id();
-        (Sent { id, permits }, false)
+        (
+            Sent {
+                id,
+                permits,
+                lead: 0,
+            },
+            false,
+        )
     });
     pair.send_run(&run, STORED).unwrap();
     assert_eq!(
@@ -377,7 +391,14 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     pair.command(&["ZADD", &log, &score, "x"]);
     let run = [1, 5].map(|permits| {
         let id = pair.new_id();
-        (Sent { id, permits }, false)
+        (
+            Sent {
+                id,
+                permits,
+                lead: 0,
+            },
+            false,
+        )
     });
     let before = pair.raw();
     let arguments = pair.run_arguments(&run, STORED);

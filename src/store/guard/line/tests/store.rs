@@ -377,6 +377,7 @@ pub(super) fn acquire(id: u64) -> Acquire {
             permits: 1,
             id: PermitId(bytes),
             shadow: false,
+            lead: 0,
         },
         rest: Vec::new(),
         on_failure: None,

@@ -1,0 +1,128 @@
+//! What one lease holds: handed out, given back, and settled when it ends.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::decision::{PermitId, Receipt};
+
+/// The permits of one lease, which have one entry in the store between them.
+///
+/// What a grant out of it took has no entry of its own. So the account remembers who has given back, and corrects the
+/// entry: once when the lease ends, and once more for each grant that is given back after that. The permits of the entry
+/// only ever become fewer, so each correction is of an entry that no other one is of, and safe to send again.
+pub(crate) struct Account {
+    /// Of the call that took them.
+    receipt: Receipt,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Whether they may be handed out.
+    open: bool,
+    /// Permits that nobody has.
+    unused: u32,
+    /// Permits of the entry in the store.
+    entry: u32,
+    /// The grants that have given back, which they do once.
+    settled: HashSet<PermitId>,
+}
+
+impl Account {
+    pub(super) fn new(receipt: Receipt) -> Self {
+        let permits = receipt.permits;
+        Self {
+            receipt,
+            state: Mutex::new(State {
+                open: true,
+                unused: permits,
+                entry: permits,
+                settled: HashSet::new(),
+            }),
+        }
+    }
+
+    /// Hands out `permits`, if there are as many, and tells how many are left.
+    pub(super) fn take(&self, permits: u32) -> Option<u32> {
+        let mut state = self.state();
+        let left = state.unused.checked_sub(permits)?;
+        if !state.open {
+            return None;
+        }
+        state.unused = left;
+        Some(left)
+    }
+
+    /// Takes back `permits` of one grant: to be handed out again, or out of the store if the lease has ended.
+    ///
+    /// `settle` is called with what is to be settled in the store, and at how many permits. It is under the lock, so that
+    /// corrections are sent in their order, and must neither wait nor come back here.
+    pub(super) fn give_back(
+        &self,
+        grant: PermitId,
+        permits: u32,
+        settle: impl FnOnce(Receipt, u32),
+    ) {
+        let mut state = self.state();
+        if permits == 0 || !state.settled.insert(grant) {
+            return;
+        }
+        state.unused += permits;
+        if !state.open {
+            self.correct(&mut state, settle);
+        }
+    }
+
+    /// Ends the lease: nothing is handed out any more, and what nobody has is given back.
+    pub(super) fn close(&self, settle: impl FnOnce(Receipt, u32)) {
+        let mut state = self.state();
+        state.open = false;
+        self.correct(&mut state, settle);
+    }
+
+    /// Whether it is to be followed by another: it has ended, or less than half of it is left, which others can still use.
+    pub(super) fn is_worn(&self) -> bool {
+        let state = self.state();
+        !state.open || state.unused < self.taken() / 2
+    }
+
+    /// Permits that are, or were, somebody's.
+    pub(super) fn used(&self) -> u32 {
+        let state = self.state();
+        state.entry - state.unused
+    }
+
+    /// All permits that were taken.
+    pub(super) fn taken(&self) -> u32 {
+        self.receipt.permits
+    }
+
+    fn correct(&self, state: &mut State, settle: impl FnOnce(Receipt, u32)) {
+        if state.unused == 0 {
+            return;
+        }
+        let entry = Receipt {
+            permits: state.entry,
+            ..self.receipt.clone()
+        };
+        state.entry -= state.unused;
+        state.unused = 0;
+        settle(entry, state.entry);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// Receipts hold names, and names identities.
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Account")
+            .field("taken", &self.taken())
+            .finish_non_exhaustive()
+    }
+}

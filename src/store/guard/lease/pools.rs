@@ -1,0 +1,300 @@
+//! Who has leased permits of which limiter, behind locks that few limiters share.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    account::Account,
+    keeper::End,
+    lease_of,
+    meter::Meter,
+    timer::{Stamp, Timer},
+};
+use crate::{
+    decision::{Decision, Grant, LimitState, Source},
+    limit::LimitSource,
+    list::List,
+    name::Name,
+    store::Acquire,
+};
+
+/// More shards than there will be cores, so that requests seldom wait for each other.
+const SHARDS: usize = 64;
+/// How many limiters are known in each. What is known of one that finds no place is nothing: then nothing is taken ahead.
+const PLACES: usize = 1024;
+
+pub(super) struct Pools {
+    shards: Box<[Mutex<Shard>]>,
+    /// Of its own: names come from requests, and nobody may choose which ones share a lock.
+    hasher: RandomState,
+    timer: Timer,
+}
+
+#[derive(Default)]
+struct Shard {
+    pools: HashMap<Name, Pool>,
+    /// How often a limiter of this shard was changed: what was asked for before that is not handed out.
+    generation: u64,
+}
+
+/// What is known of one limiter.
+struct Pool {
+    lease: Option<Lease>,
+    /// Whether somebody asks for a lease: one at a time does.
+    asking: bool,
+    meter: Meter,
+    /// Since when the meter counts.
+    since: Stamp,
+    /// The interval, as stored, once it is known.
+    interval: Option<Duration>,
+}
+
+/// Permits in hand.
+pub(super) struct Lease {
+    pub(super) account: Arc<Account>,
+    pub(super) end: End,
+    /// Whose limit it was taken by.
+    pub(super) limit: LimitSource,
+    /// Until when it lasts: so long after it was sent.
+    pub(super) sent: Stamp,
+    pub(super) lasts: Duration,
+    /// How long the answer took.
+    pub(super) received: Duration,
+    /// The limit when it was taken, with what was left beside it.
+    pub(super) state: LimitState,
+}
+
+/// What a call is to do beside its callers' bidding.
+pub(super) struct Plan {
+    /// How many permits it takes ahead, and for how long; none with 0.
+    pub(super) ahead: u32,
+    pub(super) lead: Duration,
+    pub(super) generation: u64,
+    /// A lease of which nothing can be handed out any more.
+    pub(super) over: Option<Lease>,
+}
+
+impl Pools {
+    pub(super) fn new(timer: Timer) -> Self {
+        Self {
+            shards: std::iter::repeat_with(Mutex::default)
+                .take(SHARDS)
+                .collect(),
+            hasher: RandomState::new(),
+            timer,
+        }
+    }
+
+    pub(super) fn timer(&self) -> &Timer {
+        &self.timer
+    }
+
+    /// Grants out of the lease, if it has enough.
+    pub(super) fn take(&self, acquire: &Acquire) -> Option<Decision> {
+        lease_of(acquire)?;
+        let mut shard = self.shard(&acquire.first.name)?;
+        let pool = shard.pools.get_mut(&acquire.first.name)?;
+        pool.take(acquire, &self.timer)
+    }
+
+    /// What a call for these callers, who found no lease that suffices, is to take ahead. Nothing where `reserved` says that
+    /// what is left is for others.
+    pub(super) fn plan(&self, run: &[Acquire], lead: Duration, reserved: bool) -> Plan {
+        let mut plan = Plan {
+            ahead: 0,
+            lead,
+            generation: 0,
+            over: None,
+        };
+        let Some(first) = run.first() else {
+            return plan;
+        };
+        let Some(mut shard) = self.shard(&first.first.name) else {
+            return plan;
+        };
+        plan.generation = shard.generation;
+        let Some(pool) = shard.pools.get_mut(&first.first.name) else {
+            // Of one call nobody can tell how often it comes.
+            shard.insert(&first.first.name, Pool::new(self.timer.stamp()));
+            return plan;
+        };
+        run.iter()
+            .for_each(|acquire| pool.meter.note(acquire.first.permits));
+        let worn = pool.lease.as_ref().is_some_and(|lease| {
+            let ended = self.timer.elapsed(&lease.sent) >= lease.lasts;
+            ended || reserved || lease.account.is_worn()
+        });
+        if worn {
+            plan.over = pool.lease.take();
+        }
+        if let Some(over) = &plan.over {
+            pool.meter.ended(over.account.taken(), over.account.used());
+        }
+        // The longest that a score may lead: the script goes no farther.
+        let most = pool.interval.map_or(lead, longest);
+        plan.lead = lead.min(most);
+        let over = self.timer.elapsed(&pool.since);
+        let amount = pool.meter.amount(over, plan.lead);
+        if amount > 0 || over >= plan.lead {
+            pool.since = self.timer.stamp();
+            pool.meter.restart();
+        }
+        if pool.lease.is_none() && !pool.asking && !reserved {
+            plan.ahead = amount;
+            pool.asking = amount > 0;
+        }
+        plan
+    }
+
+    /// Notes how a call left the limiter. A lease by another limit than the one in force is over.
+    pub(super) fn told(&self, name: &Name, state: &LimitState) -> Option<Lease> {
+        let mut shard = self.shard(name)?;
+        let pool = shard.pools.get_mut(name)?;
+        pool.interval = Some(state.interval);
+        if let Some(left) = state.remaining {
+            pool.meter.told(left);
+        }
+        let other = |lease: &mut Lease| {
+            lease.state.permits != state.permits || lease.state.interval != state.interval
+        };
+        pool.lease.take_if(other)
+    }
+
+    /// Notes that there was no room for so many permits.
+    pub(super) fn refused(&self, name: &Name, permits: u32) {
+        if let Some(pool) = self
+            .shard(name)
+            .as_mut()
+            .and_then(|shard| shard.pools.get_mut(name))
+        {
+            pool.meter.refused(permits);
+        }
+    }
+
+    /// Notes that nobody asks for a lease any more.
+    pub(super) fn asked(&self, name: &Name) {
+        if let Some(pool) = self
+            .shard(name)
+            .as_mut()
+            .and_then(|shard| shard.pools.get_mut(name))
+        {
+            pool.asking = false;
+        }
+    }
+
+    /// Has callers served out of a lease, unless the limiter was changed since it was asked for: then it comes back.
+    pub(super) fn put(&self, name: &Name, lease: Lease, generation: u64) -> Option<Lease> {
+        let Some(mut shard) = self.shard(name) else {
+            return Some(lease);
+        };
+        let same = shard.generation == generation;
+        match shard.pools.get_mut(name) {
+            Some(pool) if same => pool.lease.replace(lease),
+            _ => Some(lease),
+        }
+    }
+
+    /// Takes the lease out, because the limiter is `changed` or its permits are for those who wait.
+    pub(super) fn remove(&self, name: &Name, changed: bool) -> Option<Lease> {
+        let mut shard = self.shard(name)?;
+        shard.generation += u64::from(changed);
+        shard.pools.get_mut(name)?.lease.take()
+    }
+
+    fn shard(&self, name: &Name) -> Option<MutexGuard<'_, Shard>> {
+        // The lowest bits, of which there are enough on every machine.
+        let place = self.hasher.hash_one(name) as usize % SHARDS;
+        // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+        let shard = self.shards.get(place)?;
+        Some(shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The longest lease: a score leads by no more than this.
+pub(super) fn longest(interval: Duration) -> Duration {
+    let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(millis / 10)
+}
+
+impl Shard {
+    fn insert(&mut self, name: &Name, pool: Pool) {
+        if self.pools.len() >= PLACES {
+            // All at once, so that it seldom happens: what they knew is learnt again by two calls.
+            self.pools
+                .retain(|_, pool| pool.lease.is_some() || pool.asking);
+        }
+        if self.pools.len() < PLACES {
+            self.pools.insert(name.clone(), pool);
+        }
+    }
+}
+
+impl Pool {
+    fn new(since: Stamp) -> Self {
+        Self {
+            lease: None,
+            asking: false,
+            meter: Meter::new(),
+            since,
+            interval: None,
+        }
+    }
+
+    fn take(&mut self, acquire: &Acquire, timer: &Timer) -> Option<Decision> {
+        let lease = self.lease.as_ref()?;
+        if !lease.serves(acquire.first.limit) {
+            return None;
+        }
+        let elapsed = timer.elapsed(&lease.sent);
+        if elapsed >= lease.lasts {
+            return None;
+        }
+        let left = lease.account.take(acquire.first.permits)?;
+        self.meter.note(acquire.first.permits);
+        Some(lease.grant(acquire, left, elapsed))
+    }
+}
+
+impl Lease {
+    /// Whether it was taken by the limit that a caller goes by. The stored one is the same for all who go by that.
+    fn serves(&self, limit: LimitSource) -> bool {
+        let stored = |limit: &LimitSource| !matches!(limit, LimitSource::Code(_));
+        self.limit == limit || stored(&self.limit) && stored(&limit)
+    }
+
+    /// A grant that leaves so many permits in hand.
+    fn grant(&self, acquire: &Acquire, left: u32, elapsed: Duration) -> Decision {
+        let charge = &acquire.first;
+        let answered = elapsed.saturating_sub(self.received);
+        let remaining = acquire.remaining.then_some(self.state.remaining).flatten();
+        let state = LimitState {
+            name: Arc::clone(&charge.rule.name),
+            permits: self.state.permits,
+            interval: self.state.interval,
+            remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
+            reset_after: self.state.reset_after.saturating_sub(answered),
+            refused: false,
+            retry_after: None,
+            shadow: false,
+            hidden: charge.rule.hidden,
+        };
+        let receipt = charge.receipt().granted(self.state.interval);
+        Decision::Allow(Grant {
+            limits: List::one(state),
+            receipts: List::one(receipt.leased(Arc::clone(&self.account))),
+            source: Source::Lease,
+        })
+    }
+}
+
+// Names hold identities.
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools").finish_non_exhaustive()
+    }
+}

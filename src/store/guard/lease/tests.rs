@@ -1,0 +1,289 @@
+//! Several processes on one limiter: the pure one, behind a store that can be left alone at any point of a call.
+
+mod histories;
+mod world;
+
+use std::{
+    future::Future,
+    pin::pin,
+    task::{Context, Waker},
+};
+
+use self::world::{World, poll, receipt};
+use super::*;
+use crate::{decision::Source, limit::Limit};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TENTH: Duration = Duration::from_millis(100);
+
+#[tokio::test]
+async fn a_hot_limiter_is_seldom_asked_about() {
+    let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 1);
+    let mut leased = 0;
+    for request in 0..10_000 {
+        if request % 100 == 0 {
+            world.advance(1);
+        }
+        leased += u64::from(world.takes(0, 1).source() == Source::Lease);
+    }
+    assert!(leased > 9_900, "{leased}");
+    assert!(world.calls() < 25, "{}", world.calls());
+    assert_eq!(leased + world.calls(), 10_000);
+}
+
+#[tokio::test]
+async fn what_is_left_and_when_it_is_whole_is_told_as_without_a_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    for request in 0..100 {
+        let decision = world.takes(0, 1);
+        let state = &decision.limits()[0];
+        assert_eq!(state.remaining(), Some(999 - request), "{decision:?}");
+        assert!(state.reset_after() <= SECOND + TENTH);
+        assert!(state.reset_after() >= SECOND);
+    }
+    world.advance(40);
+    let decision = world.takes(0, 1);
+    assert_eq!(decision.source(), Source::Lease);
+    let reset = decision.limits()[0].reset_after();
+    // The entry's, which ends the lease.
+    assert_eq!(reset, SECOND + TENTH - Duration::from_millis(40));
+}
+
+#[tokio::test]
+async fn nothing_is_handed_out_at_the_end_or_after() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    world.warm(0);
+    world.advance(99);
+    assert_eq!(world.takes(0, 1).source(), Source::Lease);
+    world.advance(1);
+    assert_eq!(world.takes(0, 1).source(), Source::Store);
+    // Set back, nobody knows.
+    assert_eq!(world.takes(0, 1).source(), Source::Lease);
+    world
+        .clock
+        .set(world.clock.now() - Duration::from_millis(1));
+    assert_eq!(world.takes(0, 1).source(), Source::Store);
+}
+
+#[tokio::test]
+async fn what_is_unused_is_given_back_at_the_end_though_nobody_asks() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let taken = world.warm(0);
+    assert!(world.available() < 1000 - taken);
+    world.settle_down().await;
+    world.advance(99);
+    world.settle_down().await;
+    assert!(world.available() < 1000 - taken);
+    world.advance(1);
+    world.settle_down().await;
+    assert_eq!(world.available(), 1000 - taken);
+    assert_eq!(world.processes[0].keeper.watched_leases(), 0);
+    // And again, by another task.
+    world.advance(2000);
+    let taken = world.warm(0);
+    world.settle_down().await;
+    world.advance(100);
+    world.settle_down().await;
+    assert_eq!(world.available(), 1000 - taken);
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_or_closed_gives_back() {
+    let mut world = World::new(Limit::new(1000, SECOND), TENTH, 2);
+    let taken = world.warm(0) + world.warm(1);
+    world.processes[0].end_all();
+    world.processes.pop();
+    assert_eq!(world.available(), 1000 - taken);
+    assert_eq!(world.takes(0, 1).source(), Source::Store);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_used_up_costs_no_settlement() {
+    let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 1);
+    world.warm(0);
+    while world.takes(0, 1).source() == Source::Lease {}
+    let before = world.available();
+    world.processes[0].end_all();
+    assert!(world.available() > before, "the lease that came after it");
+    let entries = world.server.limiter.lock().unwrap().log.entries().count();
+    assert!(entries > 3, "{entries}");
+}
+
+#[tokio::test]
+async fn a_change_by_this_store_ends_the_lease() {
+    let limit = Limit::new(1000, SECOND);
+    let reset = Op::SetRate {
+        limit: limit.stored(),
+        keep: false,
+        existing: false,
+    };
+    let world = World::new(limit, TENTH, 2);
+    let [ours, other] = &world.processes[..] else {
+        panic!()
+    };
+    world.warm(0);
+    poll(ours.manage(&world.name, &reset), 9).unwrap().unwrap();
+    assert_eq!(world.takes(0, 1).source(), Source::Store);
+    ours.end_all();
+    assert_eq!(world.available(), 999);
+
+    // One that was asked for before the end of the change, and is heard of after it.
+    world.warm(0);
+    while world.ask(0, 1, 0).is_some() {}
+    let acquire = world.acquire(1);
+    {
+        let mut asking = pin!(ours.acquire(&acquire));
+        for _ in 0..2 {
+            assert!(
+                asking
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_pending()
+            );
+        }
+        poll(ours.manage(&world.name, &reset), 9).unwrap().unwrap();
+        poll(asking, 9).unwrap().unwrap();
+    }
+    assert!(world.server.ahead.lock().unwrap().len() > 1);
+    assert!(ours.take(&world.acquire(1)).is_none());
+    assert_eq!(world.available(), 1000);
+
+    // By another store it lasts until its end, and no longer.
+    poll(ours.acquire(&world.acquire(1)), 9);
+    world.warm(0);
+    poll(other.manage(&world.name, &reset), 9).unwrap().unwrap();
+    let mut excess = 0;
+    while world.takes(0, 1).source() == Source::Lease {
+        excess += 1;
+    }
+    let most = *world.server.ahead.lock().unwrap().iter().max().unwrap();
+    assert!((1..=most).contains(&excess), "{excess} of {most}");
+}
+
+#[tokio::test]
+async fn another_limit_in_force_ends_the_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 2);
+    let taken = world.warm(0);
+    let op = Op::SetRate {
+        limit: Limit::new(500, SECOND).stored(),
+        keep: true,
+        existing: true,
+    };
+    poll(world.processes[1].manage(&world.name, &op), 9)
+        .unwrap()
+        .unwrap();
+    // More than the lease has: so that the store is asked.
+    world.takes(0, 100);
+    assert!(world.processes[0].take(&world.acquire(1)).is_none());
+    assert_eq!(world.available(), 500 - 100 - taken);
+}
+
+#[tokio::test]
+async fn a_grant_out_of_a_lease_is_settled_once_and_exactly() {
+    let world = World::new(Limit::new(100_000, SECOND), TENTH, 1);
+    for _ in 0..7 {
+        world.takes(0, 10);
+    }
+    let lease = &world.processes[0];
+    let [a, b, c] = [4, 3, 5].map(|permits| {
+        let decision = world.takes(0, permits);
+        assert_eq!(decision.source(), Source::Lease);
+        receipt(&decision)
+    });
+    let used = 70 + 12;
+    // Into the lease, once.
+    lease.give_back(a.clone(), 1);
+    lease.give_back(a, 1);
+    // More is an entry of its own.
+    lease.give_back(b, 10);
+    lease.end_all();
+    assert_eq!(world.available(), 100_000 - used + 3 - 7);
+    // Out of the store, once.
+    lease.give_back(c.clone(), 2);
+    lease.give_back(c, 2);
+    assert_eq!(world.available(), 100_000 - used + 3 - 7 + 3);
+    world.advance(1100);
+    assert_eq!(world.available(), 100_000);
+}
+
+#[tokio::test]
+async fn what_is_given_back_is_handed_out_again() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    world.warm(0);
+    let mut last = None;
+    while let Some(decision) = world.processes[0].take(&world.acquire(1)) {
+        last = Some(receipt(&decision));
+    }
+    world.processes[0].give_back(last.unwrap(), 0);
+    assert!(world.processes[0].take(&world.acquire(1)).is_some());
+    assert!(world.processes[0].take(&world.acquire(1)).is_none());
+}
+
+#[tokio::test]
+async fn a_caller_who_waits_goes_before_those_to_come() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let mut taken = world.warm(0) + 2;
+    let waits = |permits| Acquire {
+        patience: Some(crate::store::Patience::Endless),
+        ..world.acquire(permits)
+    };
+    let lease = &world.processes[0];
+    // Out of the lease as anybody, at once or in the line.
+    let decisions = [
+        lease.take(&waits(1)).unwrap(),
+        poll(lease.acquire(&waits(1)), 9).unwrap().unwrap(),
+    ];
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.source() == Source::Lease)
+    );
+    // Who needs more than there is has what is in hand free for all, and nothing is taken ahead beside it.
+    for callers in 0..4 {
+        let mut run: Vec<_> = (0..callers).map(|_| world.acquire(1)).collect();
+        run.push(waits(999));
+        let decisions = poll(lease.acquire_run(&run), 9).unwrap().unwrap();
+        assert!(!decisions.last().unwrap().is_allowed());
+        assert!(lease.take(&world.acquire(1)).is_none());
+        taken += i64::try_from(callers).unwrap();
+        assert_eq!(world.available(), 1000 - taken);
+    }
+}
+
+#[tokio::test]
+async fn near_exhaustion_nothing_is_taken_ahead() {
+    let world = World::new(Limit::new(100, SECOND), TENTH, 2);
+    let mut granted = 0;
+    for turn in 0..200 {
+        granted += u64::from(world.takes(turn % 2, 1).is_allowed());
+    }
+    // What was taken ahead is used up, and none of the last few was.
+    assert_eq!(granted, 100);
+    let ahead = world.server.ahead.lock().unwrap();
+    assert!(ahead.iter().all(|permits| *permits <= 12), "{ahead:?}");
+    assert!(ahead.len() > 2, "{ahead:?}");
+}
+
+#[tokio::test]
+async fn callers_of_a_run_are_served_out_of_one_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    world.warm(0);
+    let run: Vec<_> = (0..64).map(|_| world.acquire(1)).collect();
+    let before = world.calls();
+    let decisions = poll(world.processes[0].acquire_run(&run), 9)
+        .unwrap()
+        .unwrap();
+    assert!(!decisions.is_empty() && decisions.len() < 64);
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.source() == Source::Lease)
+    );
+    assert_eq!(world.calls(), before, "their turn is yet to come");
+    let rest = &run[decisions.len()..];
+    let decisions = poll(world.processes[0].acquire_run(rest), 9)
+        .unwrap()
+        .unwrap();
+    assert_eq!(decisions.len(), rest.len());
+    assert_eq!(world.calls(), before + 1);
+}

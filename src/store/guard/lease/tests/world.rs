@@ -1,0 +1,261 @@
+//! What is shared, and several processes on it.
+
+use std::{
+    cell::Cell,
+    future::{Future, poll_fn},
+    pin::pin,
+    slice,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use crate::{
+    clock::{Clock, ManualClock, millis},
+    decision::{Decision, PermitId, Receipt, Source},
+    error::Error,
+    limit::{Limit, LimitSource},
+    list::List,
+    name::Name,
+    store::{
+        Acquire, Charge, Decide, Op, Outcome, RuleTag,
+        call::{self, Ask, Caller, Counts, Take},
+        guard::{lease::Leasing, line::Lines},
+        window::Limiter,
+    },
+};
+
+/// What all processes share.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) limiter: Mutex<Limiter>,
+    clock: ManualClock,
+    calls: AtomicU64,
+    /// Permits that were asked for ahead.
+    pub(super) ahead: Mutex<Vec<u32>>,
+}
+
+/// A connection to it.
+#[derive(Clone, Debug)]
+pub(super) struct Connection(Arc<Server>);
+
+impl Connection {
+    fn limiter(&self) -> MutexGuard<'_, Limiter> {
+        self.0.limiter.lock().unwrap()
+    }
+
+    fn now(&self) -> i64 {
+        millis(&self.0.clock).cast_signed()
+    }
+
+    fn decide(&self, run: &[Acquire]) -> Vec<Decision> {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let callers: Vec<_> = run
+            .iter()
+            .map(|acquire| Caller {
+                waits: acquire.patience.is_some(),
+                takes: List::one(Take {
+                    permits: acquire.first.permits,
+                    id: acquire.first.id,
+                    shadow: false,
+                    lead: acquire.first.lead,
+                }),
+            })
+            .collect();
+        let ask = Ask {
+            limit: run[0].first.limit,
+            rewrite: true,
+            exact: run[0].remaining,
+            resendable: true,
+            own_clock: true,
+        };
+        let ahead = run.iter().filter(|acquire| acquire.first.lead > 0);
+        self.0
+            .ahead
+            .lock()
+            .unwrap()
+            .extend(ahead.map(|acquire| acquire.first.permits));
+        let limiter = &mut *self.limiter();
+        let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
+        let answers = call::acquire(limiters, &callers, self.now()).unwrap();
+        let answers = run.iter().zip(answers.iter());
+        answers
+            .map(|(acquire, answer)| acquire.decision(&[*answer]))
+            .collect()
+    }
+}
+
+/// Pending once.
+async fn pause() {
+    let mut paused = false;
+    poll_fn(|_| {
+        if std::mem::replace(&mut paused, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+impl Decide for Connection {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let mut decisions = self.acquire_run(slice::from_ref(acquire)).await?;
+        Ok(decisions.remove(0))
+    }
+
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        pause().await;
+        let decisions = self.decide(run);
+        pause().await;
+        Ok(decisions)
+    }
+
+    async fn manage(&self, _: &Name, op: &Op) -> Result<Outcome, Error> {
+        pause().await;
+        if let Op::SetRate { limit, keep, .. } = op {
+            self.limiter().set_rate(*limit, *keep, self.now());
+        }
+        pause().await;
+        Ok(Outcome::Changed(true))
+    }
+
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.limiter().settle(&receipt, keep, self.now()).unwrap();
+    }
+}
+
+pub(super) struct World {
+    pub(super) server: Arc<Server>,
+    pub(super) processes: Vec<Leasing<Connection>>,
+    pub(super) clock: ManualClock,
+    pub(super) name: Name,
+    tag: Arc<RuleTag>,
+    ids: Cell<u64>,
+}
+
+impl World {
+    pub(super) fn new(limit: Limit, lease: Duration, processes: usize) -> Self {
+        let clock = ManualClock::new();
+        let server = Arc::new(Server {
+            limiter: Mutex::default(),
+            clock: clock.clone(),
+            calls: AtomicU64::new(0),
+            ahead: Mutex::default(),
+        });
+        server.limiter.lock().unwrap().try_set_rate(limit.stored());
+        let process = || {
+            let own: Arc<dyn Clock> = Arc::new(clock.clone());
+            let connection = Connection(Arc::clone(&server));
+            Leasing::new(connection, Some(Arc::clone(&own)), own, Lines::default())
+        };
+        let tag = RuleTag::new("hot", false);
+        tag.leases(lease);
+        Self {
+            processes: std::iter::repeat_with(process).take(processes).collect(),
+            server,
+            clock,
+            name: Name::exact("hot").unwrap(),
+            tag,
+            ids: Cell::new(0),
+        }
+    }
+
+    pub(super) fn acquire(&self, permits: u32) -> Acquire {
+        self.ids.set(self.ids.get() + 1);
+        let mut id = [7; 16];
+        id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
+        Acquire {
+            first: Charge {
+                name: self.name.clone(),
+                rule: Arc::clone(&self.tag),
+                limit: LimitSource::Store,
+                permits,
+                id: PermitId(id),
+                shadow: false,
+                lead: 0,
+            },
+            rest: Vec::new(),
+            on_failure: None,
+            remaining: true,
+            patience: None,
+        }
+    }
+
+    /// Asks as a store does, the front first, and gives back if nobody hears the answer after so many looks.
+    pub(super) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
+        let leasing = &self.processes[process];
+        let acquire = self.acquire(permits);
+        if let Some(decision) = leasing.take(&acquire) {
+            return Some(decision);
+        }
+        let decision = poll(leasing.acquire(&acquire), polls);
+        if decision.is_none() {
+            leasing.give_back(acquire.first.receipt(), 0);
+        }
+        decision.map(Result::unwrap)
+    }
+
+    pub(super) fn takes(&self, process: usize, permits: u32) -> Decision {
+        self.ask(process, permits, 9).unwrap()
+    }
+
+    /// Takes single permits until one comes out of a lease, and tells how many.
+    pub(super) fn warm(&self, process: usize) -> i64 {
+        let mut taken = 1;
+        while self.takes(process, 1).source() != Source::Lease {
+            taken += 1;
+            assert!(taken < 10);
+        }
+        taken
+    }
+
+    pub(super) fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        millis(&self.clock)
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        self.server.calls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn available(&self) -> i64 {
+        let mut limiter = self.server.limiter.lock().unwrap();
+        limiter
+            .available(self.now().cast_signed(), PermitId([0; 16]))
+            .unwrap()
+    }
+
+    /// Has the tasks in the background do what is due.
+    pub(super) async fn settle_down(&self) {
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub(super) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let polled = future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(output) = polled {
+            return Some(output);
+        }
+    }
+    None
+}
+
+pub(super) fn receipt(decision: &Decision) -> Receipt {
+    match decision {
+        Decision::Allow(grant) => grant.receipts[0].clone(),
+        Decision::Deny(_) => panic!("{decision:?}"),
+    }
+}
