@@ -185,8 +185,9 @@ impl Server {
     ) -> Result<Vec<Decision>, Error> {
         let algorithm = first.first.name.algorithm();
         let limiters = 1 + first.rest.len();
+        let lone = algorithm == Algorithm::SlidingLog && limiters == 1 && is_lone(run);
         let script = match algorithm {
-            Algorithm::SlidingLog if limiters == 1 && is_lone(run) => &*ACQUIRE,
+            Algorithm::SlidingLog if lone => &*ACQUIRE,
             Algorithm::SlidingLog => &*ACQUIRE_LIST,
             Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
         };
@@ -204,7 +205,11 @@ impl Server {
         };
         let arguments = wire::acquire(charges.iter().copied(), callers, ask);
         let reply = self.call_for(script, algorithm, &arguments, run).await?;
-        let answers = wire::answers(&reply, limiters, run.len())?;
+        let answers = if lone {
+            List::one(wire::lone_answer(&reply, &first.first, ask.now)?)
+        } else {
+            wire::answers(&reply, limiters, run.len())?
+        };
         Ok(self.decisions(run, &answers))
     }
 
