@@ -7,6 +7,7 @@ mod fixed_window;
 mod histories;
 mod keep_alive;
 mod lists;
+mod lone;
 mod members;
 mod pair;
 mod settling;

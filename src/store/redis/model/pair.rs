@@ -241,7 +241,8 @@ impl Pair {
         for now in within {
             self.model = before.clone();
             let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
-            let mut expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
+            let mut expected =
+                call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
             for answer in expected.iter_mut().flatten() {
                 answer.now = answer.now.min(told);
             }
