@@ -47,18 +47,27 @@ if usual then
     end
 
     -- Where enough is left, and each entry must hold one permit for the books to agree, nothing was lost, and no entry is
-    -- looked at; if what is left is wanted exactly, none must have expired, either.
+    -- looked at; if what is left is wanted exactly, none must have expired, either, or all.
 
-    local agreed = missing <= 0 and value + call('ZCARD', log) == rate
+    local stored, known, first = value, true, 1
+    local entries = missing <= 0 and call('ZCARD', log)
+    local agreed = entries and value + entries == rate
     local expired
     if exact or not agreed then
       expired = now - interval
-      agreed = agreed and call('ZCOUNT', log, '-inf', string.format('%d', expired)) == 0
+    end
+    if exact and agreed then
+      local gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
+      if gone > 0 and gone == entries then
+        call('UNLINK', log)
+        value = rate
+      else
+        agreed = gone == 0
+      end
     end
 
     -- Otherwise, what is left of it. A credit that falls short is written at once, whatever becomes of the call.
 
-    local stored, known, first = value, true, 1
     local page, score
     if not agreed then
       if exact or missing > 0 then
