@@ -99,7 +99,7 @@ fn main() {
         "Microseconds of Redis per EVALSHA, medians of {ROUNDS} rounds of {CALLS} calls each;"
     );
     println!(
-        "the ratio's median over the rounds with its quartiles, and that of the fastest fifths\n"
+        "the ratio's median over the rounds with its quartiles, and that of the fastest tenths\n"
     );
     println!("| call | Redisson 4.7.0 | this crate | ratio | of the fastest |");
     println!("|---|---:|---:|---:|---:|");

@@ -58,7 +58,7 @@ if usual then
     end
     if exact and agreed then
       local gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
-      if gone > 0 and gone == entries then
+      if gone == entries then
         call('UNLINK', log)
         value = rate
       else
