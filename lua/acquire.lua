@@ -4,107 +4,132 @@
 -- ARGV  those of acquire_list.lua for one limiter and one caller that does not wait and is not only tried out:
 --       1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type   7  keepAliveTime
 --       8  '0'   9  permits   10  member   11  '0'
--- Reply as of acquire_list.lua; where all is usual, as one text with spaces between
+-- Reply as of acquire_list.lua; where all is usual, as one text with spaces between, or, where the limit is the caller's
+-- and stands as it was given, briefly:
+--       a number from 0 on    granted; so many permits are left, and all are free an interval from now
+--       a number below 0      refused; none is left, and so many ms pass until there is room
+--       the text '0 wait ms'  refused; none is left, and so many ms pass until there is room and until all are free
 --
 -- RRateLimiter.tryAcquire of Redisson 4.7.0. What is usual is decided here, with few commands; all else is left to
 -- acquire_list.lua, which follows: a limit to write, a lost key, drift, a wrong clock, a member that no Redisson wrote.
 -- Nothing is written before that is known, or value and log agree again. What acquire_list.lua defines is made only there.
 --
 -- Numbers cost more than their commands: each that goes to Redis or comes as a score is printed and read again. So
--- constants are text, and what came as text is handed on.
+-- constants are text, what came as text is handed on, and `+ 0` makes a number of a text in half of tonumber's time.
 
 local call = redis.call
 local ARGV = ARGV
-local source = ARGV[3]
+local source, exact, permits, member = ARGV[3], ARGV[2] == '1', ARGV[9] + 0, ARGV[10]
 local limit = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local rate, interval = tonumber(limit[1]), tonumber(limit[2])
-local usual = rate and interval and limit[3] and rate <= 9007199254740991 and interval <= 9007199254740991
+local usual
 if source == 'code' then
-  usual = usual and limit[1] == ARGV[4] and limit[2] == ARGV[5] and limit[3] == ARGV[6]
-elseif source == 'keep' then
-  usual = usual and limit[3] == ARGV[6]
+  usual = limit[1] == ARGV[4] and limit[2] == ARGV[5] and limit[3] == ARGV[6]
+else
+  usual = limit[3] and (source ~= 'keep' or limit[3] == ARGV[6])
+    and (tonumber(limit[1]) or math.huge) <= 9007199254740991
+    and (tonumber(limit[2]) or math.huge) <= 9007199254740991
 end
 
 if usual then
+  local rate, interval = limit[1] + 0, limit[2] + 0
   local value_key, log = KEYS[2], KEYS[4]
   if limit[3] == '1' then
     value_key, log = KEYS[3], KEYS[5]
   end
-  local permits, member, exact = tonumber(ARGV[9]), ARGV[10], ARGV[2] == '1'
   local value = tonumber(call('GET', value_key))
   local missing = value and permits - value
   if value and value <= rate and permits <= rate and missing <= 100 then
-    local now = tonumber(ARGV[1])
-    local latest
-    if not now then
+    -- A number if it is the server's, else the caller's text.
+    local now, own = ARGV[1], ARGV[1] == ''
+    if own then
       local time = call('TIME')
       now = time[1] * 1000 + math.floor(time[2] / 1000)
-      latest = now + math.floor(interval / 10)
     end
-    local expired = now - interval
 
-    -- What is left of it. A credit that falls short is written at once, whatever becomes of the call.
+    -- Where enough is left, and each entry must hold one permit for the books to agree, nothing was lost, and no entry is
+    -- looked at; if what is left is wanted exactly, none must have expired, either, or all.
 
     local stored, known, first = value, true, 1
-    local page
-    if exact or missing > 0 then
-      -- The oldest entries: as many as may be needed to tell how long to wait.
-      page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
-    else
-      page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
+    local entries = missing <= 0 and call('ZCARD', log)
+    local agreed = entries and value + entries == rate
+    local expired
+    if exact or not agreed then
+      expired = now - interval
     end
-    local score = tonumber(page[2])
-    if not score then
-      known = false
-    elseif score <= expired then
-      local newest, freed, foreign = score, 0, false
-      if exact or missing > 0 then
-        -- As many as may go, or in the exact case one more than are needed: it is mostly alive.
-        local most = exact and math.max(missing, 1) or math.min(math.max(permits, missing), 100)
-        page = call('ZRANGE', log, '0', most, 'WITHSCORES')
-        repeat
-          local bytes = #page[first]
-          if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
-            foreign = true
-            break
-          end
-          freed = freed + struct.unpack('<I4', page[first], bytes - 3)
-          first = first + 2
-          newest = tonumber(page[first + 1])
-        until not newest or newest > expired
-        if not newest then
-          newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
-          known = not exact and freed >= missing
-        end
-      end
-      if foreign then
-        known = false
-      elseif newest <= expired then
-        -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+    if exact and agreed then
+      local gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
+      if gone == entries then
         call('UNLINK', log)
-        value, missing, known = rate, 0, true
-      elseif known and value + freed <= rate then
-        call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
-        value, missing = value + freed, missing - freed
-        if missing > 0 and freed > 0 then
-          call('SET', value_key, value, 'KEEPTTL')
-        end
+        value = rate
       else
+        agreed = gone == 0
+      end
+    end
+
+    -- Otherwise, what is left of it. A credit that falls short is written at once, whatever becomes of the call.
+
+    local page, score
+    if not agreed then
+      if exact or missing > 0 then
+        -- The oldest entries: as many as may be needed to tell how long to wait.
+        page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
+      else
+        page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
+      end
+      score = page[2] and page[2] + 0
+      if not score then
         known = false
+      elseif score <= expired then
+        local newest, freed, foreign = score, 0, false
+        if exact or missing > 0 then
+          -- As many as may go, or in the exact case one more than are needed: it is mostly alive.
+          local most = exact and math.max(missing, 1) or math.min(math.max(permits, missing), 100)
+          page = call('ZRANGE', log, '0', most, 'WITHSCORES')
+          repeat
+            local bytes = #page[first]
+            if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
+              foreign = true
+              break
+            end
+            freed = freed + struct.unpack('<I4', page[first], bytes - 3)
+            first = first + 2
+            newest = tonumber(page[first + 1])
+          until not newest or newest > expired
+          if not newest then
+            newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
+            known = not exact and freed >= missing
+          end
+        end
+        if foreign then
+          known = false
+        elseif newest <= expired then
+          -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+          call('UNLINK', log)
+          value, missing, known = rate, 0, true
+        elseif known and value + freed <= rate then
+          call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
+          value, missing = value + freed, missing - freed
+          if missing > 0 and freed > 0 then
+            call('SET', value_key, value, 'KEEPTTL')
+          end
+        else
+          known = false
+        end
       end
     end
 
     -- The decision.
 
-    local status, wait, wrote, added = nil, 0, true, false
+    local status, wait, wrote, newest = nil, 0, true, false
     if not known then
       status = nil
     elseif value >= permits then
       status = 1
+      local at = own and string.format('%d', now) or now
       -- NX: a call that was sent twice finds its member and takes nothing more.
-      added = call('ZADD', log, 'NX', latest and now or ARGV[1], member) == 1
-      if added then
+      if call('ZADD', log, 'NX', at, member) == 1 then
         value = value - permits
+        newest = exact and call('ZCOUNT', log, '(' .. at, '+inf') == 0
       end
       if value ~= stored then
         -- What is no whole number is written as one that is counted with.
@@ -131,8 +156,9 @@ if usual then
         at = at + 2
       end
       if freed >= missing then
-        local due = tonumber(page[at - 1])
-        if not latest or due <= latest then
+        local due = at == 3 and score or page[at - 1] + 0
+        -- A score that no clock of ours can have made is set back.
+        if not own or due <= now or due <= now + math.floor(interval / 10) then
           status, wait = 0, due - expired
         end
       end
@@ -144,7 +170,8 @@ if usual then
         if keep > 0 then
           -- See keep_alive in lib/state.lua: none of the keys is new, or the log's life is none.
           local life = interval + math.floor(interval / 10)
-          if call('PTTL', log) < math.max(keep / 2, life) then
+          local left = call('PTTL', log)
+          if left < keep / 2 or left < life then
             local ttl = math.max(keep, life)
             call('PEXPIRE', KEYS[1], ttl)
             call('PEXPIRE', value_key, ttl)
@@ -158,16 +185,25 @@ if usual then
           end
         end
       end
+      -- Mostly what was just added is the newest, and no score need be read.
       local reset = interval
-      -- Mostly what was just added is the newest, and its score need not be read.
-      if exact and not (added and call('ZRANGE', log, '-1', '-1')[1] == member) then
-        local newest = tonumber(call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2])
-        if latest and status == 0 and newest > latest then
-          newest = latest
+      if exact and not newest then
+        newest = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] + 0
+        if own and status == 0 then
+          newest = math.min(newest, now + math.floor(interval / 10))
         end
         reset = newest - expired
       end
-      -- A text of ten numbers costs a third of a table of them.
+
+      -- A text of ten numbers costs a third of a table of them, and one number a tenth of that.
+
+      if source == 'code' then
+        if status == 1 and value >= 0 and reset == interval then
+          return value
+        elseif status == 0 and value == 0 and wait >= 1 then
+          return reset == interval and -wait or string.format('0 %d %d', wait, reset)
+        end
+      end
       return string.format('1 %d %d %d %d %d 0 0 %d %d', now, value, reset, rate, interval, status, wait)
     end
   end

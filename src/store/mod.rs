@@ -494,7 +494,7 @@ pub(crate) struct Answer {
     pub(crate) wait: i64,
     /// Milliseconds until all permits are free.
     pub(crate) reset: i64,
-    /// The time that was used, in milliseconds since the epoch.
+    /// The time that was used, in milliseconds since the epoch; 0 where a sliding log did not tell it.
     pub(crate) now: i64,
     pub(crate) rate: i64,
     pub(crate) interval: i64,

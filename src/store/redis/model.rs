@@ -8,6 +8,7 @@ mod gcra;
 mod histories;
 mod keep_alive;
 mod lists;
+mod lone;
 mod members;
 mod pair;
 mod settling;

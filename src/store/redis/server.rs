@@ -210,9 +210,10 @@ impl Server {
         let limiters = 1 + first.rest.len();
         let in_slots = first.charges().any(|charge| charge.name.slots().is_some());
         let algorithm = first.first.name.algorithm();
+        let lone = algorithm == Algorithm::SlidingLog && !in_slots && limiters == 1 && is_lone(run);
         let script = match algorithm {
             Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
-            Algorithm::SlidingLog if limiters == 1 && is_lone(run) => &*ACQUIRE,
+            Algorithm::SlidingLog if lone => &*ACQUIRE,
             Algorithm::SlidingLog => &*ACQUIRE_LIST,
             Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
             Algorithm::Gcra => match self.acquire_lone(run).await? {
@@ -235,6 +236,9 @@ impl Server {
         let arguments = wire::acquire(charges.iter().copied(), callers, ask);
         let reply = self.call_for(script, &arguments, run).await?;
         let answers = match algorithm {
+            Algorithm::SlidingLog if lone => {
+                List::one(wire::lone_answer(&reply, &first.first, ask.now)?)
+            }
             Algorithm::SlidingLog | Algorithm::FixedWindow => {
                 wire::answers(&reply, limiters, run.len())?
             }

@@ -221,6 +221,49 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
     ]
 }
 
+/// Reads the reply of `acquire.lua`, which is brief where all is usual; `charge` and `now` are what was asked.
+///
+/// Of a brief reply by the server's clock the answer's time is 0: it was not told.
+pub(crate) fn lone_answer(
+    reply: &Value,
+    charge: &Charge,
+    now: Option<Millis>,
+) -> Result<Answer, Error> {
+    let Some((verdict, remaining, wait, reset)) = brief(reply) else {
+        return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
+    };
+    // It stands as it was given, or more would have been said.
+    let LimitSource::Code(limit) = charge.limit else {
+        return Err(unreadable());
+    };
+    let limit = limit.stored();
+    Ok(Answer {
+        verdict,
+        remaining,
+        wait,
+        reset: reset.unwrap_or(limit.interval),
+        now: now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX)),
+        rate: limit.rate,
+        interval: limit.interval,
+        changed: Changed::Nothing,
+        repaired: 0,
+        tat: None,
+    })
+}
+
+/// Verdict, permits left, wait, and ms until all are free if that is not the interval; `None` for a reply that is not brief.
+fn brief(reply: &Value) -> Option<(Verdict, i64, i64, Option<i64>)> {
+    match reply {
+        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, None)),
+        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), None)),
+        Value::BulkString(_) => match *numbers(reply).ok()? {
+            [0, wait, reset] => Some((Verdict::Refused, 0, wait, Some(reset))),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter, those of the first caller
 /// first.
 pub(crate) fn answers(

@@ -127,7 +127,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
 }
 
 pub(super) fn permits() -> impl Strategy<Value = u32> {
-    prop_oneof![12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
+    prop_oneof![8 => Just(1), 12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
 }
 
 /// More than a tenth of any interval below, too.

@@ -1,5 +1,7 @@
 //! One limiter twice: in Redis, and as a [`Limiter`].
 
+use std::ops::RangeInclusive;
+
 use redis::{Connection, RedisError, Value};
 
 use super::{
@@ -188,17 +190,25 @@ impl Pair {
             let reply = self.call(other, &others.on(copies.clone())).unwrap();
             (copies, reply)
         });
+        let since = self.now();
         let reply = self.call(script, &arguments).unwrap();
+        let until = self.now();
+        let answer = self.read(&reply, sent, how);
         if let Some((copies, replied)) = copy {
-            let [one, run] = [&reply, &replied].map(|reply| {
-                let answers = wire::answers(reply, 1, 1).map_err(|error| error.kind());
-                answers.map(|answers| answers.to_vec())
-            });
-            assert_eq!(one, run, "one caller, and a run of one");
+            let run = self.read(&replied, sent, how);
+            assert_eq!(answer, run, "one caller, and a run of one");
             let (own, others) = (self.raw(), self.raw_of(&copies));
             assert_eq!(own, others, "keys after one caller, and after a run of one");
         }
-        self.replied(&reply, &run, how).map(|answers| answers[0])
+        let replied = answer.map(|answer| vec![answer]);
+        self.replied(replied, &run, how, since..=until)
+            .map(|answers| answers[0])
+    }
+
+    /// What a lone caller is told, by whichever script.
+    fn read(&self, reply: &Value, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
+        let asks = self.asks(how.exact);
+        wire::lone_answer(reply, &self.charge(sent, how), asks.now).map_err(|error| error.kind())
     }
 
     /// Sends a call of several callers; each with whether it waits in line.
@@ -213,24 +223,25 @@ impl Pair {
         } else {
             &*ACQUIRE_LIST
         };
+        let since = self.now();
         let reply = self.call(script, &arguments).unwrap();
-        self.replied(&reply, run, how)
+        let until = self.now();
+        let replied = wire::answers(&reply, 1, run.len()).map_err(|error| error.kind());
+        let replied = replied.map(|answers| answers.to_vec());
+        self.replied(replied, run, how, since..=until)
     }
 
-    /// Has the model answer the same, and compares.
+    /// Has the model answer the same, and compares. Where the reply does not tell its time, there must be one `within` the
+    /// call at which the model answers so.
     fn replied(
         &mut self,
-        reply: &Value,
+        replied: Result<Vec<Answer>, ErrorKind>,
         run: &[(Sent, bool)],
         how: How,
+        within: RangeInclusive<i64>,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let replied = wire::answers(reply, 1, run.len()).map_err(|error| error.kind());
-        let now = match (self.clock, &replied) {
-            (Clock::Given(now), _) => now,
-            (Clock::Server, Ok(answers)) => answers[0].now,
-            // Errors of the model come before it looks at the time.
-            (Clock::Server, Err(_)) => 0,
-        };
+        let told = replied.as_ref().map_or(0, |answers| answers[0].now);
+        let within = if told == 0 { within } else { told..=told };
         let ask = self.ask_for(how);
         let callers: Vec<_> = run
             .iter()
@@ -244,10 +255,21 @@ impl Pair {
                 }),
             })
             .collect();
-        let replied = replied.map(|answers| answers.to_vec());
-        let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
-        let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
-        assert_eq!(replied, expected, "{ask:?} {callers:?}");
+        let (state, before) = (self.state(), self.model.clone());
+        let until = *within.end();
+        for now in within {
+            self.model = before.clone();
+            let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
+            let mut expected =
+                call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
+            for answer in expected.iter_mut().flatten() {
+                answer.now = answer.now.min(told);
+            }
+            if now == until || (&replied, &state) == (&expected, &self.modelled()) {
+                assert_eq!(replied, expected, "{ask:?} {callers:?}");
+                break;
+            }
+        }
         self.compare();
         if let Ok(answers) = &replied {
             self.check_expiry(&answers[0]);
@@ -448,7 +470,12 @@ impl Pair {
     }
 
     pub(super) fn compare(&mut self) {
-        let expected = State {
+        assert_eq!(self.state(), self.modelled(), "keys, then model");
+    }
+
+    /// What the keys would hold if they were the model's.
+    fn modelled(&self) -> State {
+        State {
             limit: self
                 .model
                 .limit
@@ -458,8 +485,7 @@ impl Pair {
                 .map(|entry| (entry.score, entry.id.0, entry.permits))
                 .collect(),
             others: 0,
-        };
-        assert_eq!(self.state(), expected, "keys, then model");
+        }
     }
 
     fn state(&mut self) -> State {

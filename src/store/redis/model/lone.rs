@@ -1,0 +1,175 @@
+//! A lone caller: entries that are not looked at, and what is told briefly.
+
+use redis::Value;
+
+use super::{
+    super::{script::ACQUIRE, wire},
+    pair::{Clock, How, Pair, START, Sent},
+};
+use crate::{
+    decision::PermitId,
+    error::ErrorKind,
+    limit::{LimitSource, RateType},
+    store::{Answer, Verdict},
+};
+
+/// 5 in 1000 ms, as the code says it.
+fn how(pair: &Pair, exact: bool) -> How {
+    How {
+        limit: LimitSource::Code(pair.limit(5, 1000)),
+        rewrite: true,
+        exact,
+    }
+}
+
+/// With `granted` permits taken one by one, the limit created first.
+fn taken(granted: usize) -> Pair {
+    let mut pair = Pair::new(RateType::Overall, Clock::Given(START));
+    let limit = pair.limit(5, 1000);
+    assert!(pair.try_set_rate(limit));
+    for _ in 0..granted {
+        let how = how(&pair, false);
+        assert_eq!(pair.acquire(1, how).unwrap().verdict, Verdict::Granted);
+        pair.advance(10);
+    }
+    pair
+}
+
+/// The raw reply, and what is read from it.
+fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
+    let arguments = pair.acquire_arguments(sent, how);
+    let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+    let now = pair.asks(how.exact).now;
+    let answer = wire::lone_answer(&reply, &pair.charge(sent, how), now).unwrap();
+    (reply, answer)
+}
+
+fn new(pair: &mut Pair, permits: u32) -> Sent {
+    Sent {
+        id: pair.new_id(),
+        permits,
+        lead: 0,
+    }
+}
+
+#[test]
+fn what_has_expired_is_not_looked_at_while_enough_is_left() {
+    let mut pair = taken(2);
+    pair.advance(1000);
+    let hasty = how(&pair, false);
+    assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
+    assert_eq!(pair.model.log.entries().count(), 3);
+    // But it is where that is wanted exactly, and where more is asked for.
+    let mut other = taken(2);
+    other.advance(1000);
+    let exactly = how(&other, true);
+    assert_eq!(other.acquire(1, exactly).unwrap().remaining, 4);
+    assert_eq!(pair.acquire(3, hasty).unwrap().verdict, Verdict::Granted);
+    assert_eq!(pair.model.log.entries().count(), 2);
+}
+
+#[test]
+fn a_drift_ends_with_an_idle_interval_although_enough_is_left() {
+    let mut pair = taken(2);
+    pair.set_value(1);
+    pair.advance(1000);
+    let hasty = how(&pair, false);
+    assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 4);
+}
+
+#[test]
+fn a_log_that_was_lost_is_noticed_although_enough_is_left() {
+    let mut pair = taken(2);
+    pair.lose_log();
+    let hasty = how(&pair, false);
+    assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
+    // What was granted before is in use for one more interval.
+    let permits = pair.model.log.entries().map(|entry| entry.permits);
+    assert_eq!(permits.collect::<Vec<_>>().iter().sum::<u32>(), 3);
+}
+
+#[test]
+fn what_is_usual_is_told_in_one_number_or_three() {
+    // The first call finds no value, which is not usual.
+    let mut pair = taken(1);
+    for left in (0..4).rev() {
+        let (sent, how) = (new(&mut pair, 1), how(&pair, left % 2 == 0));
+        let (reply, answer) = replied(&mut pair, sent, how);
+        assert_eq!(reply, Value::Int(left));
+        assert_eq!((answer.remaining, answer.reset), (left, 1000));
+        assert_eq!((answer.rate, answer.interval), (5, 1000));
+        assert_eq!(Some(answer.now.cast_unsigned()), pair.asks(false).now);
+        pair.advance(100);
+    }
+    let (sent, hasty) = (new(&mut pair, 1), how(&pair, false));
+    let (reply, answer) = replied(&mut pair, sent, hasty);
+    assert_eq!(reply, Value::Int(-590));
+    assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 590));
+    let exactly = how(&pair, true);
+    let (reply, answer) = replied(&mut pair, sent, exactly);
+    assert_eq!(reply, Value::BulkString(b"0 590 900".to_vec()));
+    assert_eq!((answer.wait, answer.reset), (590, 900));
+}
+
+// What one number cannot tell.
+#[test]
+fn what_is_not_usual_is_told_in_full() {
+    let long = |reply: &Value| matches!(reply, Value::BulkString(text) if text.starts_with(b"1 "));
+    // Refused, though some is left.
+    let mut pair = taken(3);
+    let (sent, hasty) = (new(&mut pair, 4), how(&pair, false));
+    let (reply, answer) = replied(&mut pair, sent, hasty);
+    assert!(long(&reply), "{reply:?}");
+    assert_eq!((answer.verdict, answer.remaining), (Verdict::Refused, 2));
+    // Granted before, in debt now.
+    let sent = pair.sent[0];
+    pair.set_value(-2);
+    let (reply, answer) = replied(&mut pair, sent, hasty);
+    assert!(long(&reply), "{reply:?}");
+    assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, -2));
+    // Whose limit is not the caller's.
+    let mut pair = taken(1);
+    let stored = How {
+        limit: LimitSource::Store,
+        ..hasty
+    };
+    let sent = new(&mut pair, 1);
+    let (reply, answer) = replied(&mut pair, sent, stored);
+    assert!(long(&reply), "{reply:?}");
+    assert_eq!((answer.rate, answer.remaining), (5, 3));
+    // A wait of less than a millisecond is no grant.
+    let mut pair = taken(0);
+    let (value, log) = (pair.value_key(), pair.log_key());
+    let member = String::from_utf8(wire::member(PermitId([b'a'; 16]), 5).to_vec()).unwrap();
+    pair.command(&["ZADD", &log, &format!("{}.5", START - 1000), &member]);
+    pair.command(&["SET", &value, "0"]);
+    let sent = new(&mut pair, 1);
+    let (_, answer) = replied(&mut pair, sent, hasty);
+    assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 0));
+}
+
+#[test]
+fn a_brief_reply_to_who_brought_no_limit_is_an_error() {
+    let pair = taken(0);
+    let limit = pair.limit(5, 1000);
+    for limit in [LimitSource::Store, LimitSource::StoreOrInit(limit)] {
+        let sent = Sent {
+            id: PermitId([0; 16]),
+            permits: 1,
+            lead: 0,
+        };
+        let how = How {
+            limit,
+            ..how(&pair, false)
+        };
+        let charge = pair.charge(sent, how);
+        for reply in [
+            Value::Int(3),
+            Value::Int(-3),
+            Value::BulkString(b"0 1 2".to_vec()),
+        ] {
+            let error = wire::lone_answer(&reply, &charge, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+        }
+    }
+}
