@@ -3,13 +3,13 @@
 use std::env;
 
 pub(crate) const HELP: &str = "\
-Usage: benches/goals.sh [--quick] [--rows PATTERN[,PATTERN..]]... [--list] [--help]
+Usage: benches/goals.sh [--quick] [--rows PATTERN]... [--list] [--help]
 
 Measures what tower-ratelimit is to reach, each row beside its contender, in turns, and prints a table as Markdown.
 
 Options:
     --quick            few and short rounds: whether it runs, not how fast it is
-    --rows PATTERN     only rows whose name contains this, or one of several separated by commas
+    --rows PATTERN     only rows whose name contains this; more than once: or this
     --list             only the names of the rows
     -h, --help         this text
 

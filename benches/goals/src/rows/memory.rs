@@ -23,7 +23,7 @@ use crate::{
 
 const MANY: usize = 100_000;
 /// So short that most are not interrupted: what else the machine does falls out of the median.
-const CHUNK: usize = 200;
+const CHUNK: usize = 50;
 /// Shares no divisor with the number of keys: each is met, and no two neighbours are.
 const STRIDE: usize = 61_803;
 
@@ -64,7 +64,7 @@ pub(super) fn rows(pace: Pace) -> Vec<Row> {
     for (name, algorithm, peer, goals) in PAIRS {
         for (goal, admitted) in goals.into_iter().zip([true, false]) {
             for keys in [1, MANY] {
-                let chunks = pace.pick(125, 25);
+                let chunks = pace.pick(501, 101);
                 let (verdict, peer_name, beside) = (
                     if admitted { "admitted" } else { "refused" },
                     match peer {
