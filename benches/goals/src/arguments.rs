@@ -8,7 +8,7 @@ Usage: benches/goals.sh [--quick] [--rows PATTERN]... [--list] [--help]
 Measures what tower-ratelimit is to reach, each row beside its contender, in turns, and prints a table as Markdown.
 
 Options:
-    --quick            few and short rounds: whether it runs, not how fast it is
+    --quick            few and short rounds: that it runs, not how fast it is; judges nothing
     --rows PATTERN     only rows whose name contains this; more than once: or this
     --list             only the names of the rows
     -h, --help         this text

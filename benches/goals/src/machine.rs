@@ -14,7 +14,7 @@ const CRATES: [&str; 5] = ["axum", "governor", "redis", "tokio", "tower_governor
 /// Two lines that stand above the table.
 pub(crate) fn about(arguments: &Arguments) -> String {
     let kind = if arguments.quick {
-        "A quick run: it shows that each row runs, and little about speed"
+        "A quick run: it shows that each row runs, says little about speed, and judges nothing"
     } else {
         "A whole run"
     };

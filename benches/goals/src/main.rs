@@ -62,6 +62,6 @@ fn main() -> ExitCode {
             row.measure()
         })
         .collect();
-    print!("{}", table::markdown(&about, &measured));
+    print!("{}", table::markdown(&about, &measured, !arguments.quick));
     ExitCode::SUCCESS
 }

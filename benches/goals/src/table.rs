@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use crate::row::{Compared, Goal, Measured, Spread};
 
-pub(crate) fn markdown(about: &str, rows: &[Measured]) -> String {
+/// `judged`: whether it says which goals are met. A quick run says too little for that.
+pub(crate) fn markdown(about: &str, rows: &[Measured], judged: bool) -> String {
     let mut text = format!("{about}\n\n");
     text.push_str("| work | figure | this crate | beside it | ratio | goal | met |\n");
     text.push_str("|---|---|---:|---:|---:|---:|---|\n");
@@ -18,13 +19,13 @@ pub(crate) fn markdown(about: &str, rows: &[Measured]) -> String {
             } else {
                 String::new()
             };
-            line(&mut text, &work, figure);
+            line(&mut text, &work, figure, judged);
         }
     }
     text
 }
 
-fn line(text: &mut String, work: &str, compared: &Compared) {
+fn line(text: &mut String, work: &str, compared: &Compared, judged: bool) {
     let (theirs, ratio) = compared.beside.map_or_else(
         || (String::from("–"), String::from("–")),
         |beside| {
@@ -46,7 +47,7 @@ fn line(text: &mut String, work: &str, compared: &Compared) {
         Goal::AtMost(most) => format!("≤ {most}"),
         Goal::Told => String::from("told"),
     };
-    let met = match compared.met() {
+    let met = match compared.met().filter(|_| judged) {
         Some(true) => "yes",
         Some(false) => "**no**",
         None => "",
