@@ -9,16 +9,17 @@
     reason = "a benchmark fails by panicking, and prints"
 )]
 
+#[path = "shared/redisson.rs"]
+mod redisson;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
 use std::{
     env,
-    path::PathBuf,
-    process::Command,
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use redisson::HASH as REDISSONS;
 use support::RedisServer;
 use tower_ratelimit::redis::{self, Cmd, Connection, Pipeline};
 
@@ -27,8 +28,6 @@ const OURS: &str = concat!(
     include_str!("../lua/lib/state.lua"),
     include_str!("../lua/acquire_list.lua")
 );
-/// The hash by which Redisson 3.52.0 to 4.7.0 call it.
-const REDISSONS: &str = "861d9229367b5aa9889ee26c5c31be7baeba2153";
 
 /// Many short turns: on a busy machine most are then left alone.
 const ROUNDS: usize = 101;
@@ -86,7 +85,7 @@ fn main() {
     if !env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let redissons = redissons();
+    let redissons = redisson::script().unwrap_or_else(|missing| panic!("{missing}"));
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -284,41 +283,4 @@ fn evalsha(
         command.arg(0).arg(1).arg(member_of(id)).arg(0);
     }
     command
-}
-
-/// The text of Redisson's script, out of the jar that `tests/redisson/prepare.sh` has brought.
-fn redissons() -> String {
-    let home = env::var_os("TOWER_RATELIMIT_REDISSON_HOME").map_or_else(
-        || {
-            let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-            PathBuf::from(target).join("redisson")
-        },
-        PathBuf::from,
-    );
-    let jar = home.join("4.7.0/lib/redisson-4.7.0.jar");
-    let class = Command::new("unzip")
-        .arg("-p")
-        .arg(&jar)
-        .arg("org/redisson/RedissonRateLimiter.class")
-        .output()
-        .expect("unzip is installed")
-        .stdout;
-    // A text in a class file: two bytes of length before it. There are several scripts; the hash tells which.
-    let start = b"local rate = redis.call(";
-    class
-        .windows(start.len())
-        .enumerate()
-        .filter(|(_, bytes)| bytes == start)
-        .filter_map(|(at, _)| {
-            let size = class.get(at.checked_sub(2)?..at)?;
-            let size = usize::from(u16::from_be_bytes([size[0], size[1]]));
-            String::from_utf8(class.get(at..at + size)?.to_vec()).ok()
-        })
-        .find(|text| redis::Script::new(text).get_hash() == REDISSONS)
-        .unwrap_or_else(|| {
-            panic!(
-                "no script of Redisson 4.7.0 in {}: tests/run.sh --redisson-only brings it",
-                jar.display()
-            )
-        })
 }

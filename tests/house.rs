@@ -76,6 +76,24 @@ fn the_tree_stays_light() {
     assert!(readme.contains(&claim), "README.md should say: {claim}");
 }
 
+/// `benches/goals` measures beside others: they are in its own lockfile, and in nothing that is published.
+#[test]
+fn the_peers_stay_outside() {
+    let lock = read("Cargo.lock");
+    for peer in ["governor", "tower_governor"] {
+        let entry = format!("name = \"{peer}\"");
+        assert!(!lock.contains(&entry), "{peer} is a dependency");
+        assert!(read("benches/goals/Cargo.lock").contains(&entry), "{peer}");
+    }
+    let output = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--offline"])
+        .output()
+        .expect("cargo runs");
+    let listed = String::from_utf8_lossy(&output.stdout);
+    assert!(listed.contains("src/lib.rs"), "{listed}");
+    assert!(!listed.contains("benches/"), "{listed}");
+}
+
 #[test]
 fn every_script_says_what_it_takes_and_gives() {
     let table = read("lua/README.md");
@@ -155,7 +173,12 @@ fn the_readme_knows_every_feature() {
 
 #[test]
 fn documents_name_only_what_exists() {
-    let documents = ["README.md", "lua/README.md", "examples/README.md"];
+    let documents = [
+        "README.md",
+        "lua/README.md",
+        "examples/README.md",
+        "benches/README.md",
+    ];
     for document in documents {
         let text = read(document);
         let folder = Path::new(document).parent().expect("a folder");

@@ -1,0 +1,76 @@
+//! What the command line says.
+
+use std::env;
+
+pub(crate) const HELP: &str = "\
+Usage: benches/goals.sh [--quick] [--rows PATTERN]... [--list] [--help]
+
+Measures what tower-ratelimit is to reach, each row beside its contender, in turns, and prints a table as Markdown.
+
+Options:
+    --quick            few and short rounds: that it runs, not how fast it is; judges nothing
+    --rows PATTERN     only rows whose name contains this; more than once: or this
+    --list             only the names of the rows
+    -h, --help         this text
+
+Needs redis-server on the PATH or in REDIS_SERVER_BIN; for rows beside Redisson java, unzip, and its jars:
+    tests/redisson/prepare.sh target/redisson 4.7.0
+Nothing is left out: where a contender is missing, nothing is measured, and what to install is named.
+";
+
+/// What this process is to do.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Measure(Arguments),
+    /// Be the HTTP server of a row. Told by this program to a copy of itself.
+    Serve {
+        scene: String,
+        redis: String,
+    },
+    Help,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Arguments {
+    pub(crate) quick: bool,
+    pub(crate) list: bool,
+    patterns: Vec<String>,
+}
+
+impl Arguments {
+    pub(crate) fn read() -> Result<Order, String> {
+        let mut read = Self::default();
+        let mut given = env::args().skip(1);
+        while let Some(argument) = given.next() {
+            match argument.as_str() {
+                "--quick" => read.quick = true,
+                "--list" => read.list = true,
+                "--rows" => {
+                    let patterns = given.next().ok_or("--rows needs a pattern")?;
+                    read.patterns.extend(patterns.split(',').map(str::to_owned));
+                }
+                "-h" | "--help" => return Ok(Order::Help),
+                "serve" => {
+                    let mut next = || given.next().ok_or("serve: a scene and an address");
+                    let (scene, redis) = (next()?, next()?);
+                    return Ok(Order::Serve { scene, redis });
+                }
+                other => return Err(format!("unknown argument {other:?}")),
+            }
+        }
+        Ok(Order::Measure(read))
+    }
+
+    /// Whether a row is to be measured.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        self.patterns.is_empty()
+            || self
+                .patterns
+                .iter()
+                .any(|pattern| row.contains(pattern.as_str()))
+    }
+
+    pub(crate) fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+}

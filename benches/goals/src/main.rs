@@ -1,0 +1,67 @@
+//! The goals of tower-ratelimit: each row's two sides in turns, in one run. See `../../README.md`.
+
+mod arguments;
+mod contenders;
+mod database;
+mod http;
+mod machine;
+mod peers;
+mod requests;
+mod row;
+mod rows;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+mod table;
+
+use std::process::ExitCode;
+
+use self::arguments::{Arguments, Order};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::read() {
+        Ok(Order::Measure(arguments)) => arguments,
+        Ok(Order::Serve { scene, redis }) => {
+            http::server::serve(&scene, &redis);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Order::Help) => {
+            print!("{}", arguments::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(mistake) => {
+            eprintln!("goals: {mistake}\n\n{}", arguments::HELP);
+            return ExitCode::from(2);
+        }
+    };
+    let rows: Vec<_> = rows::all(arguments.quick)
+        .into_iter()
+        .filter(|row| arguments.wants(&row.name))
+        .collect();
+    if arguments.list {
+        rows.iter().for_each(|row| println!("{}", row.name));
+        return ExitCode::SUCCESS;
+    }
+    if rows.is_empty() {
+        eprintln!("goals: no row is named so; --list names them");
+        return ExitCode::from(2);
+    }
+    let missing = contenders::missing(&rows);
+    if !missing.is_empty() {
+        eprintln!("goals: no row is measured without its contender. What is missing:");
+        missing.iter().for_each(|what| eprintln!("  - {what}"));
+        return ExitCode::FAILURE;
+    }
+
+    let about = machine::about(&arguments);
+    let count = rows.len();
+    let measured: Vec<_> = rows
+        .into_iter()
+        .enumerate()
+        .map(|(place, row)| {
+            eprintln!("{:2}/{count} {}", place + 1, row.name);
+            row.measure()
+        })
+        .collect();
+    print!("{}", table::markdown(&about, &measured, !arguments.quick));
+    ExitCode::SUCCESS
+}

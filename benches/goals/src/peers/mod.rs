@@ -1,0 +1,4 @@
+//! Those who are measured beside this crate.
+
+pub(crate) mod governor;
+pub(crate) mod redisson;

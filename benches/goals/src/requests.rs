@@ -1,0 +1,78 @@
+//! Requests of many users, and the service that they are for.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    sync::Arc,
+};
+
+use axum::body::Body;
+use http::{HeaderName, HeaderValue, Request, Response};
+use tokio::task::JoinSet;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{Decision, RateLimitLayer, Source, key::Header};
+
+/// Who asks stands in this field.
+pub(crate) const USER: HeaderName = HeaderName::from_static(NAME);
+const NAME: &str = "x-user";
+
+/// Limits by it.
+pub(crate) fn by_user() -> Header {
+    Header::new(NAME)
+}
+
+/// Users' names, as a header brings them.
+pub(crate) fn users(count: usize) -> Arc<[HeaderValue]> {
+    (0..count)
+        .map(|user| HeaderValue::try_from(format!("user-{user:07}")).unwrap())
+        .collect()
+}
+
+pub(crate) fn request(user: &HeaderValue) -> Request<()> {
+    let mut request = Request::new(());
+    request.headers_mut().insert(USER, user.clone());
+    request
+}
+
+/// A service that does nothing.
+pub(crate) fn nothing() -> impl Service<
+    Request<()>,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = Ready<Result<Response<Body>, Infallible>>,
+> + Clone
++ Send {
+    service_fn(|_| ready(Ok(Response::new(Body::empty()))))
+}
+
+/// Whether a request passes a layer; the store decided that.
+pub(crate) async fn passes(layer: &RateLimitLayer, user: &HeaderValue) -> bool {
+    let response = layer.layer(nothing()).oneshot(request(user)).await.unwrap();
+    decided(response.extensions().get::<Decision>().unwrap())
+}
+
+/// Whether it was granted; the store decided that, not a policy and not what is remembered.
+pub(crate) fn decided(decision: &Decision) -> bool {
+    assert_eq!(decision.source(), Source::Store);
+    decision.is_allowed()
+}
+
+/// Calls for each of so many keys so many times, a few keys at a time, and each key by one task alone.
+pub(crate) async fn in_turns<C, F>(keys: usize, times: usize, at_once: usize, call: C)
+where
+    C: Fn(usize) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + Send,
+{
+    let mut tasks = JoinSet::new();
+    for task in 0..at_once {
+        let call = call.clone();
+        tasks.spawn(async move {
+            for _ in 0..times {
+                for key in (task..keys).step_by(at_once) {
+                    call(key).await;
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+}

@@ -1,0 +1,171 @@
+//! What one decision on the sliding log costs Redis, beside Redisson's own script.
+
+use std::{sync::Arc, time::Duration};
+
+use http::HeaderValue;
+use tokio::runtime::Runtime;
+use tower_ratelimit::{Limit, RateLimitLayer, SystemClock};
+
+use super::Pace;
+use crate::{
+    contenders::Contender,
+    database::Database,
+    peers::redisson,
+    requests::{by_user, in_turns, passes, users},
+    row::{Contest, Figure, Goal::RatioAtMost, Rounds, Row},
+};
+
+const KEYS: usize = 50;
+const TIMES: usize = 10;
+const AT_ONCE: usize = 10;
+
+const SPENT: Limit = Limit::per_day(10);
+const AMPLE: Limit = Limit::per_minute(1 << 40);
+
+/// What a row has of its own.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    name: &'static str,
+    limit: Limit,
+    client_clock: bool,
+    exact: bool,
+    goal: f64,
+}
+
+const fn kind(name: &'static str, limit: Limit, goal: f64) -> Kind {
+    Kind {
+        name,
+        limit,
+        client_clock: false,
+        exact: false,
+        goal,
+    }
+}
+
+const KINDS: [Kind; 6] = [
+    Kind {
+        client_clock: true,
+        ..kind("server cost, refused, client clock", SPENT, 0.60)
+    },
+    Kind {
+        client_clock: true,
+        ..kind("server cost, admitted, client clock", AMPLE, 0.65)
+    },
+    kind("server cost, refused, server clock", SPENT, 0.65),
+    kind("server cost, admitted, server clock", AMPLE, 0.75),
+    Kind {
+        exact: true,
+        ..kind("server cost, refused, server clock, exact", SPENT, 0.70)
+    },
+    Kind {
+        exact: true,
+        ..kind("server cost, admitted, server clock, exact", AMPLE, 0.90)
+    },
+];
+
+pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
+    KINDS.into_iter().map(move |kind| Row {
+        name: kind.name.to_owned(),
+        parameters: format!(
+            "sliding log, {} in {} s, keep-alive, {KEYS} keys, {} calls a turn, {AT_ONCE} in flight, remaining {}",
+            kind.limit.permits(),
+            kind.limit.interval().as_secs(),
+            KEYS * TIMES,
+            if kind.exact { "read" } else { "not read" },
+        ),
+        beside: "Redisson's script, called likewise",
+        needs: &[Contender::Redis, Contender::RedissonScript],
+        rounds: Rounds {
+            warm_up: 2,
+            counted: pace.pick(41, 5),
+        },
+        figures: vec![Figure {
+            name: "µs of Redis per EVALSHA",
+            goal: RatioAtMost(kind.goal),
+        }],
+        begin: Box::new(move || Box::new(Decisions::begin(kind))),
+    })
+}
+
+struct Decisions {
+    runtime: Runtime,
+    database: Database,
+    users: Arc<[HeaderValue]>,
+    layer: RateLimitLayer,
+    script: redisson::Script,
+    names: Arc<[String]>,
+    /// Those of a log that has room; where it has none, none after the first turn.
+    granted: bool,
+    turns: [usize; 2],
+}
+
+impl Decisions {
+    fn begin(kind: Kind) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let database = Database::start();
+        let _inside = runtime.enter();
+        let mut store = database.store();
+        if kind.client_clock {
+            store = store.client_clock(SystemClock);
+        }
+        let layer = RateLimitLayer::builder(&store)
+            .otherwise(kind.limit.by(by_user()).named("ours"))
+            .count_remaining(kind.exact)
+            .build()
+            .unwrap();
+        let users = users(KEYS);
+        let names: Arc<[String]> = users
+            .iter()
+            .map(|user| format!("ratelimit:{{{}}}:java", user.to_str().unwrap()))
+            .collect();
+        let script = runtime.block_on(async {
+            let mut connection = database.connection().await;
+            let keep_alive = (2 * kind.limit.interval()).max(Duration::from_secs(60));
+            for name in &*names {
+                let set_rate = redisson::set_rate(name, kind.limit, keep_alive);
+                set_rate.exec_async(&mut connection).await.unwrap();
+            }
+            redisson::Script::load(connection).await
+        });
+        Self {
+            runtime,
+            database,
+            users,
+            layer,
+            script,
+            names,
+            granted: kind.limit == AMPLE,
+            turns: [0; 2],
+        }
+    }
+
+    /// What a decision must be by now.
+    fn expected(&mut self, side: usize) -> bool {
+        self.turns[side] += 1;
+        // Ten of ten are taken in the first turn.
+        self.granted || self.turns[side] == 1
+    }
+}
+
+impl Contest for Decisions {
+    fn ours(&mut self) -> Vec<f64> {
+        let expected = self.expected(0);
+        let (layer, users) = (self.layer.clone(), Arc::clone(&self.users));
+        let turn = in_turns(KEYS, TIMES, AT_ONCE, move |key| {
+            let (layer, users) = (layer.clone(), Arc::clone(&users));
+            async move { assert_eq!(passes(&layer, &users[key]).await, expected) }
+        });
+        vec![self.database.cost(|| self.runtime.block_on(turn))]
+    }
+
+    fn theirs(&mut self) -> Vec<Option<f64>> {
+        let expected = self.expected(1);
+        let (script, names) = (self.script.clone(), Arc::clone(&self.names));
+        let turn = in_turns(KEYS, TIMES, AT_ONCE, move |key| {
+            let (script, names) = (script.clone(), Arc::clone(&names));
+            async move { assert_eq!(script.try_acquire(&names[key]).await, expected) }
+        });
+        let cost = self.database.cost(|| self.runtime.block_on(turn));
+        vec![Some(cost)]
+    }
+}

@@ -1,0 +1,118 @@
+//! How long one decision takes where nothing else is asked.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tower_ratelimit::{
+    Limit, RateLimiter, RedisStore,
+    redis::{self, aio::MultiplexedConnection},
+};
+
+use super::Pace;
+use crate::{
+    contenders::Contender,
+    database::{Database, PATIENCE},
+    row::{Contest, Figure, Goal::RatioAtMost, Rounds, Row},
+};
+
+const AMPLE: Limit = Limit::per_second(1_000_000);
+const PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) fn row(pace: Pace) -> Row {
+    let calls = pace.pick(500, 100);
+    Row {
+        name: String::from("latency"),
+        parameters: format!(
+            "one at a time, admitted, {calls} calls a turn, a pause of {} ms between two, one thread",
+            PAUSE.as_millis()
+        ),
+        beside: "PING on the same connection",
+        needs: &[Contender::Redis],
+        rounds: Rounds {
+            warm_up: 1,
+            counted: pace.pick(21, 3),
+        },
+        figures: vec![
+            Figure {
+                name: "µs, p50",
+                goal: RatioAtMost(1.15),
+            },
+            Figure {
+                name: "µs, p99",
+                goal: RatioAtMost(1.3),
+            },
+        ],
+        begin: Box::new(move || Box::new(Line::begin(calls))),
+    }
+}
+
+struct Line {
+    calls: usize,
+    runtime: Runtime,
+    connection: MultiplexedConnection,
+    limiter: RateLimiter,
+    /// The last to go
+    _database: Database,
+}
+
+impl Line {
+    fn begin(calls: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let database = Database::start();
+        let (connection, limiter) = runtime.block_on(async {
+            let connection = database.connection().await;
+            let store = RedisStore::with_connection(connection.clone()).deadline(PATIENCE);
+            let limiter = RateLimiter::new(&store, "latency").unwrap();
+            assert!(limiter.try_set_rate(AMPLE).await.unwrap());
+            (connection, limiter)
+        });
+        Self {
+            calls,
+            runtime,
+            connection,
+            limiter,
+            _database: database,
+        }
+    }
+
+    /// The middle and the slowest hundredth, in microseconds.
+    fn turn(&self, call: impl AsyncFn()) -> [f64; 2] {
+        let mut took = self.runtime.block_on(async {
+            let mut took = Vec::with_capacity(self.calls);
+            for _ in 0..self.calls {
+                tokio::time::sleep(PAUSE).await;
+                let began = Instant::now();
+                call().await;
+                took.push(began.elapsed());
+            }
+            took
+        });
+        took.sort_unstable();
+        let at = |hundredth: usize| took[took.len() * hundredth / 100].as_secs_f64() * 1e6;
+        [at(50), at(99)]
+    }
+}
+
+impl Contest for Line {
+    fn ours(&mut self) -> Vec<f64> {
+        let turn = self.turn(async || {
+            assert!(self.limiter.try_acquire().await.unwrap().is_allowed());
+        });
+        turn.into()
+    }
+
+    fn theirs(&mut self) -> Vec<Option<f64>> {
+        let turn = self.turn(async || {
+            let mut connection = self.connection.clone();
+            let pong: String = redis::cmd("PING")
+                .query_async(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(pong, "PONG");
+        });
+        turn.map(Some).into()
+    }
+}

@@ -1,0 +1,41 @@
+//! The rows of the table, in its order.
+
+mod allocations;
+mod cost;
+mod expiry;
+mod floor;
+mod http;
+mod latency;
+mod memory;
+mod throughput;
+mod weight;
+
+use crate::row::Row;
+
+/// All of them; with `quick` in few and short rounds.
+pub(crate) fn all(quick: bool) -> Vec<Row> {
+    let pace = Pace { quick };
+    let mut rows: Vec<_> = cost::rows(pace).collect();
+    rows.extend(floor::rows(pace));
+    rows.extend(expiry::rows(pace));
+    rows.extend(weight::rows(pace));
+    rows.extend(http::rows(pace));
+    rows.push(throughput::row(pace));
+    rows.push(latency::row(pace));
+    rows.extend(memory::rows(pace));
+    rows.extend(allocations::rows());
+    rows
+}
+
+/// How much time there is.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    quick: bool,
+}
+
+impl Pace {
+    /// The one for a whole run, or the one for a quick one.
+    fn pick<T>(self, whole: T, quick: T) -> T {
+        if self.quick { quick } else { whole }
+    }
+}
