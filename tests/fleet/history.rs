@@ -23,48 +23,45 @@ impl History {
     /// that it was granted at.
     pub fn read(seen: &[Seen]) -> Self {
         let mut calls: Vec<(String, Call)> = Vec::new();
+        // How many callers the last script was called for.
+        let mut in_run = 0;
         for seen in seen {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
-                // EVALSHA, hash, 5, five keys, time, exactly, whose, four of the limit, waits, permits, member, shadow: see
-                // lua/acquire.lua.
-                (
-                    false,
-                    [
-                        "EVALSHA" | "EVAL",
-                        _,
-                        "5",
-                        _,
-                        _,
-                        _,
-                        _,
-                        _,
-                        "",
-                        _,
-                        _,
-                        _,
-                        _,
-                        _,
-                        _,
-                        _,
-                        permits,
-                        member,
-                        _,
-                    ],
-                ) => {
-                    let call = Call {
-                        at: seen.at as i64,
-                        permits: permits.parse().unwrap(),
-                        granted: false,
+                // EVALSHA, hash, 5, five keys, time, exactly, whose, four of the limit, and for each caller: waits, permits,
+                // member, shadow: see lua/acquire_list.lua.
+                (false, ["EVALSHA" | "EVAL", _, "5", rest @ ..]) => {
+                    let Some([.., "", _, _, _, _, _, _]) = rest.get(..12) else {
+                        continue;
                     };
                     // The same again with the text of the script, where the hash was unknown.
-                    if calls.last().is_none_or(|(last, _)| last != member) {
+                    let asked = calls.len().saturating_sub(in_run);
+                    let (callers, []) = rest[12..].as_chunks::<4>() else {
+                        continue;
+                    };
+                    let again = calls.get(asked).is_some_and(|(first, _)| {
+                        callers
+                            .first()
+                            .is_some_and(|[_, _, member, _]| first == member)
+                    });
+                    in_run = callers.len();
+                    if again {
+                        continue;
+                    }
+                    for [_, permits, member, _] in callers {
+                        let call = Call {
+                            at: seen.at as i64,
+                            permits: permits.parse().unwrap(),
+                            granted: false,
+                        };
                         calls.push(((*member).to_owned(), call));
                     }
                 }
                 (true, ["ZADD", _, "NX", score, member]) => {
-                    let (asked, call) = calls.last_mut().expect("a script was called");
-                    assert_eq!(asked, member, "a script grants what was asked of it");
+                    let asked = calls.len().saturating_sub(in_run);
+                    let mut run = calls[asked..].iter_mut();
+                    let call = run.find(|(asked, _)| asked == member);
+                    let (_, call) = call.expect("a script grants what was asked of it");
                     call.at = score.parse().unwrap();
                     call.granted = true;
                 }
