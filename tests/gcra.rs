@@ -84,12 +84,18 @@ async fn until(mut condition: impl AsyncFnMut() -> bool) {
 type Answer = Response<String>;
 
 async fn send(layer: &RateLimitLayer, key: &str) -> Answer {
-    let inner =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let request = Request::get("/").header("x-key", key);
     let request = request.body(String::new()).unwrap();
-    let answer = layer.layer(inner).oneshot(request).await.unwrap();
-    answer.map(|_| String::new())
+    let service = layer.layer(service_fn(serve));
+    service
+        .oneshot(request)
+        .await
+        .unwrap()
+        .map(|_| String::new())
+}
+
+async fn serve(_: Request<String>) -> Result<Response<String>, Infallible> {
+    Ok(Response::new(String::new()))
 }
 
 fn decision_of(answer: &Answer) -> &Decision {

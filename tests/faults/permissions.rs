@@ -10,11 +10,12 @@ use std::{
 
 use http::StatusCode;
 use tower_ratelimit::{
-    Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
+    Algorithm, Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
+    key::Constant,
 };
 
 use super::{
-    traffic::{ask, service},
+    traffic::{ask, service, service_with},
     wait::begin,
 };
 use crate::support::{RedisServer, unique};
@@ -80,6 +81,13 @@ async fn everything(server: &RedisServer) -> Result<(), String> {
     store.ping().await.map_err(say)?;
     let service = service(&store, LIMIT, FailurePolicy::Deny);
     expect(ask(&service).await, (StatusCode::OK, Source::Store))?;
+    // The second of two is written in the first one's place.
+    let rule = LIMIT.by(Constant("all")).named(&unique("rule"));
+    let rule = rule.algorithm(Algorithm::Gcra);
+    let service = service_with(&store, rule.on_failure(FailurePolicy::Deny));
+    for _ in 0..2 {
+        expect(ask(&service).await, (StatusCode::OK, Source::Store))?;
+    }
 
     let hand = Hand::new();
     let store = store.client_clock(hand.clone());

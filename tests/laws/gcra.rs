@@ -132,7 +132,7 @@ async fn given_back<S: Store>(
 fn what_is_given_back_in_memory_makes_room_for_no_more() {
     let world = World::memory();
     check(3000, &settled(), |input| {
-        world.run(given_back(&world, input, None))
+        world.run(given_back(&world, input, None));
     });
 }
 
@@ -140,7 +140,7 @@ fn what_is_given_back_in_memory_makes_room_for_no_more() {
 fn what_is_given_back_in_redis_makes_room_for_no_more() {
     let world = World::redis();
     check(60, &settled(), |input| {
-        world.run(given_back(&world, input, Some(&world.store)))
+        world.run(given_back(&world, input, Some(&world.store)));
     });
 }
 

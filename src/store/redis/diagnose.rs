@@ -389,7 +389,8 @@ impl Seen {
             self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
         }
         let limiter = gcra::limiter(state, self.number(0), self.number(1));
-        let left = limiter.available(self.page.now.saturating_mul(1000));
+        // The last microsecond of the one that it was looked at in: no grant that was seen was later.
+        let left = limiter.available(self.page.now.saturating_mul(1000).saturating_add(999));
         self.page.value = left.ok().map(|left| left.to_string().into_bytes());
     }
 
