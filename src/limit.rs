@@ -322,6 +322,7 @@ impl Slots {
         Ok(Self(slots))
     }
 
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn count(self) -> u32 {
         self.0
     }

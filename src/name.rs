@@ -110,6 +110,7 @@ impl Name {
     }
 
     /// Whether each grant is an entry of its own, by which a call is known that came before.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn tells_grants_apart(&self) -> bool {
         self.algorithm == Algorithm::SlidingLog && self.slots.is_none()
     }
