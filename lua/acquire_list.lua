@@ -154,9 +154,9 @@ if anything then
   for place = 1, limiters do
     local book = books[place]
     local plenty = not exact and book.value and book.value >= book.wanted
-    local entries = plenty and redis.call('ZCARD', book.log)
-    if plenty and book.value + entries == book.rate then
-      -- Enough is left, and the books agree if each entry holds one permit, as most do: no entry need be looked at.
+    local entries = plenty and single_entries(book, place)
+    if entries then
+      -- Enough is left, and the books agree: no entry need be looked at.
       book.newest = entries > 0 and now or nil
     else
       local id = string.sub(asks[1].takes[place].member, 2, 17)

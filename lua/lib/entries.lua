@@ -8,6 +8,12 @@ local function came_before(book, member)
   return redis.call('ZSCORE', book.log, member)
 end
 
+-- How many entries there are, if the books agree by their number, as they mostly do: where each holds one permit.
+local function single_entries(book)
+  local entries = redis.call('ZCARD', book.log)
+  return book.value + entries == book.rate and entries
+end
+
 -- Prepares to note, once the permits left are known. False if the log cannot be read.
 local function begin_notes()
   return true

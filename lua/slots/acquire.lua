@@ -21,6 +21,12 @@ local function came_before()
   return false
 end
 
+local count_entries = single_entries
+
+local function single_entries(book, place)
+  return not slots[place] and count_entries(book)
+end
+
 local function begin_notes(book, place, now)
   book.slots = slots[place]
   -- Where nothing is left, nothing will be noted.

@@ -60,25 +60,10 @@ impl Counts for Limiter {
             };
         }
         self.limit = Some(limit);
-        if let Some(value) = self.value
-            && !exact
-            && value >= wanted
-            && self.log.count() == rate - value
-        {
-            // Enough is left, and the books agree if each entry holds one permit, as most do: no entry is looked at.
-            return value;
-        }
-        let value = self.agree(rate, interval, now, id);
-        let value = if self.log.is_empty() || !(exact || value < wanted) {
-            value
-        } else {
-            let budget = wanted + (-value).max(0) + 1;
-            if exact {
-                let budget = budget.max(wanted + PAGE);
-                self.sweep(value, rate, interval, now, i64::MAX, budget)
-            } else {
-                self.sweep(value, rate, interval, now, wanted, budget)
-            }
+        let value = match self.value {
+            // Enough is left, and the books agree by the number of entries: no entry is looked at.
+            Some(value) if !exact && value >= wanted && self.has_single_entries(value) => value,
+            _ => self.count(limit, wanted, exact, now, id),
         };
         // Where nothing is left, nothing will be noted.
         if value > 0 {
@@ -223,6 +208,35 @@ impl Limiter {
     pub(crate) fn full_at(&self) -> Option<i64> {
         let interval = self.limit.map_or(0, |limit| limit.interval);
         self.log.newest().map(|newest| newest + interval)
+    }
+
+    /// Whether books with this value agree if each entry holds one permit, as most do where grants are noted one by one.
+    fn has_single_entries(&self, value: i64) -> bool {
+        let rate = self.limit.map_or(0, |limit| limit.rate);
+        self.noting.is_none() && self.log.count() == rate - value
+    }
+
+    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much as is wanted.
+    fn count(
+        &mut self,
+        limit: StoredLimit,
+        wanted: i64,
+        exact: bool,
+        now: i64,
+        id: PermitId,
+    ) -> i64 {
+        let (rate, interval) = (limit.rate, limit.interval);
+        let value = self.agree(rate, interval, now, id);
+        if self.log.is_empty() || !(exact || value < wanted) {
+            return value;
+        }
+        let budget = wanted + (-value).max(0) + 1;
+        if exact {
+            let budget = budget.max(wanted + PAGE);
+            self.sweep(value, rate, interval, now, i64::MAX, budget)
+        } else {
+            self.sweep(value, rate, interval, now, wanted, budget)
+        }
     }
 
     /// Brings permits left and log into agreement, and returns the permits left.
