@@ -263,7 +263,8 @@ impl LimitState {
     /// Permits left after the decision, if they were counted.
     ///
     /// Exact, except right after very many permits expired at once: then a lower bound. So it is in a refusal that is told
-    /// again: as it was when the store was asked, see [`Source::Cache`].
+    /// again: as it was when the store was asked, see [`Source::Cache`]. Callers that one call decided for are all told how
+    /// it is after that call.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
