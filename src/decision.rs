@@ -274,7 +274,7 @@ impl LimitState {
     ///
     /// Exact, except right after very many permits expired at once: then a lower bound. So it is in a refusal that is told
     /// again: as it was when the store was asked, see [`Source::Cache`]. Out of a [`Source::Lease`] it is as it was when that
-    /// was taken, less what was granted since.
+    /// was taken, less what was granted since. Callers that one call decided for are all told how it is after that call.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining

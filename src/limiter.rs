@@ -193,7 +193,7 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// Dropping it gives up the place in the line and gives back what it may have taken; without
-    /// [entries](Algorithm) only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
+    /// [entries](Algorithm) only if others go on waiting. One that is kept and not polled holds up no others.
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -234,7 +234,7 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// Dropping it gives up the place in the line and gives back what it may have taken; without
-    /// [entries](Algorithm) only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
+    /// [entries](Algorithm) only if others go on waiting. One that is kept and not polled holds up no others.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
         match Arc::clone(&self.store).acquire(acquire).await? {

@@ -26,7 +26,8 @@ use support::{RedisServer, unique};
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, key::Constant,
+    Algorithm, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore, Rule,
+    key::Constant,
 };
 
 const CROWD: usize = 64;
@@ -161,6 +162,35 @@ async fn a_lone_caller_has_a_script_of_its_own() {
     assert_eq!(known(&server), 1);
     crowd(&mut server, || ask(layer.clone())).await;
     assert_eq!(known(&server), 2);
+}
+
+/// Whether the permits left are counted is each caller's own wish.
+#[tokio::test]
+async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = patient(&server).client_clock(clock.clone());
+    let limiter = limiter(&store, Limit::per_second(10)).await;
+    let rule = Rule::shared(limiter.name());
+    let layer = RateLimitLayer::builder(&store).otherwise(rule);
+    let layer = layer.count_remaining(false).build().unwrap();
+    for (takes, then) in [(5, 500), (4, 600)] {
+        for _ in 0..takes {
+            limiter.try_acquire().await.unwrap().assert_allowed();
+        }
+        clock.advance(Duration::from_millis(then));
+    }
+    // Five have expired, and one was free.
+    server.stop_process();
+    let requests = [(); 2].map(|()| tokio::spawn(ask(layer.clone())));
+    settle().await;
+    let mut counting = pin!(limiter.try_acquire());
+    begin(counting.as_mut()).await;
+    server.resume();
+    for request in requests {
+        assert_eq!(request.await.unwrap().1.limits()[0].remaining(), None);
+    }
+    assert_eq!(counting.await.unwrap().limits()[0].remaining(), Some(3));
 }
 
 /// In a `select!` loop for example, or beside others whose turn it is.

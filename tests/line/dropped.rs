@@ -1,7 +1,5 @@
 //! Who is dropped, and what becomes of what its call took: hanging up is not free, and a `RateLimiter` gives back.
 
-use tower_ratelimit::Rule;
-
 use super::*;
 
 const RATE: u64 = 80;

@@ -4,7 +4,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tower_ratelimit::{Clock, ManualClock};
+use tower_ratelimit::Clock;
 
 use super::*;
 

@@ -73,6 +73,12 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the response timeout 500 milliseconds.
 /// A request waits at most for the [`deadline`](Self::deadline), 50 milliseconds.
 ///
+/// # Requests that come together
+///
+/// While a call for some limiters is in flight, other requests for the same ones wait for its reply and then go together, in
+/// one call: a busy key costs as few calls as there are round trips, and nobody waits for others to come. See
+/// [tuning](crate::docs::tuning).
+///
 /// # Clock
 ///
 /// The server's by default: no process with a wrong clock can bend a limit.

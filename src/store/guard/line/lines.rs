@@ -36,7 +36,12 @@ struct Shared {
     gone: Gone,
 }
 
-type Shard = HashMap<Key, Arc<Queue>>;
+#[derive(Default)]
+struct Shard {
+    lines: HashMap<Key, Arc<Queue>>,
+    /// One that was taken away: most lines are of one caller, who is not to pay for one.
+    spare: Option<Arc<Queue>>,
+}
 
 /// What the callers of a line charge.
 pub(crate) type Key = List<(Name, LimitSource, bool)>;
@@ -71,6 +76,7 @@ impl Lines {
         let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
         for shard in &self.0.shards {
             let queues: Vec<_> = lock(shard)
+                .lines
                 .iter()
                 .filter(|(key, _)| waited_for(key) && which(key))
                 .map(|(_, queue)| Arc::clone(queue))
@@ -104,7 +110,8 @@ impl Lines {
             self.0.waiting.fetch_add(1, Ordering::SeqCst);
         }
         let mut shard = lock(self.shard(key));
-        let queue = shard.entry(key.clone()).or_default();
+        let Shard { lines, spare } = &mut *shard;
+        let queue = lines.entry(key.clone()).or_insert_with(|| unused(spare));
         // With the shard locked, so that nobody finds the line empty and takes it away.
         let entered = enter(queue);
         (Arc::clone(queue), entered)
@@ -123,12 +130,9 @@ impl Lines {
             let mut shard = lock(self.shard(key));
             let (empty, driver) = queue.close_if_empty();
             // Another line may stand there by now.
-            if empty
-                && shard
-                    .get(key)
-                    .is_some_and(|there| Arc::ptr_eq(there, queue))
-            {
-                shard.remove(key);
+            let there = shard.lines.get(key);
+            if empty && there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
+                shard.spare = shard.lines.remove(key);
             }
             driver
         };
@@ -139,6 +143,18 @@ impl Lines {
         // The remainder is below SHARDS, whatever the width of usize.
         &self.0.shards[(self.0.hasher.hash_one(key) % SHARDS as u64) as usize]
     }
+}
+
+/// An empty line: the spare one, if nobody has a hand on it any more.
+fn unused(spare: &mut Option<Arc<Queue>>) -> Arc<Queue> {
+    let Some(mut queue) = spare.take() else {
+        return Arc::default();
+    };
+    let Some(unused) = Arc::get_mut(&mut queue) else {
+        return Arc::default();
+    };
+    *unused = Queue::default();
+    queue
 }
 
 /// The line in which a caller belongs.
@@ -163,7 +179,12 @@ impl Default for Shared {
 // Keys hold identities.
 impl fmt::Debug for Lines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: usize = self.0.shards.iter().map(|shard| lock(shard).len()).sum();
+        let lines: usize = self
+            .0
+            .shards
+            .iter()
+            .map(|shard| lock(shard).lines.len())
+            .sum();
         write!(f, "Lines({lines})")
     }
 }
