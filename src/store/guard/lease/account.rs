@@ -20,9 +20,9 @@ pub(crate) struct Account {
 }
 
 struct State {
-    /// Whether they may be handed out.
+    /// Whether what comes back may be handed out again.
     open: bool,
-    /// Permits that nobody has.
+    /// Permits that nobody has; none once it has ended.
     unused: u32,
     /// Permits of the entry in the store.
     entry: u32,
@@ -48,9 +48,6 @@ impl Account {
     pub(super) fn take(&self, permits: u32) -> Option<u32> {
         let mut state = self.state();
         let left = state.unused.checked_sub(permits)?;
-        if !state.open {
-            return None;
-        }
         state.unused = left;
         Some(left)
     }
@@ -84,8 +81,7 @@ impl Account {
 
     /// Whether it is to be followed by another: it has ended, or less than half of it is left, which others can still use.
     pub(super) fn is_worn(&self) -> bool {
-        let state = self.state();
-        !state.open || state.unused < self.taken() / 2
+        self.state().unused < self.taken() / 2
     }
 
     /// Permits that are, or were, somebody's.

@@ -220,9 +220,55 @@ async fn what_is_given_back_is_handed_out_again() {
 }
 
 #[tokio::test]
+async fn what_is_used_late_comes_back_late() {
+    let world = World::new(Limit::new(100, SECOND), TENTH, 1);
+    world.takes(0, 1);
+    world.takes(0, 1);
+    let [ahead] = world.server.ahead.lock().unwrap()[..] else {
+        panic!("one lease");
+    };
+    world.advance(99);
+    for _ in 0..ahead {
+        assert_eq!(world.takes(0, 1).source(), Source::Lease);
+    }
+    world.advance(400);
+    world.processes[0].end_all();
+    let rest = u32::try_from(world.available()).unwrap();
+    assert!(world.takes(0, rest).is_allowed());
+    // What the first two took is free, and what was used at 99 is not.
+    world.advance(501);
+    assert_eq!(world.available(), 2);
+    assert!(world.takes(0, 2).is_allowed());
+    world.advance(99);
+    assert!(!world.takes(0, 1).is_allowed());
+    world.advance(1);
+    assert_eq!(world.available(), i64::from(ahead));
+}
+
+#[tokio::test]
+async fn one_at_a_time_asks_for_a_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    world.takes(0, 1);
+    let (first, second) = (world.acquire(1), world.acquire(1));
+    let mut asking = pin!(world.processes[0].acquire(&first));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(asking.as_mut().poll(&mut context).is_pending());
+    poll(world.processes[0].acquire(&second), 9)
+        .unwrap()
+        .unwrap();
+    assert_eq!(world.server.ahead.lock().unwrap().len(), 0);
+    poll(asking, 9).unwrap().unwrap();
+    assert_eq!(world.server.ahead.lock().unwrap().len(), 1);
+    assert_eq!(world.takes(0, 1).source(), Source::Lease);
+}
+
+#[tokio::test]
 async fn a_caller_who_waits_goes_before_those_to_come() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
-    let mut taken = world.warm(0) + 2;
+    let mut taken = world.warm(0) + 8;
+    for _ in 0..8 {
+        world.takes(0, 1);
+    }
     let waits = |permits| Acquire {
         patience: Some(crate::store::Patience::Endless),
         ..world.acquire(permits)
@@ -233,21 +279,29 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
         lease.take(&waits(1)).unwrap(),
         poll(lease.acquire(&waits(1)), 9).unwrap().unwrap(),
     ];
-    assert!(
-        decisions
-            .iter()
-            .all(|decision| decision.source() == Source::Lease)
-    );
-    // Who needs more than there is has what is in hand free for all, and nothing is taken ahead beside it.
-    for callers in 0..4 {
-        let mut run: Vec<_> = (0..callers).map(|_| world.acquire(1)).collect();
-        run.push(waits(999));
-        let decisions = poll(lease.acquire_run(&run), 9).unwrap().unwrap();
-        assert!(!decisions.last().unwrap().is_allowed());
-        assert!(lease.take(&world.acquire(1)).is_none());
-        taken += i64::try_from(callers).unwrap();
-        assert_eq!(world.available(), 1000 - taken);
-    }
+    let sources = decisions.iter().map(Decision::source);
+    assert!(sources.into_iter().all(|source| source == Source::Lease));
+    taken += 2;
+    // Who needs more than there is has what is in hand free for all.
+    assert!(world.available() < 1000 - taken);
+    let decision = poll(lease.acquire(&waits(999)), 9).unwrap().unwrap();
+    assert!(!decision.is_allowed());
+    assert_eq!(world.available(), 1000 - taken);
+
+    // Nothing is kept that was taken ahead beside one who waits.
+    world.advance(200);
+    let rest = u32::try_from(world.available() - 150).unwrap();
+    world.takes(0, rest);
+    world.advance(200);
+    world.takes(0, 1);
+    let asked = world.server.ahead.lock().unwrap().len();
+    let mut run: Vec<_> = (0..20).map(|_| world.acquire(1)).collect();
+    run.push(waits(200));
+    let decisions = poll(lease.acquire_run(&run), 9).unwrap().unwrap();
+    assert!(!decisions[20].is_allowed());
+    assert_eq!(world.server.ahead.lock().unwrap().len(), asked + 1);
+    assert!(lease.take(&world.acquire(1)).is_none());
+    assert_eq!(world.available(), 150 - 1 - 20);
 }
 
 #[tokio::test]
