@@ -11,7 +11,7 @@ use crate::{
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
-        at_least_zero,
+        at_least_zero, take,
     },
 };
 
@@ -130,7 +130,7 @@ impl RateLimiter {
             return self.try_acquire_many(permits).await;
         }
         let acquire = self.ask(permits, Some(Patience::For(timeout)))?;
-        Arc::clone(&self.store).acquire(acquire).await
+        take(&self.store, acquire).await
     }
 
     /// Takes one permit, waiting for it as long as it takes.
@@ -164,7 +164,7 @@ impl RateLimiter {
     /// only if others go on waiting. Once polled, go on polling it or drop it: one waiter drives the line for all.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
-        match Arc::clone(&self.store).acquire(acquire).await? {
+        match take(&self.store, acquire).await? {
             Decision::Allow(grant) => Ok(grant),
             // Who waits without end is refused for no other reason.
             Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
@@ -494,11 +494,11 @@ impl RateLimiter {
     }
 
     fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
-        let first = self.charge(permits, self.store.permit_id()?)?;
+        let first = self.charge(permits)?;
         Ok(ask(first, Vec::new(), patience))
     }
 
-    pub(crate) fn charge(&self, permits: u32, id: PermitId) -> Result<Charge, Error> {
+    pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
@@ -507,7 +507,7 @@ impl RateLimiter {
             rule: Arc::clone(&self.tag),
             limit: LimitSource::Store,
             permits,
-            id,
+            id: PermitId::NONE,
             shadow: false,
         })
     }
@@ -549,7 +549,13 @@ pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) 
 }
 
 /// Asks, and gives back what was taken if nobody hears the answer.
-pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
+pub(crate) async fn heard(
+    store: &Arc<dyn AnyStore>,
+    mut acquire: Acquire,
+) -> Result<Decision, Error> {
+    if let Some(decision) = store.decide_at_once(&mut acquire) {
+        return decision;
+    }
     let mut unheard = Unheard {
         store,
         receipts: acquire.receipts(),

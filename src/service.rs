@@ -12,6 +12,7 @@ use tower_service::Service;
 
 use crate::{
     future::ResponseFuture, layer::Shared, response::RateLimitBody, rule::Plan, settle::has_met,
+    store::take,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -73,7 +74,7 @@ where
         }
         self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
-        let plan = self.shared.planner.load().plan(&parts, &*self.shared.store);
+        let plan = self.shared.planner.load().plan(&parts);
         match plan {
             Plan::Pass => self.pass(Request::from_parts(parts, body)),
             Plan::Refuse(refusal) => {
@@ -82,7 +83,7 @@ where
                 ResponseFuture::refuse(refusal, &parts, &self.shared)
             }
             Plan::Ask(acquire) => {
-                let deciding = Arc::clone(&self.shared.store).acquire(acquire);
+                let deciding = take(&self.shared.store, acquire);
                 let ready = take_ready(&mut self.inner);
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))

@@ -11,7 +11,7 @@ use super::{
     ready::Ready,
 };
 use crate::{
-    decision::Refusal,
+    decision::{PermitId, Refusal},
     error::ConfigError,
     list::List,
     macros::warning,
@@ -288,7 +288,7 @@ impl Planner {
         })
     }
 
-    pub(crate) fn plan(&self, parts: &Parts, store: &dyn AnyStore) -> Plan {
+    pub(crate) fn plan(&self, parts: &Parts) -> Plan {
         match self.lists.find(parts) {
             Listed::Denied(refusal) => return Plan::Refuse(refusal),
             Listed::Allowed => return Plan::Pass,
@@ -304,7 +304,6 @@ impl Planner {
         // Of several the least patient counts.
         let mut patience = Some((Duration::MAX, usize::MAX));
         let mut charges: List<Charge> = List::EMPTY;
-        let mut id = None;
         for rule in rules {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -314,8 +313,6 @@ impl Planner {
                     None => continue,
                 },
             };
-            // One for all: each limiter has a log of its own.
-            let id = id.get_or_insert_with(|| store.permit_id());
             let name = named.naming.name(&identity);
             let shadow = !rule.share.has(&name);
             if !shadow {
@@ -323,13 +320,12 @@ impl Planner {
                 let both = patience.zip(rule.patience);
                 patience = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            let Ok(id) = id else { continue };
             let charge = Charge {
                 name,
                 rule: Arc::clone(&named.rule),
                 limit,
                 permits,
-                id: *id,
+                id: PermitId::NONE,
                 shadow,
             };
             match charges
@@ -345,13 +341,6 @@ impl Planner {
                 Some(_) => {}
                 None => charges.push(charge),
             }
-        }
-        // Without entropy there is no id; the policy decides, as for any other failure.
-        if let Some(Err(error)) = id {
-            return match strictest {
-                FailurePolicy::Deny => Plan::Refuse(Refusal::unavailable(error)),
-                FailurePolicy::Allow => Plan::Pass,
-            };
         }
         // Where nothing refuses there is nothing to wait for.
         let patience = patience.filter(|_| charges.iter().any(|charge| !charge.shadow));

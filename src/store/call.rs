@@ -223,7 +223,7 @@ struct Book<'a> {
     value: i64,
     /// Permits of the callers that wait, up to now.
     in_line: i64,
-    refused: Vec<Needs>,
+    refused: List<Needs>,
 }
 
 impl<'a> Book<'a> {
@@ -237,7 +237,7 @@ impl<'a> Book<'a> {
             changed,
             value: 0,
             in_line: 0,
-            refused: Vec::new(),
+            refused: List::EMPTY,
         })
     }
 

@@ -1,23 +1,27 @@
 //! A part of the limiters in this process, behind a lock of its own: who is there, and who may be forgotten.
 
 use std::{
-    cmp::Reverse,
+    cmp::Ordering as Order,
     collections::{BinaryHeap, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use crate::{limit::Algorithm, name::Name, store::counted::Counted};
+use crate::{
+    limit::Algorithm,
+    name::{BuildSpread, Name, Text},
+    store::counted::Counted,
+};
 
 #[derive(Default)]
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
-    pub(super) limiters: HashMap<Arc<str>, Kept>,
+    pub(super) limiters: HashMap<Text, Kept, BuildSpread>,
     /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
     /// it may be out of date, but never too late by more than a grant that was given back.
-    idle: BinaryHeap<Reverse<(i64, Arc<str>)>>,
+    idle: BinaryHeap<Idle>,
 }
 
 pub(super) struct Kept {
@@ -48,6 +52,32 @@ impl Kept {
     }
 }
 
+/// A note of when a limiter may be forgotten. The heap has the earliest on top.
+struct Idle {
+    at: i64,
+    name: Text,
+}
+
+impl Ord for Idle {
+    fn cmp(&self, other: &Self) -> Order {
+        other.at.cmp(&self.at)
+    }
+}
+
+impl PartialOrd for Idle {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Idle {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Idle {}
+
 impl Shard {
     /// The limiter, unless its time is over.
     pub(super) fn get_mut(
@@ -58,15 +88,15 @@ impl Shard {
     ) -> Option<&mut Kept> {
         if self
             .limiters
-            .get(name.as_str())?
+            .get(name.text())?
             .expires_at
             .is_some_and(|end| end <= now)
         {
-            self.limiters.remove(name.as_str());
+            self.limiters.remove(name.text());
             count.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        self.limiters.get_mut(name.as_str())
+        self.limiters.get_mut(name.text())
     }
 
     pub(super) fn insert(&mut self, name: &Name, lasting: bool, now: i64) {
@@ -75,7 +105,7 @@ impl Shard {
             self.note_idle(now + 1, name);
         }
         let kept = Kept::new(name.algorithm(), lasting);
-        self.limiters.insert(Arc::clone(name.text()), kept);
+        self.limiters.insert(name.text().clone(), kept);
     }
 
     pub(super) fn note_idle(&mut self, at: i64, name: &Name) {
@@ -92,20 +122,26 @@ impl Shard {
                     } else {
                         kept.limiter.full_at()
                     };
-                    Reverse((end.unwrap_or(at), Arc::clone(name)))
+                    Idle {
+                        at: end.unwrap_or(at),
+                        name: name.clone(),
+                    }
                 })
                 .collect();
         }
-        self.idle.push(Reverse((at, Arc::clone(name.text()))));
+        self.idle.push(Idle {
+            at,
+            name: name.text().clone(),
+        });
     }
 
     /// Forgets one limiter that has all its permits, if there is one.
     pub(super) fn evict_idle(&mut self, now: i64) -> bool {
-        while let Some(Reverse((noted, _))) = self.idle.peek() {
-            if *noted > now {
+        while let Some(noted) = self.idle.peek() {
+            if noted.at > now {
                 return false;
             }
-            let Some(Reverse((_, name))) = self.idle.pop() else {
+            let Some(Idle { name, .. }) = self.idle.pop() else {
                 return false;
             };
             let Some(kept) = self.limiters.get(&name) else {
@@ -119,7 +155,7 @@ impl Shard {
             match gone_at {
                 // Set by a verb, and without an end by now.
                 None => {}
-                Some(later) if later > now => self.idle.push(Reverse((later, name))),
+                Some(at) if at > now => self.idle.push(Idle { at, name }),
                 Some(_) => {
                     self.limiters.remove(&name);
                     return true;
