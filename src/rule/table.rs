@@ -13,7 +13,6 @@ use super::{
 use crate::{
     decision::{PermitId, Refusal},
     error::ConfigError,
-    list::List,
     macros::warning,
     response::HeaderStyle,
     store::{Acquire, AnyStore, Charge, FailurePolicy, Holder, Patience},
@@ -303,7 +302,7 @@ impl Planner {
         let mut strictest = FailurePolicy::Allow;
         // Of several the least patient counts.
         let mut patience = Some((Duration::MAX, usize::MAX));
-        let mut charges: List<Charge> = List::EMPTY;
+        let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -328,10 +327,8 @@ impl Planner {
                 id: PermitId::NONE,
                 shadow,
             };
-            match charges
-                .iter_mut()
-                .find(|earlier| earlier.name == charge.name)
-            {
+            let mut others = first.iter_mut().chain(&mut rest);
+            match others.find(|earlier| earlier.name == charge.name) {
                 // One limiter is charged once, with what its rules cost together.
                 Some(earlier) if earlier.shadow == shadow => {
                     earlier.permits = earlier.permits.saturating_add(permits);
@@ -339,21 +336,24 @@ impl Planner {
                 // What is only tried out must not refuse by way of another rule.
                 Some(earlier) if earlier.shadow => *earlier = charge,
                 Some(_) => {}
-                None => charges.push(charge),
+                None => match first {
+                    None => first = Some(charge),
+                    Some(_) => rest.push(charge),
+                },
             }
         }
+        let Some(first) = first else {
+            return Plan::Pass;
+        };
         // Where nothing refuses there is nothing to wait for.
-        let patience = patience.filter(|_| charges.iter().any(|charge| !charge.shadow));
-        let mut charges = charges.into_iter();
-        match charges.next() {
-            None => Plan::Pass,
-            Some(first) => Plan::Ask(Acquire {
-                first,
-                rest: charges.collect(),
-                on_failure: Some(strictest),
-                remaining: self.defaults.remaining,
-                patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
-            }),
-        }
+        let enforced = !(first.shadow && rest.iter().all(|charge| charge.shadow));
+        let patience = patience.filter(|_| enforced);
+        Plan::Ask(Acquire {
+            first,
+            rest,
+            on_failure: Some(strictest),
+            remaining: self.defaults.remaining,
+            patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
+        })
     }
 }

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use self::shard::{Shard, lock};
+use self::shard::{Shard, ask, caller, lock};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
-    call::{self, Ask, Caller, Take},
+    call::{self, Caller},
     guard::{
         fallback,
         line::{Line, Lines},
@@ -42,7 +42,7 @@ const MOST_LIMITERS: usize = 100_000;
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default, some 250 bytes each and 32 more for each grant of the last interval. At
+/// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of the last interval. At
 /// the bound, a new key takes the place of one that a rule made and whose permits are all free again, so that nobody
 /// regains a quota by being forgotten. If there is none, the newcomer is refused as
 /// [unavailable](crate::RefusalKind::Unavailable) whatever its [`FailurePolicy`](crate::FailurePolicy), because letting
@@ -238,28 +238,6 @@ impl Decide for Shared {
     }
 }
 
-fn caller(acquire: &Acquire) -> Caller {
-    let takes = acquire.charges().map(|charge| Take {
-        permits: charge.permits,
-        id: charge.id,
-        shadow: charge.shadow,
-    });
-    Caller {
-        waits: acquire.patience.is_some(),
-        takes: takes.collect(),
-    }
-}
-
-fn ask(charge: &Charge, exact: bool) -> Ask {
-    Ask {
-        limit: charge.limit,
-        rewrite: true,
-        exact,
-        resendable: false,
-        own_clock: true,
-    }
-}
-
 impl Shared {
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let run = std::slice::from_ref(acquire);
@@ -298,16 +276,17 @@ impl Shared {
         }
         let charge = &first.first;
         let now = self.now();
+        let mut shard = self.shard(&charge.name);
+        if let Some(kept) = shard.limiters.get_mut(charge.name.text())
+            && kept.is_there(now)
+        {
+            return kept.decide(charge, first.remaining, &callers, now);
+        }
+        drop(shard);
         let mut shard = self.shard_with(charge, now)?;
-        let kept = shard
-            .limiters
-            .get_mut(charge.name.text())
-            .ok_or(ErrorKind::Full)?;
-        kept.limiter.count_by(charge.name.algorithm(), now);
-        let limiters = std::iter::once((kept.limiter.counts(), ask(charge, first.remaining)));
-        let answers = call::acquire(limiters, &callers, now)?;
-        kept.keep_alive(now);
-        Ok(answers)
+        let kept = shard.limiters.get_mut(charge.name.text());
+        let kept = kept.ok_or(ErrorKind::Full)?;
+        kept.decide(charge, first.remaining, &callers, now)
     }
 
     fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {

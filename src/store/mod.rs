@@ -247,7 +247,9 @@ impl Acquire {
                 answer.state(charge, counted && !above_rate)
             })
             .collect();
-        limits.sort_by(LimitState::by_tightness);
+        if limits.len() > 1 {
+            limits.sort_by(LimitState::by_tightness);
+        }
         if !above_rate && !refused {
             let answers = self.charges().zip(answers);
             let taken = answers.filter(|(_, answer)| answer.verdict == Verdict::Granted);

@@ -10,9 +10,15 @@ use std::{
 };
 
 use crate::{
+    error::Error,
     limit::Algorithm,
+    list::List,
     name::{BuildSpread, Name, Text},
-    store::counted::Counted,
+    store::{
+        Acquire, Answer, Charge,
+        call::{self, Ask, Caller, Take},
+        counted::Counted,
+    },
 };
 
 #[derive(Default)]
@@ -39,6 +45,26 @@ impl Kept {
             lasting,
             expires_at: None,
         }
+    }
+
+    /// Whether its time is not over.
+    pub(super) fn is_there(&self, now: i64) -> bool {
+        self.expires_at.is_none_or(|end| end > now)
+    }
+
+    /// Decides for callers of this limiter alone.
+    pub(super) fn decide(
+        &mut self,
+        charge: &Charge,
+        exact: bool,
+        callers: &[Caller],
+        now: i64,
+    ) -> Result<List<Answer>, Error> {
+        self.limiter.count_by(charge.name.algorithm(), now);
+        let limiters = std::iter::once((self.limiter.counts(), ask(charge, exact)));
+        let answers = call::acquire(limiters, callers, now)?;
+        self.keep_alive(now);
+        Ok(answers)
     }
 
     /// Puts off its end, as the scripts do where a limit has a keep-alive time.
@@ -86,12 +112,7 @@ impl Shard {
         now: i64,
         count: &AtomicUsize,
     ) -> Option<&mut Kept> {
-        if self
-            .limiters
-            .get(name.text())?
-            .expires_at
-            .is_some_and(|end| end <= now)
-        {
+        if !self.limiters.get(name.text())?.is_there(now) {
             self.limiters.remove(name.text());
             count.fetch_sub(1, Ordering::Relaxed);
             return None;
@@ -163,6 +184,28 @@ impl Shard {
             }
         }
         false
+    }
+}
+
+pub(super) fn caller(acquire: &Acquire) -> Caller {
+    let takes = acquire.charges().map(|charge| Take {
+        permits: charge.permits,
+        id: charge.id,
+        shadow: charge.shadow,
+    });
+    Caller {
+        waits: acquire.patience.is_some(),
+        takes: takes.collect(),
+    }
+}
+
+pub(super) fn ask(charge: &Charge, exact: bool) -> Ask {
+    Ask {
+        limit: charge.limit,
+        rewrite: true,
+        exact,
+        resendable: false,
+        own_clock: true,
     }
 }
 

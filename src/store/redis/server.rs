@@ -127,7 +127,7 @@ impl Decide for Server {
                 let mut keys = Vec::from(wire::keys(name, client_id));
                 keys.extend(wire::keys(new_name, client_id));
                 let reply = self
-                    .call_once(&RENAME, &Arguments::new(keys, [Word::default(); 0]))
+                    .call_once(&RENAME, &Arguments::new(keys, &[] as &[Word]))
                     .await?;
                 wire::flag(&reply).map(Outcome::Changed)
             }
