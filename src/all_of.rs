@@ -6,7 +6,7 @@ use crate::{
     decision::{Decision, Grant},
     error::{ConfigError, Error, ErrorKind},
     limiter::{RateLimiter, ask, heard},
-    store::{Acquire, Patience},
+    store::{Acquire, Patience, take},
 };
 
 /// Several limiters of which permits are taken together: of all or of none. Made by [`RateLimiter::all`].
@@ -175,7 +175,7 @@ impl AllOf {
 
     async fn wait(&self, permits: u32, patience: Patience) -> Result<Decision, Error> {
         let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(patience))?;
-        Arc::clone(self.first.store()).acquire(acquire).await
+        take(self.first.store(), acquire).await
     }
 
     fn ask(&self, permits: &[u32], patience: Option<Patience>) -> Result<Acquire, Error> {
@@ -183,11 +183,9 @@ impl AllOf {
         if rest.len() != self.rest.len() {
             return Err(ErrorKind::Permits.into());
         }
-        // One for all: each limiter has a log of its own.
-        let id = self.first.store().permit_id()?;
-        let first = self.first.charge(*first, id)?;
+        let first = self.first.charge(*first)?;
         let rest = self.rest.iter().zip(rest);
-        let rest = rest.map(|(limiter, permits)| limiter.charge(*permits, id));
+        let rest = rest.map(|(limiter, permits)| limiter.charge(*permits));
         Ok(ask(first, rest.collect::<Result<_, _>>()?, patience))
     }
 

@@ -351,6 +351,9 @@ impl Decisions {
 pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
 impl PermitId {
+    /// Of what is not known to a store yet.
+    pub(crate) const NONE: Self = Self([0; 16]);
+
     /// The id of what is charged in addition. Ids are random, or count in their second half: no other is the same.
     pub(crate) fn for_more(self) -> Self {
         let mut id = self.0;

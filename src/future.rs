@@ -75,6 +75,41 @@ struct Granted {
     settling: Settling,
 }
 
+impl Granted {
+    /// Leaves the grant where handlers look for it.
+    fn tell<B>(grant: Grant, request: &mut Request<B>, shared: &Arc<Shared>) -> Self {
+        tell_trials(&grant);
+        let at = shared.answers.noted(request);
+        let told = at.map(|at| (Arc::clone(shared), at));
+        let settling = Settling::new(shared, &grant);
+        let extensions = request.extensions_mut();
+        settling.tell(extensions);
+        note(extensions, Decision::Allow(grant.clone()));
+        Self {
+            grant,
+            told,
+            settling,
+        }
+    }
+
+    /// Tells it in the answer, and hears what that says of the charge.
+    fn tell_outside<B>(self, response: Response<B>) -> (Response<B>, Settling) {
+        let Self {
+            grant,
+            told,
+            mut settling,
+        } = self;
+        let (mut head, body) = response.into_parts();
+        if let Some((shared, at)) = told {
+            let (headers, extensions) = (&mut head.headers, &mut head.extensions);
+            shared.answers.granted(&grant, at, headers, extensions);
+        }
+        settling.head(&mut head);
+        note_outside(&mut head.extensions, Decision::Allow(grant));
+        (Response::from_parts(head, body), settling)
+    }
+}
+
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
@@ -95,6 +130,22 @@ where
             state: State::Readying {
                 call: Some((inner, request)),
                 granted: None,
+            },
+        }
+    }
+
+    /// The store has granted it at once.
+    pub(crate) fn call_granted(
+        inner: &mut S,
+        mut request: Request<ReqBody>,
+        grant: Grant,
+        shared: &Arc<Shared>,
+    ) -> Self {
+        let granted = Some(Granted::tell(grant, &mut request, shared));
+        Self {
+            state: State::Calling {
+                future: inner.call(request),
+                granted,
             },
         }
     }
@@ -155,17 +206,7 @@ where
                             }
                         }
                         Decision::Allow(grant) => {
-                            tell_trials(&grant);
-                            let at = shared.answers.noted(&request);
-                            let told = at.map(|at| (Arc::clone(shared), at));
-                            let settling = Settling::new(shared, &grant);
-                            settling.tell(request.extensions_mut());
-                            note(request.extensions_mut(), Decision::Allow(grant.clone()));
-                            let granted = Some(Granted {
-                                grant,
-                                told,
-                                settling,
-                            });
+                            let granted = Some(Granted::tell(grant, &mut request, shared));
                             if shared.decide_first {
                                 State::Readying {
                                     call: Some((inner, request)),
@@ -199,18 +240,14 @@ where
                     let response = ready!(future.poll(cx));
                     // Taken first: where there is no answer, it is over now.
                     let granted = granted.take();
-                    let mut response = response?;
-                    let mut settling = None;
-                    if let Some(mut granted) = granted {
-                        if let Some((shared, at)) = granted.told {
-                            response = shared.answers.granted(&granted.grant, at, response);
+                    let response = response?;
+                    let (response, settling) = match granted {
+                        Some(granted) => {
+                            let (response, settling) = granted.tell_outside(response);
+                            (response, Some(settling))
                         }
-                        let (mut head, body) = response.into_parts();
-                        granted.settling.head(&mut head);
-                        note_outside(&mut head.extensions, Decision::Allow(granted.grant));
-                        response = Response::from_parts(head, body);
-                        settling = Some(granted.settling);
-                    }
+                        None => (response, None),
+                    };
                     let response = response.map(|body| RateLimitBody::inner(body, settling));
                     return Poll::Ready(Ok(response));
                 }

@@ -14,7 +14,7 @@ use crate::{
     name::Name,
     store::{
         Acquire, AnyStore, Charge, ExpireWhen, Op, Outcome, Patience, RuleTag, Store, TimeToLive,
-        at_least_zero,
+        at_least_zero, take,
     },
 };
 
@@ -203,7 +203,7 @@ impl RateLimiter {
             return self.try_acquire_many(permits).await;
         }
         let acquire = self.ask(permits, Some(Patience::For(timeout)))?;
-        Arc::clone(&self.store).acquire(acquire).await
+        take(&self.store, acquire).await
     }
 
     /// Takes one permit, waiting for it as long as it takes.
@@ -237,7 +237,7 @@ impl RateLimiter {
     /// [entries](Algorithm) only if others go on waiting. One that is kept and not polled holds up no others.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(Patience::Endless))?;
-        match Arc::clone(&self.store).acquire(acquire).await? {
+        match take(&self.store, acquire).await? {
             Decision::Allow(grant) => Ok(grant),
             // Who waits without end is refused for no other reason.
             Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
@@ -572,11 +572,11 @@ impl RateLimiter {
     }
 
     fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
-        let first = self.charge(permits, self.store.permit_id()?)?;
+        let first = self.charge(permits)?;
         Ok(ask(first, Vec::new(), patience))
     }
 
-    pub(crate) fn charge(&self, permits: u32, id: PermitId) -> Result<Charge, Error> {
+    pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
@@ -585,7 +585,7 @@ impl RateLimiter {
             rule: Arc::clone(&self.tag),
             limit: LimitSource::Store,
             permits,
-            id,
+            id: PermitId::NONE,
             shadow: false,
             lead: 0,
         })

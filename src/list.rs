@@ -19,12 +19,13 @@ impl<T> List<T> {
     }
 
     pub(crate) fn push(&mut self, item: T) {
-        match std::mem::replace(self, Self::EMPTY) {
-            Self::One([first]) => *self = Self::Many(vec![first, item]),
+        match self {
             Self::Many(many) if many.is_empty() => *self = Self::one(item),
-            Self::Many(mut many) => {
-                many.push(item);
-                *self = Self::Many(many);
+            Self::Many(many) => many.push(item),
+            Self::One(_) => {
+                if let Self::One([first]) = std::mem::replace(self, Self::EMPTY) {
+                    *self = Self::Many(vec![first, item]);
+                }
             }
         }
     }
@@ -53,9 +54,28 @@ impl<T: Hash> Hash for List<T> {
 
 impl<T> FromIterator<T> for List<T> {
     fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
-        let mut list = Self::EMPTY;
-        items.into_iter().for_each(|item| list.push(item));
-        list
+        let mut items = items.into_iter();
+        let Some(first) = items.next() else {
+            return Self::EMPTY;
+        };
+        match items.next() {
+            None => Self::one(first),
+            Some(second) => {
+                let mut many = Vec::with_capacity(2 + items.size_hint().0);
+                many.extend([first, second]);
+                many.extend(items);
+                Self::Many(many)
+            }
+        }
+    }
+}
+
+impl<T> From<List<T>> for Vec<T> {
+    fn from(list: List<T>) -> Self {
+        match list {
+            List::One(one) => one.into(),
+            List::Many(many) => many,
+        }
     }
 }
 

@@ -3,12 +3,20 @@
 //! `<prefix>:{<identity>}:<rule>` for limiters that rules make; the bytes are fixed, because another spelling would reset
 //! every limit. `docs/keys.md` is the contract.
 
+mod identity;
+mod text;
+
 use std::{
     fmt,
     hash::{Hash, Hasher},
     sync::Arc,
 };
 
+use self::text::Draft;
+pub(crate) use self::{
+    identity::Identity,
+    text::{BuildSpread, Text},
+};
 use crate::{
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, Slots, StoredLimit},
@@ -24,7 +32,7 @@ const PLACEHOLDER: &str = "<key>";
 /// Slots are no part of what makes two names the same: whoever uses one limiter may note its grants as it likes.
 #[derive(Clone)]
 pub(crate) struct Name {
-    text: Arc<str>,
+    text: Text,
     algorithm: Algorithm,
     slots: Option<Slots>,
 }
@@ -116,10 +124,10 @@ impl Name {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.text
+        self.text.as_str()
     }
 
-    pub(crate) fn text(&self) -> &Arc<str> {
+    pub(crate) fn text(&self) -> &Text {
         &self.text
     }
 }
@@ -228,17 +236,10 @@ impl Naming {
         match &self.spelling {
             Spelling::Exact(name) => name.clone().counted_by(self.algorithm).noted_in(self.slots),
             Spelling::Derived { before, after } | Spelling::Template { before, after } => {
-                let digest;
-                let identity = if identity.0.len() > LONGEST_IDENTITY {
-                    digest = digested(&identity.0);
-                    &digest
-                } else {
-                    &identity.0
-                };
-                let mut name = String::with_capacity(before.len() + identity.len() + after.len());
-                name.push_str(before);
-                name.push_str(identity);
-                name.push_str(after);
+                let mut name = Draft::default();
+                name.push(before);
+                identity.spell(&mut name);
+                name.push(after);
                 Name {
                     text: name.into(),
                     algorithm: self.algorithm,
@@ -256,79 +257,6 @@ impl fmt::Display for Naming {
             Spelling::Derived { before, after } | Spelling::Template { before, after } => {
                 write!(f, "{before}{PLACEHOLDER}{after}")
             }
-        }
-    }
-}
-
-/// Who a request is from: one or more components, encoded.
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Identity(String);
-
-impl Identity {
-    /// Adds a component. Any bytes: what is not `A-Z a-z 0-9 . _ ~ -` is percent-encoded, so that no component can
-    /// imitate another one, a separator, a marker or a hash tag.
-    pub(crate) fn push(&mut self, component: &[u8]) {
-        self.separate();
-        if component.is_empty() {
-            // Alone, it is no encoded byte: so an empty component is still one.
-            self.0.push('%');
-        }
-        for byte in component {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'~' | b'-' => {
-                    self.0.push(char::from(*byte));
-                }
-                _ => {
-                    const HEX: [u8; 16] = *b"0123456789ABCDEF";
-                    self.0.push('%');
-                    self.0.push(char::from(HEX[usize::from(byte >> 4)]));
-                    self.0.push(char::from(HEX[usize::from(byte & 15)]));
-                }
-            }
-        }
-    }
-
-    /// Adds a marker, which no component can be encoded to: which of several alternatives the next ones are.
-    pub(crate) fn mark(&mut self, alternative: usize) {
-        self.separate();
-        self.0.push('+');
-        self.0.push_str(&alternative.to_string());
-    }
-
-    /// Where the next component begins.
-    pub(crate) fn end(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn truncate(&mut self, end: usize) {
-        self.0.truncate(end);
-    }
-
-    /// Whether what was added since `end` begins with a marker.
-    pub(crate) fn is_marked_from(&self, end: usize) -> bool {
-        self.0[end..].trim_start_matches(',').starts_with('+')
-    }
-
-    /// Puts a marker before what was added since `end`.
-    pub(crate) fn mark_from(&mut self, end: usize, alternative: usize) {
-        let added = self.0.split_off(end);
-        self.mark(alternative);
-        self.separate();
-        self.0.push_str(added.trim_start_matches(','));
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The components as a name spells them, however long.
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn separate(&mut self) {
-        if !self.0.is_empty() {
-            self.0.push(',');
         }
     }
 }
@@ -355,15 +283,6 @@ pub(crate) fn is_word(text: &str) -> bool {
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-}
-
-/// `!`, which no encoding begins with, and the first 128 bits of SHA-256 in hexadecimal.
-fn digested(identity: &str) -> String {
-    let hash = hmac_sha256::Hash::hash(identity.as_bytes());
-    let mut digest = String::with_capacity(33);
-    digest.push('!');
-    push_hex(&mut digest, &hash[..16]);
-    digest
 }
 
 /// Adds bytes in lower-case hexadecimal.

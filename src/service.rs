@@ -7,11 +7,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use tower_service::Service;
 
 use crate::{
-    future::ResponseFuture, layer::Shared, response::RateLimitBody, rule::Plan, settle::has_met,
+    decision::Decision,
+    future::ResponseFuture,
+    layer::Shared,
+    response::RateLimitBody,
+    rule::Plan,
+    settle::has_met,
+    store::{Acquire, Deciding},
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -73,7 +79,7 @@ where
         }
         self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
-        let plan = self.shared.planner.load().plan(&parts, &*self.shared.store);
+        let plan = self.shared.planner.load().plan(&parts);
         match plan {
             Plan::Pass => self.pass(Request::from_parts(parts, body)),
             Plan::Refuse(refusal) => {
@@ -81,17 +87,36 @@ where
                 drop(take_ready(&mut self.inner));
                 ResponseFuture::refuse(refusal, &parts, &self.shared)
             }
-            Plan::Ask(acquire) => {
-                let deciding = Arc::clone(&self.shared.store).acquire(acquire);
-                let ready = take_ready(&mut self.inner);
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))
-            }
+            Plan::Ask(acquire) => self.ask(acquire, parts, body),
         }
     }
 }
 
 impl<S> RateLimit<S> {
+    /// For a request that meets limits.
+    fn ask<ReqBody>(
+        &mut self,
+        mut acquire: Acquire,
+        parts: Parts,
+        body: ReqBody,
+    ) -> ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>> + Clone,
+    {
+        let shared = &self.shared;
+        let deciding = match shared.store.decide_at_once(&mut acquire) {
+            Some(Ok(Decision::Allow(grant))) if !shared.decide_first => {
+                let request = Request::from_parts(parts, body);
+                return ResponseFuture::call_granted(&mut self.inner, request, grant, shared);
+            }
+            Some(decision) => Deciding::ready(decision),
+            None => Arc::clone(&shared.store).acquire(acquire),
+        };
+        let ready = take_ready(&mut self.inner);
+        let request = Request::from_parts(parts, body);
+        ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))
+    }
+
     /// For a request that no rule concerns.
     fn pass<ReqBody>(&mut self, request: Request<ReqBody>) -> ResponseFuture<S, ReqBody>
     where

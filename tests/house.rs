@@ -21,6 +21,7 @@ fn walls_stand() {
         "src/limiter.rs",
         "src/decision.rs",
         "src/name.rs",
+        "src/name",
     ];
     let no_redis: Vec<_> = files("src", "rs")
         .into_iter()

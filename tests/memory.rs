@@ -359,3 +359,26 @@ fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
         assert_eq!(left.unwrap(), 64, "in round {round}");
     }
 }
+
+/// A limiter whose time is over is none, whoever asks for it first.
+#[tokio::test]
+async fn what_has_vanished_is_not_there() {
+    let second = Duration::from_secs(1);
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone());
+    for asks in [false, true] {
+        let limiter = RateLimiter::new(&store, "orders").unwrap();
+        assert!(limiter.try_set_rate(Limit::per_hour(1)).await.unwrap());
+        assert!(limiter.try_acquire().await.unwrap().is_allowed());
+        assert!(limiter.expire(second).await.unwrap());
+        clock.advance(second - Duration::from_millis(1));
+        assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+        clock.advance(Duration::from_millis(1));
+        if asks {
+            let error = limiter.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotInitialized);
+        }
+        assert!(!limiter.exists().await.unwrap());
+        assert!(store.is_empty());
+    }
+}

@@ -303,7 +303,7 @@ impl ClientIp {
 impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let client = self.address(parts, key)?;
-        key.push(self.prefixes.spell(client));
+        key.0.push_display(self.prefixes.spell(client));
         Ok(())
     }
 

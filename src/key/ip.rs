@@ -1,6 +1,9 @@
 //! The peer's address as the key.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use http::{Extensions, request::Parts};
 
@@ -46,7 +49,7 @@ impl KeyExtractor for PeerIp {
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
             key.note(Mistakes::UNTRUSTED_PEER);
         }
-        key.push(Prefixes::default().spell(peer));
+        key.0.push_display(Prefixes::default().spell(peer));
         Ok(())
     }
 }
@@ -118,19 +121,35 @@ impl Default for Prefixes {
 
 impl Prefixes {
     /// The text under which an address counts: fixed, because another one would reset every limit.
-    pub(super) fn spell(self, address: IpAddr) -> String {
+    pub(super) fn spell(self, address: IpAddr) -> Spelled {
         match address.to_canonical() {
-            IpAddr::V4(address) if self.v4 >= 32 => address.to_string(),
+            IpAddr::V4(address) if self.v4 >= 32 => Spelled::Address(address),
             IpAddr::V4(address) => {
                 let kept = u32::MAX.checked_shl(32 - u32::from(self.v4));
                 let network = address.to_bits() & kept.unwrap_or_default();
-                format!("{}/{}", Ipv4Addr::from_bits(network), self.v4)
+                Spelled::Network(Ipv4Addr::from_bits(network).into(), self.v4)
             }
             IpAddr::V6(address) => {
                 let kept = u128::MAX.checked_shl(128_u32.saturating_sub(self.v6.into()));
                 let network = address.to_bits() & kept.unwrap_or_default();
-                format!("{}/{}", Ipv6Addr::from_bits(network), self.v6)
+                Spelled::Network(Ipv6Addr::from_bits(network).into(), self.v6)
             }
+        }
+    }
+}
+
+/// What an address counts as.
+pub(super) enum Spelled {
+    Address(Ipv4Addr),
+    /// All that begin with so many of its bits
+    Network(IpAddr, u8),
+}
+
+impl fmt::Display for Spelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Network(network, bits) => write!(f, "{network}/{bits}"),
         }
     }
 }
@@ -151,7 +170,8 @@ mod tests {
             ("fe80::1", "fe80::/56"),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!(Prefixes::default().spell(address), text, "{address}");
+            let spelled = Prefixes::default().spell(address);
+            assert_eq!(spelled.to_string(), text, "{address}");
         }
     }
 
@@ -168,7 +188,8 @@ mod tests {
             (32, 64, "2001:db8:1:2ff:3:4:5:6", "2001:db8:1:2ff::/64"),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!(Prefixes { v4, v6 }.spell(address), text, "{address}");
+            let spelled = Prefixes { v4, v6 }.spell(address);
+            assert_eq!(spelled.to_string(), text, "{address}");
         }
     }
 

@@ -33,22 +33,13 @@ pub(super) fn answer(
         // Not 429: the caller has done nothing wrong, and 5xx alerts must see an outage.
         (RefusalKind::Unavailable, _) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let detail = match (refusal.kind, retry_after) {
-        (RefusalKind::OverLimit, Some(1)) => "too many requests: retry after 1 second".to_owned(),
-        (RefusalKind::OverLimit, Some(seconds)) => {
-            format!("too many requests: retry after {seconds} seconds")
-        }
-        (RefusalKind::OverLimit, None) => "too many requests".to_owned(),
-        (RefusalKind::QueueFull, _) => "too many requests wait already".to_owned(),
-        (RefusalKind::Blocked, _) => "the request is blocked".to_owned(),
-        (RefusalKind::AboveRate, _) => "the request costs more than its limit allows".to_owned(),
-        (RefusalKind::MissingKey, _) => lack(refusal),
-        (RefusalKind::Unavailable, _) => "the rate limiter is unavailable".to_owned(),
-    };
     let (content_type, body) = if prefers_text(&request.headers) {
-        ("text/plain; charset=utf-8", detail + "\n")
+        let mut text = String::with_capacity(64);
+        push_detail(&mut text, refusal, retry_after);
+        text.push('\n');
+        ("text/plain; charset=utf-8", text)
     } else {
-        let body = problem(refusal, status, &detail);
+        let body = problem(refusal, status, retry_after);
         ("application/problem+json", body)
     };
     let mut answer = Response::new(Bytes::from(body));
@@ -61,6 +52,24 @@ pub(super) fn answer(
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
+}
+
+/// Why it was refused, in words, with the seconds to wait.
+fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
+    let words = match refusal.kind {
+        RefusalKind::OverLimit => "too many requests",
+        RefusalKind::QueueFull => "too many requests wait already",
+        RefusalKind::Blocked => "the request is blocked",
+        RefusalKind::AboveRate => "the request costs more than its limit allows",
+        RefusalKind::MissingKey => return text.push_str(&lack(refusal)),
+        RefusalKind::Unavailable => "the rate limiter is unavailable",
+    };
+    text.push_str(words);
+    if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
+        let unit = if seconds == 1 { "second" } else { "seconds" };
+        // A `String` takes everything: never an error.
+        let _ = write!(text, ": retry after {seconds} {unit}");
+    }
 }
 
 /// What is missing, or said twice, in the words of all protocols.
@@ -76,21 +85,22 @@ pub(super) fn lack(refusal: &Refusal) -> String {
 }
 
 /// RFC 9457, section 3. Nothing of it comes from the caller.
-fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
+fn problem(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> String {
     let (kind, title) = match refusal.kind {
         RefusalKind::OverLimit | RefusalKind::QueueFull => QUOTA_EXCEEDED,
         // Section 4.2.1: the status says it all, and its phrase is the title.
         _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
     };
     let mut json = String::with_capacity(256);
-    json.push_str("{\"type\":");
-    push_string(&mut json, kind);
-    json.push_str(",\"title\":");
-    push_string(&mut json, title);
-    json.push_str(",\"status\":");
+    // Ours, and nothing in it to escape.
+    json.push_str("{\"type\":\"");
+    json.push_str(kind);
+    json.push_str("\",\"title\":\"");
+    json.push_str(title);
+    json.push_str("\",\"status\":");
     json.push_str(status.as_str());
     json.push_str(",\"detail\":");
-    push_string(&mut json, detail);
+    push_string(&mut json, |json| push_detail(json, refusal, retry_after));
     let violated = |limit: &&LimitState| limit.refused && !limit.hidden;
     let mut violated = refusal.limits().iter().filter(violated);
     let quota = matches!(
@@ -99,10 +109,10 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     );
     if let Some(first) = violated.next().filter(|_| quota) {
         json.push_str(",\"violated-policies\":[");
-        push_string(&mut json, first.name());
+        push_string(&mut json, |json| json.push_str(first.name()));
         for limit in violated {
             json.push(',');
-            push_string(&mut json, limit.name());
+            push_string(&mut json, |json| json.push_str(limit.name()));
         }
         json.push(']');
     }
@@ -110,9 +120,21 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     json
 }
 
-/// RFC 8259, section 7.
-fn push_string(json: &mut String, text: &str) {
+/// Adds what `write` adds as a string: RFC 8259, section 7.
+fn push_string(json: &mut String, write: impl FnOnce(&mut String)) {
     json.push('"');
+    let begin = json.len();
+    write(json);
+    let is_special = |byte: &u8| matches!(byte, ..b' ' | b'"' | b'\\');
+    // Hardly ever.
+    if json.as_bytes().iter().skip(begin).any(is_special) {
+        let text = json.split_off(begin);
+        push_escaped(json, &text);
+    }
+    json.push('"');
+}
+
+fn push_escaped(json: &mut String, text: &str) {
     for letter in text.chars() {
         match letter {
             '"' => json.push_str("\\\""),
@@ -124,7 +146,6 @@ fn push_string(json: &mut String, text: &str) {
             _ => json.push(letter),
         }
     }
-    json.push('"');
 }
 
 #[cfg(test)]
@@ -144,7 +165,7 @@ mod tests {
             ("Grüße 🚦", "\"Grüße 🚦\""),
         ] {
             let mut told = String::new();
-            push_string(&mut told, text);
+            push_string(&mut told, |told| told.push_str(text));
             assert_eq!(told, json);
         }
     }

@@ -8,7 +8,9 @@ mod http;
 
 use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
-use ::http::{HeaderValue, Method, Request, Response, header, request::Parts};
+use ::http::{
+    Extensions, HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts,
+};
 use bytes::Bytes;
 
 pub(crate) use self::headers::Fields;
@@ -64,6 +66,19 @@ pub(crate) struct Noted {
     fields: Fields,
 }
 
+impl Noted {
+    fn tell(
+        self,
+        limits: &[LimitState],
+        outcome: Outcome,
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        self.fields
+            .tell(limits, outcome, self.at, headers, extensions);
+    }
+}
+
 /// How a layer speaks.
 #[derive(Debug)]
 pub(crate) struct Answers {
@@ -81,9 +96,12 @@ impl Answers {
             grpc::answer(refusal, request, wait)
         } else {
             let retry_after = wait.map(seconds_to_wait);
-            let answer = http::answer(refusal, request, retry_after);
+            let (mut head, body) = http::answer(refusal, request, retry_after).into_parts();
             let outcome = Outcome::Refused(retry_after);
-            self.tell(refusal.limits(), outcome, self.now(), answer)
+            let (headers, extensions) = (&mut head.headers, &mut head.extensions);
+            let noted = self.now();
+            noted.tell(refusal.limits(), outcome, headers, extensions);
+            Response::from_parts(head, body)
         };
         if let Some(hook) = &self.on_refusal {
             answer = hook.on_refusal(refusal, request, answer);
@@ -101,14 +119,15 @@ impl Answers {
         (!is_grpc(request.method(), request.headers())).then(|| self.now())
     }
 
-    /// Tells a grant in the inner service's response.
-    pub(crate) fn granted<B>(
+    /// Tells a grant in the head of the inner service's response.
+    pub(crate) fn granted(
         &self,
         grant: &Grant,
         at: Noted,
-        response: Response<B>,
-    ) -> Response<B> {
-        self.tell(grant.limits(), Outcome::Granted, at, response)
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        at.tell(grant.limits(), Outcome::Granted, headers, extensions);
     }
 
     fn now(&self) -> Noted {
@@ -117,20 +136,6 @@ impl Answers {
             at: fields.now(),
             fields,
         }
-    }
-
-    fn tell<B>(
-        &self,
-        limits: &[LimitState],
-        outcome: Outcome,
-        noted: Noted,
-        response: Response<B>,
-    ) -> Response<B> {
-        let (mut head, body) = response.into_parts();
-        let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-        let Noted { at, fields } = noted;
-        fields.tell(limits, outcome, at, headers, extensions);
-        Response::from_parts(head, body)
     }
 
     /// The wait and a random part of the jitter: callers that were refused together do not come back together.

@@ -11,9 +11,8 @@ use super::{
     ready::Ready,
 };
 use crate::{
-    decision::Refusal,
+    decision::{PermitId, Refusal},
     error::ConfigError,
-    list::List,
     macros::warning,
     response::HeaderStyle,
     store::{Acquire, AnyStore, Charge, FailurePolicy, Holder, Patience},
@@ -288,7 +287,7 @@ impl Planner {
         })
     }
 
-    pub(crate) fn plan(&self, parts: &Parts, store: &dyn AnyStore) -> Plan {
+    pub(crate) fn plan(&self, parts: &Parts) -> Plan {
         match self.lists.find(parts) {
             Listed::Denied(refusal) => return Plan::Refuse(refusal),
             Listed::Allowed => return Plan::Pass,
@@ -303,8 +302,7 @@ impl Planner {
         let mut strictest = FailurePolicy::Allow;
         // Of several the least patient counts.
         let mut patience = Some((Duration::MAX, usize::MAX));
-        let mut charges: List<Charge> = List::EMPTY;
-        let mut id = None;
+        let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -314,8 +312,6 @@ impl Planner {
                     None => continue,
                 },
             };
-            // One for all: each limiter has a log of its own.
-            let id = id.get_or_insert_with(|| store.permit_id());
             let name = named.naming.name(&identity);
             let shadow = !rule.share.has(&name);
             if !shadow {
@@ -323,20 +319,17 @@ impl Planner {
                 let both = patience.zip(rule.patience);
                 patience = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            let Ok(id) = id else { continue };
             let charge = Charge {
                 name,
                 rule: Arc::clone(&named.rule),
                 limit,
                 permits,
-                id: *id,
+                id: PermitId::NONE,
                 shadow,
                 lead: 0,
             };
-            match charges
-                .iter_mut()
-                .find(|earlier| earlier.name == charge.name)
-            {
+            let mut others = first.iter_mut().chain(&mut rest);
+            match others.find(|earlier| earlier.name == charge.name) {
                 // One limiter is charged once, with what its rules cost together.
                 Some(earlier) if earlier.shadow == shadow => {
                     earlier.permits = earlier.permits.saturating_add(permits);
@@ -344,29 +337,25 @@ impl Planner {
                 // What is only tried out must not refuse by way of another rule.
                 Some(earlier) if earlier.shadow => *earlier = charge,
                 Some(_) => {}
-                None => charges.push(charge),
+                None => match first {
+                    None => first = Some(charge),
+                    Some(_) => rest.push(charge),
+                },
             }
         }
-        // Without entropy there is no id; the policy decides, as for any other failure.
-        if let Some(Err(error)) = id {
-            return match strictest {
-                FailurePolicy::Deny => Plan::Refuse(Refusal::unavailable(error)),
-                FailurePolicy::Allow => Plan::Pass,
-            };
-        }
+        let Some(first) = first else {
+            return Plan::Pass;
+        };
         // Where nothing refuses there is nothing to wait for.
-        let patience = patience.filter(|_| charges.iter().any(|charge| !charge.shadow));
-        let mut charges = charges.into_iter();
-        match charges.next() {
-            None => Plan::Pass,
-            Some(first) => Plan::Ask(Acquire {
-                // What is left says how much may be taken ahead.
-                remaining: self.defaults.remaining || first.rule.lease().is_some(),
-                first,
-                rest: charges.collect(),
-                on_failure: Some(strictest),
-                patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
-            }),
-        }
+        let enforced = !(first.shadow && rest.iter().all(|charge| charge.shadow));
+        let patience = patience.filter(|_| enforced);
+        Plan::Ask(Acquire {
+            // What is left says how much may be taken ahead.
+            remaining: self.defaults.remaining || first.rule.lease().is_some(),
+            first,
+            rest,
+            on_failure: Some(strictest),
+            patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
+        })
     }
 }

@@ -244,7 +244,7 @@ struct Book<'a> {
     /// Permits of the callers that wait, up to now.
     in_line: i64,
     /// What callers need that were not granted: the permits, and the place of the answer.
-    unmet: Vec<(i64, usize)>,
+    unmet: List<(i64, usize)>,
 }
 
 impl<'a> Book<'a> {
@@ -259,7 +259,7 @@ impl<'a> Book<'a> {
             changed,
             value: 0,
             in_line: 0,
-            unmet: Vec::new(),
+            unmet: List::EMPTY,
         })
     }
 

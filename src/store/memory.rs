@@ -3,9 +3,7 @@
 mod shard;
 
 use std::{
-    collections::hash_map::RandomState,
     fmt,
-    hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -13,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use self::shard::{Shard, lock};
+use self::shard::{Shard, ask, caller, lock};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
-    call::{self, Ask, Caller, Take},
+    call::{self, Caller},
     guard::{
         fallback,
         line::{Line, Lines},
@@ -44,7 +42,7 @@ const MOST_LIMITERS: usize = 100_000;
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default, some 250 bytes each and 32 more for each grant of the last interval. At
+/// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of the last interval. At
 /// the bound, a new key takes the place of one that a rule made and whose permits are all free again, so that nobody
 /// regains a quota by being forgotten. If there is none, the newcomer is refused as
 /// [unavailable](crate::RefusalKind::Unavailable) whatever its [`FailurePolicy`](crate::FailurePolicy), because letting
@@ -103,8 +101,6 @@ impl MemoryStore {
         let (lines, line_clock) = (Lines::default(), Arc::clone(&clock));
         let shared = Shared {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            // Seeded anew each time: nobody outside can choose names that share a shard.
-            hasher: RandomState::new(),
             count: AtomicUsize::new(0),
             max,
             last_id: AtomicU64::new(0),
@@ -146,11 +142,16 @@ struct Front {
 }
 
 impl AnyStore for Front {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let shared = self.line.inner();
+        acquire.identify(shared.next_id());
+        acquire.patience.is_none().then(|| {
+            let decision = shared.acquire_one(acquire);
+            fallback::settle(acquire, decision)
+        })
+    }
+
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        if acquire.patience.is_none() {
-            let decision = self.line.inner().acquire_one(&acquire);
-            return Deciding::ready(fallback::settle(&acquire, decision));
-        }
         Deciding::Pending(Box::pin(async move {
             let decision = self.line.acquire(&acquire).await;
             fallback::settle(&acquire, decision)
@@ -165,14 +166,6 @@ impl AnyStore for Front {
         self.line.give_back(receipt, keep);
     }
 
-    fn permit_id(&self) -> Result<PermitId, Error> {
-        // Nothing is ever sent twice here, so a count is enough.
-        let id = self.line.inner().last_id.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = [0; 16];
-        bytes[8..].copy_from_slice(&id.to_be_bytes());
-        Ok(PermitId(bytes))
-    }
-
     fn prefix(&self) -> &'static str {
         "memory"
     }
@@ -184,7 +177,6 @@ impl AnyStore for Front {
 
 struct Shared {
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
     count: AtomicUsize,
     max: usize,
     last_id: AtomicU64,
@@ -227,7 +219,7 @@ impl Decide for Shared {
                 };
                 shard = with_room;
             }
-            let Some(kept) = shard.limiters.get_mut(receipt.name.as_str()) else {
+            let Some(kept) = shard.limiters.get_mut(receipt.name.text()) else {
                 return;
             };
             let credited = kept.limiter.settle(&receipt, keep, now).unwrap_or(0);
@@ -243,29 +235,6 @@ impl Decide for Shared {
             }
         }
         self.lines.nudge(&receipt.name);
-    }
-}
-
-fn caller(acquire: &Acquire) -> Caller {
-    let takes = acquire.charges().map(|charge| Take {
-        permits: charge.permits,
-        id: charge.id,
-        shadow: charge.shadow,
-        lead: charge.lead,
-    });
-    Caller {
-        waits: acquire.patience.is_some(),
-        takes: takes.collect(),
-    }
-}
-
-fn ask(charge: &Charge, exact: bool) -> Ask {
-    Ask {
-        limit: charge.limit,
-        rewrite: true,
-        exact,
-        resendable: false,
-        own_clock: true,
     }
 }
 
@@ -308,16 +277,17 @@ impl Shared {
         }
         let charge = &first.first;
         let now = self.now();
+        let mut shard = self.shard(&charge.name);
+        if let Some(kept) = shard.limiters.get_mut(charge.name.text())
+            && kept.is_there(now)
+        {
+            return kept.decide(charge, first.remaining, &callers, now);
+        }
+        drop(shard);
         let mut shard = self.shard_with(charge, now)?;
-        let kept = shard
-            .limiters
-            .get_mut(charge.name.as_str())
-            .ok_or(ErrorKind::Full)?;
-        kept.limiter.count_by(&charge.name, now);
-        let limiters = std::iter::once((kept.limiter.counts(), ask(charge, first.remaining)));
-        let answers = call::acquire(limiters, &callers, now)?;
-        kept.keep_alive(now);
-        Ok(answers)
+        let kept = shard.limiters.get_mut(charge.name.text());
+        let kept = kept.ok_or(ErrorKind::Full)?;
+        kept.decide(charge, first.remaining, &callers, now)
     }
 
     fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
@@ -346,7 +316,7 @@ impl Shared {
         // Always in this order, so that no two lists wait for each other.
         let mut places: Vec<_> = first
             .charges()
-            .map(|charge| self.shard_of(&charge.name))
+            .map(|charge| Self::shard_of(&charge.name))
             .collect();
         places.sort_unstable();
         places.dedup();
@@ -354,12 +324,12 @@ impl Shared {
             .iter()
             .map(|place| lock(&self.shards[*place]))
             .collect();
-        let locked = |name: &Name| places.binary_search(&self.shard_of(name)).ok();
+        let locked = |name: &Name| places.binary_search(&Self::shard_of(name)).ok();
         // Taken out while they are counted with, as a shard lends one at a time.
         let mut taken = Vec::with_capacity(places.len());
         for charge in first.charges() {
             let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
-            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.as_str()));
+            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.text()));
             taken.push((charge, kept));
         }
         let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
@@ -379,7 +349,7 @@ impl Shared {
                 if matches!(answers, Ok(Some(_))) {
                     kept.keep_alive(now);
                 }
-                shard.limiters.insert(Arc::clone(charge.name.text()), kept);
+                shard.limiters.insert(charge.name.text().clone(), kept);
             }
         }
         answers
@@ -412,7 +382,7 @@ impl Shared {
             ) => {
                 drop(shard);
                 shard = self.shard_with_room(name, true, now)?;
-                shard.limiters.get_mut(name.as_str())
+                shard.limiters.get_mut(name.text())
             }
             (_, found) => found,
         };
@@ -468,7 +438,7 @@ impl Shared {
                 Some(end) => TimeToLive::Left(Duration::from_millis(at_least_zero(end - now))),
             }),
             Op::Delete => {
-                shard.limiters.remove(name.as_str());
+                shard.limiters.remove(name.text());
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 Outcome::Changed(true)
             }
@@ -484,13 +454,13 @@ impl Shared {
                 Outcome::Permits(lost)
             }
             Op::Rename(ref new_name) => {
-                let moved = shard.limiters.remove(name.as_str());
+                let moved = shard.limiters.remove(name.text());
                 drop(shard);
                 let mut shard = self.shard(new_name);
                 if let Some(kept) = moved {
                     if shard
                         .limiters
-                        .insert(Arc::clone(new_name.text()), kept)
+                        .insert(new_name.text().clone(), kept)
                         .is_some()
                     {
                         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -502,7 +472,7 @@ impl Shared {
         };
         let end = shard
             .limiters
-            .get(name.as_str())
+            .get(name.text())
             .and_then(|kept| kept.expires_at);
         if let (Some(end), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) = (end, op) {
             shard.note_idle(end, name);
@@ -519,7 +489,7 @@ impl Shared {
     ) -> Result<MutexGuard<'_, Shard>, Error> {
         self.make_room(name, now)?;
         let mut shard = self.shard(name);
-        if shard.limiters.contains_key(name.as_str()) {
+        if shard.limiters.contains_key(name.text()) {
             // Another caller of the same name was faster.
             self.count.fetch_sub(1, Ordering::Relaxed);
         } else {
@@ -539,7 +509,7 @@ impl Shared {
         {
             return Ok(());
         }
-        let first = self.shard_of(newcomer);
+        let first = Self::shard_of(newcomer);
         for offset in 0..SHARDS {
             if lock(&self.shards[(first + offset) % SHARDS]).evict_idle(now) {
                 return Ok(());
@@ -549,12 +519,20 @@ impl Shared {
     }
 
     fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[self.shard_of(name)])
+        lock(&self.shards[Self::shard_of(name)])
     }
 
-    fn shard_of(&self, name: &Name) -> usize {
+    fn shard_of(name: &Name) -> usize {
         // The remainder is below SHARDS, whatever the width of usize.
-        (self.hasher.hash_one(name.as_str()) % SHARDS as u64) as usize
+        (name.text().seeded_hash() % SHARDS as u64) as usize
+    }
+
+    /// Nothing is ever sent twice here, so a count is enough.
+    fn next_id(&self) -> PermitId {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = [0; 16];
+        bytes[8..].copy_from_slice(&id.to_be_bytes());
+        PermitId(bytes)
     }
 
     fn now(&self) -> i64 {

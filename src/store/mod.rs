@@ -58,6 +58,10 @@ pub(crate) mod sealed {
 
 /// A store with its guards on, whatever its type.
 pub(crate) trait AnyStore: Debug + Send + Sync {
+    /// Takes permits, all of them or none, if that can be decided without waiting for anybody. What cannot gets the id by
+    /// which it can be given back, and goes to [`acquire`](Self::acquire).
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
+
     /// Takes permits, all of them or none.
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
 
@@ -69,9 +73,6 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
     /// once.
     fn give_back(&self, receipt: Receipt, keep: u32);
 
-    /// An id that no other acquire has.
-    fn permit_id(&self) -> Result<PermitId, Error>;
-
     /// Whether one call reaches only limiters of one identity: a Redis Cluster.
     fn has_slots(&self) -> bool {
         false
@@ -82,6 +83,14 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
 
     /// Which rules count here.
     fn rule_names(&self) -> &RuleNames;
+}
+
+/// Takes permits, all of them or none, at once or later.
+pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding {
+    match store.decide_at_once(&mut acquire) {
+        Some(decision) => Deciding::ready(decision),
+        None => Arc::clone(store).acquire(acquire),
+    }
 }
 
 /// The rules of all layers on a store.
@@ -216,6 +225,13 @@ impl Acquire {
         self.charges().map(Charge::receipt).collect()
     }
 
+    /// Gives it an id that no other acquire has: one for all, as each limiter has a log of its own.
+    pub(crate) fn identify(&mut self, id: PermitId) {
+        for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
+            charge.id = id;
+        }
+    }
+
     /// Whether nothing in it can refuse.
     pub(crate) fn is_trial(&self) -> bool {
         self.charges().all(|charge| charge.shadow)
@@ -250,7 +266,9 @@ impl Acquire {
                 answer.state(charge, counted && !above_rate)
             })
             .collect();
-        limits.sort_by(LimitState::by_tightness);
+        if limits.len() > 1 {
+            limits.sort_by(LimitState::by_tightness);
+        }
         if !above_rate && !refused {
             let answers = self.charges().zip(answers);
             let taken = answers.filter(|(_, answer)| answer.verdict == Verdict::Granted);
@@ -285,6 +303,7 @@ pub(crate) struct Charge {
     pub(crate) rule: Arc<RuleTag>,
     pub(crate) limit: LimitSource,
     pub(crate) permits: u32,
+    /// Of no meaning until the store has given it one.
     pub(crate) id: PermitId,
     /// Whether it is taken if there is room, and no reason to refuse if there is none.
     pub(crate) shadow: bool,

@@ -8,7 +8,7 @@ mod generations;
 
 use std::{
     fmt,
-    hash::{Hash, Hasher, RandomState},
+    hash::{Hash, Hasher},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -25,7 +25,7 @@ use crate::{
     error::Error,
     limit::Algorithm,
     list::List,
-    name::Name,
+    name::{BuildSpread, Name},
     store::{Acquire, Charge, Decide, Op, Outcome},
 };
 
@@ -131,7 +131,7 @@ impl Drop for Changing<'_> {
 /// The refusals that a store has told.
 pub(crate) struct Refusals {
     /// None where nothing is told again.
-    kept: Option<Cache<Key, Arc<Known>, UnitWeighter, RandomState>>,
+    kept: Option<Cache<Key, Arc<Known>, UnitWeighter, BuildSpread>>,
     cap: Duration,
     generations: Generations,
     /// The clock of the logs, if it is this process's; none for the server's.
@@ -158,7 +158,7 @@ impl Refusals {
                 most,
                 most as u64,
                 UnitWeighter,
-                RandomState::new(),
+                BuildSpread::new(),
                 Default::default(),
             )
         });

@@ -1,23 +1,33 @@
 //! A part of the limiters in this process, behind a lock of its own: who is there, and who may be forgotten.
 
 use std::{
-    cmp::Reverse,
+    cmp::Ordering as Order,
     collections::{BinaryHeap, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use crate::{limit::Algorithm, name::Name, store::counted::Counted};
+use crate::{
+    error::Error,
+    limit::Algorithm,
+    list::List,
+    name::{BuildSpread, Name, Text},
+    store::{
+        Acquire, Answer, Charge,
+        call::{self, Ask, Caller, Take},
+        counted::Counted,
+    },
+};
 
 #[derive(Default)]
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
-    pub(super) limiters: HashMap<Arc<str>, Kept>,
+    pub(super) limiters: HashMap<Text, Kept, BuildSpread>,
     /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
     /// it may be out of date, but never too late by more than a grant that was given back.
-    idle: BinaryHeap<Reverse<(i64, Arc<str>)>>,
+    idle: BinaryHeap<Idle>,
 }
 
 pub(super) struct Kept {
@@ -37,6 +47,26 @@ impl Kept {
         }
     }
 
+    /// Whether its time is not over.
+    pub(super) fn is_there(&self, now: i64) -> bool {
+        self.expires_at.is_none_or(|end| end > now)
+    }
+
+    /// Decides for callers of this limiter alone.
+    pub(super) fn decide(
+        &mut self,
+        charge: &Charge,
+        exact: bool,
+        callers: &[Caller],
+        now: i64,
+    ) -> Result<List<Answer>, Error> {
+        self.limiter.count_by(&charge.name, now);
+        let limiters = std::iter::once((self.limiter.counts(), ask(charge, exact)));
+        let answers = call::acquire(limiters, callers, now)?;
+        self.keep_alive(now);
+        Ok(answers)
+    }
+
     /// Puts off its end, as the scripts do where a limit has a keep-alive time.
     pub(super) fn keep_alive(&mut self, now: i64) {
         if let Some(limit) = self.limiter.limit()
@@ -48,6 +78,32 @@ impl Kept {
     }
 }
 
+/// A note of when a limiter may be forgotten. The heap has the earliest on top.
+struct Idle {
+    at: i64,
+    name: Text,
+}
+
+impl Ord for Idle {
+    fn cmp(&self, other: &Self) -> Order {
+        other.at.cmp(&self.at)
+    }
+}
+
+impl PartialOrd for Idle {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Idle {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Idle {}
+
 impl Shard {
     /// The limiter, unless its time is over.
     pub(super) fn get_mut(
@@ -56,17 +112,12 @@ impl Shard {
         now: i64,
         count: &AtomicUsize,
     ) -> Option<&mut Kept> {
-        if self
-            .limiters
-            .get(name.as_str())?
-            .expires_at
-            .is_some_and(|end| end <= now)
-        {
-            self.limiters.remove(name.as_str());
+        if !self.limiters.get(name.text())?.is_there(now) {
+            self.limiters.remove(name.text());
             count.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        self.limiters.get_mut(name.as_str())
+        self.limiters.get_mut(name.text())
     }
 
     pub(super) fn insert(&mut self, name: &Name, lasting: bool, now: i64) {
@@ -75,7 +126,7 @@ impl Shard {
             self.note_idle(now + 1, name);
         }
         let kept = Kept::new(name.algorithm(), lasting);
-        self.limiters.insert(Arc::clone(name.text()), kept);
+        self.limiters.insert(name.text().clone(), kept);
     }
 
     pub(super) fn note_idle(&mut self, at: i64, name: &Name) {
@@ -92,20 +143,26 @@ impl Shard {
                     } else {
                         kept.limiter.full_at()
                     };
-                    Reverse((end.unwrap_or(at), Arc::clone(name)))
+                    Idle {
+                        at: end.unwrap_or(at),
+                        name: name.clone(),
+                    }
                 })
                 .collect();
         }
-        self.idle.push(Reverse((at, Arc::clone(name.text()))));
+        self.idle.push(Idle {
+            at,
+            name: name.text().clone(),
+        });
     }
 
     /// Forgets one limiter that has all its permits, if there is one.
     pub(super) fn evict_idle(&mut self, now: i64) -> bool {
-        while let Some(Reverse((noted, _))) = self.idle.peek() {
-            if *noted > now {
+        while let Some(noted) = self.idle.peek() {
+            if noted.at > now {
                 return false;
             }
-            let Some(Reverse((_, name))) = self.idle.pop() else {
+            let Some(Idle { name, .. }) = self.idle.pop() else {
                 return false;
             };
             let Some(kept) = self.limiters.get(&name) else {
@@ -119,7 +176,7 @@ impl Shard {
             match gone_at {
                 // Set by a verb, and without an end by now.
                 None => {}
-                Some(later) if later > now => self.idle.push(Reverse((later, name))),
+                Some(at) if at > now => self.idle.push(Idle { at, name }),
                 Some(_) => {
                     self.limiters.remove(&name);
                     return true;
@@ -127,6 +184,29 @@ impl Shard {
             }
         }
         false
+    }
+}
+
+pub(super) fn caller(acquire: &Acquire) -> Caller {
+    let takes = acquire.charges().map(|charge| Take {
+        permits: charge.permits,
+        id: charge.id,
+        shadow: charge.shadow,
+        lead: charge.lead,
+    });
+    Caller {
+        waits: acquire.patience.is_some(),
+        takes: takes.collect(),
+    }
+}
+
+pub(super) fn ask(charge: &Charge, exact: bool) -> Ask {
+    Ask {
+        limit: charge.limit,
+        rewrite: true,
+        exact,
+        resendable: false,
+        own_clock: true,
     }
 }
 

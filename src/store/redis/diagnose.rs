@@ -19,7 +19,7 @@ use super::{
     RedisStore, Server,
     connection::Connection,
     gcra,
-    script::{Arguments, DIAGNOSE},
+    script::{Arguments, DIAGNOSE, Word},
     wire,
 };
 use crate::{
@@ -140,8 +140,8 @@ impl Look<'_> {
     }
 
     async fn page(&self, first: u64) -> Result<Page, Error> {
-        let argv = [first, PAGE].map(|number| number.to_string().into_bytes());
-        let arguments = Arguments::new(self.keys.clone(), argv.into());
+        let argv = [first, PAGE].map(Word::number);
+        let arguments = Arguments::new(&self.keys, argv);
         let call = DIAGNOSE.call(self.connection, &arguments);
         let reply = within(self.patience, call)
             .await

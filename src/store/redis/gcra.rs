@@ -2,7 +2,10 @@
 
 use redis::Value;
 
-use super::{script::Arguments, wire};
+use super::{
+    script::{Arguments, Word},
+    wire,
+};
 use crate::{
     clock::Millis,
     decision::Receipt,
@@ -93,7 +96,7 @@ impl Lone {
         let cost = self.pace.cost(self.permits);
         let limit = packed([self.limit.rate, self.limit.interval]);
         let cost_and_room = packed([cost, self.pace.whole() - cost]);
-        Arguments::new([key], vec![wire::time(now), limit, cost_and_room])
+        Arguments::new([key], [wire::time(now), limit, cost_and_room])
     }
 
     /// Reads the reply; `None` if it is for `gcra/acquire_run.lua` to decide.
@@ -162,13 +165,12 @@ pub(crate) fn settle(
     now: Option<Millis>,
 ) -> Arguments {
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let text = |number: i64| number.to_string().into_bytes();
     let (source, limit) = wire::limit_source(receipt.limit, true);
     let mut argv = vec![
-        text(credited),
+        Word::number(credited),
         wire::time(now),
-        text(tat.at),
-        text(tat.given),
+        Word::number(tat.at),
+        Word::number(tat.given),
         source,
     ];
     argv.extend(limit);
@@ -176,9 +178,12 @@ pub(crate) fn settle(
 }
 
 /// As the scripts keep numbers: doubles, little-endian. All are whole and below 2^53.
-fn packed<const N: usize>(numbers: [i64; N]) -> Vec<u8> {
-    let bytes = numbers.map(|number| (number as f64).to_le_bytes());
-    bytes.as_flattened().to_vec()
+fn packed(numbers: [i64; 2]) -> Word {
+    let [first, second] = numbers.map(|number| (number as f64).to_le_bytes());
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first);
+    bytes[8..].copy_from_slice(&second);
+    Word::from(bytes)
 }
 
 /// Whole numbers; `None` for what are none.

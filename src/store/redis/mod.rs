@@ -37,7 +37,7 @@ use super::{
     guard::{
         deadline::Deadline,
         deny_cache::{DenyCache, Refusals},
-        fallback::Fallback,
+        fallback::{self, Fallback},
         lease::Leasing,
         line::{Line, Lines},
     },
@@ -45,7 +45,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, SteadyClock},
-    decision::{Decision, PermitId, Receipt},
+    decision::{Decision, Receipt},
     error::{ConfigError, Error, ErrorKind},
     name::{Name, is_word},
 };
@@ -489,14 +489,25 @@ impl Shared {
 }
 
 impl AnyStore for Shared {
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         // First: it is the shorter look, and no refusal is told while there are permits in hand.
-        if let Some(granted) = self.leasing().take(&acquire) {
-            return Deciding::ready(Ok(granted));
+        if let Some(granted) = self.leasing().take(acquire) {
+            return Some(Ok(granted));
         }
-        if let Some(refusal) = self.deny_cache().known(&acquire) {
-            return Deciding::ready(Ok(Decision::Deny(refusal)));
+        if let Some(refusal) = self.deny_cache().known(acquire) {
+            return Some(Ok(Decision::Deny(refusal)));
         }
+        match random_id() {
+            Ok(id) => {
+                acquire.identify(id);
+                None
+            }
+            // Without entropy nothing can be sent; the policy decides, as for any other failure.
+            Err(error) => Some(fallback::settle(acquire, Err(error))),
+        }
+    }
+
+    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
         Deciding::Pending(Box::pin(async move { self.stack.acquire(&acquire).await }))
     }
 
@@ -506,10 +517,6 @@ impl AnyStore for Shared {
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
         self.stack.give_back(receipt, keep);
-    }
-
-    fn permit_id(&self) -> Result<PermitId, Error> {
-        random_id()
     }
 
     fn has_slots(&self) -> bool {

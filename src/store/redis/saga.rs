@@ -38,9 +38,7 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
     let mut acquire = acquire.clone();
     if acquire.patience.is_some() {
         // One that waits is asked for again, and what an earlier attempt gave back may still be on its way.
-        let id = random_id()?;
-        acquire.first.id = id;
-        acquire.rest.iter_mut().for_each(|charge| charge.id = id);
+        acquire.identify(random_id()?);
     }
     let mut taken = Taken {
         server,
@@ -58,7 +56,7 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
         let decision = match decision {
             // What is only tried out comes last, and is no reason to refuse.
             Err(_) if part.is_trial() => continue,
-            decision => decision?.pop(),
+            decisions => decisions?.into_iter().next(),
         };
         match decision {
             None => {}

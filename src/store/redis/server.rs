@@ -11,7 +11,7 @@ use super::{
     returns::Returns,
     rewritten::Rewritten,
     saga,
-    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, Verbs},
+    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, Verbs, Word},
     wire,
 };
 use crate::{
@@ -46,18 +46,13 @@ impl Decide for Server {
     ///
     /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let decision = self.acquire_run(std::slice::from_ref(acquire)).await?.pop();
+        let decisions = self.acquire_all(std::slice::from_ref(acquire)).await?;
+        let decision = decisions.into_iter().next();
         decision.ok_or_else(|| ErrorKind::Permits.into())
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        match self.acquire_together(run).await {
-            Err(error) => match fallback::without_trials(run, &error) {
-                Some(enforced) => self.acquire_together(&enforced).await,
-                None => Err(error),
-            },
-            decisions => decisions,
-        }
+        self.acquire_all(run).await.map(Vec::from)
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
@@ -66,13 +61,13 @@ impl Decide for Server {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        let arguments = |argv| -> Result<Arguments, Error> {
+        let arguments = |argv: &[Word]| -> Result<Arguments, Error> {
             Ok(Arguments::new(wire::keys(name, self.client_id()?), argv))
         };
         let verbs = Verbs::of(name.algorithm());
         match op {
             Op::TrySetRate(limit) => {
-                let arguments = arguments(wire::limit_fields(limit).into())?;
+                let arguments = arguments(&wire::limit_fields(limit))?;
                 wire::flag(&self.call(verbs.try_set_rate, &arguments).await?).map(Outcome::Changed)
             }
             Op::SetRate {
@@ -80,32 +75,32 @@ impl Decide for Server {
                 keep,
                 existing,
             } => {
-                let mut argv: Vec<_> = wire::limit_fields(limit).into();
-                argv.push(wire::time(self.now()));
-                argv.push(wire::flag_byte(*keep));
-                argv.push(wire::flag_byte(*existing));
-                wire::flag(&self.call(verbs.set_rate, &arguments(argv)?).await?)
+                let [rate, interval, rate_type, keep_alive] = wire::limit_fields(limit);
+                let (keep, existing) = (wire::flag_byte(*keep), wire::flag_byte(*existing));
+                let now = wire::time(self.now());
+                let argv = [rate, interval, rate_type, keep_alive, now, keep, existing];
+                wire::flag(&self.call(verbs.set_rate, &arguments(&argv)?).await?)
                     .map(Outcome::Changed)
             }
             Op::Release(permits) => {
-                let id = random_id()?.0.to_vec();
-                let argv = vec![permits.to_string().into_bytes(), wire::time(self.now()), id];
-                let reply = self.call_once(verbs.release, &arguments(argv)?).await?;
+                let id = Word::from(random_id()?.0);
+                let argv = [Word::number(permits), wire::time(self.now()), id];
+                let reply = self.call_once(verbs.release, &arguments(&argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Expire(millis, when) => {
-                let when: &[u8] = match when {
-                    ExpireWhen::Always => b"",
-                    ExpireWhen::NotSet => b"NX",
-                    ExpireWhen::Set => b"XX",
-                    ExpireWhen::Greater => b"GT",
-                    ExpireWhen::Less => b"LT",
+                let when = match when {
+                    ExpireWhen::Always => Word::default(),
+                    ExpireWhen::NotSet => Word::from(*b"NX"),
+                    ExpireWhen::Set => Word::from(*b"XX"),
+                    ExpireWhen::Greater => Word::from(*b"GT"),
+                    ExpireWhen::Less => Word::from(*b"LT"),
                 };
-                let argv = vec![millis.to_string().into_bytes(), when.to_vec()];
-                wire::flag(&self.call(verbs.expire, &arguments(argv)?).await?).map(Outcome::Changed)
+                let arguments = arguments(&[Word::number(millis), when])?;
+                wire::flag(&self.call(verbs.expire, &arguments).await?).map(Outcome::Changed)
             }
             Op::ClearExpire => {
-                let arguments = arguments(Vec::new())?;
+                let arguments = arguments(&[])?;
                 wire::flag(&self.call(verbs.clear_expire, &arguments).await?).map(Outcome::Changed)
             }
             Op::TimeToLive => {
@@ -133,14 +128,14 @@ impl Decide for Server {
                 .map(Outcome::Limit)
             }
             Op::Available => {
-                let argv = vec![wire::time(self.now()), random_id()?.0.to_vec()];
-                let reply = self.call(verbs.available, &arguments(argv)?).await?;
+                let argv = [wire::time(self.now()), Word::from(random_id()?.0)];
+                let reply = self.call(verbs.available, &arguments(&argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Repair => {
-                let argv = vec![wire::time(self.now())];
+                let arguments = arguments(&[wire::time(self.now())])?;
                 // Sent again it would find nothing to repair, and say so.
-                let reply = self.call_once(verbs.repair, &arguments(argv)?).await?;
+                let reply = self.call_once(verbs.repair, &arguments).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
             Op::Rename(new_name) => {
@@ -148,7 +143,7 @@ impl Decide for Server {
                 let mut keys = Vec::from(wire::keys(name, client_id));
                 keys.extend(wire::keys(new_name, client_id));
                 let reply = self
-                    .call_once(&RENAME, &Arguments::new(keys, Vec::new()))
+                    .call_once(&RENAME, &Arguments::new(keys, &[] as &[Word]))
                     .await?;
                 wire::flag(&reply).map(Outcome::Changed)
             }
@@ -188,17 +183,27 @@ impl Server {
         self.returns.push(receipt, keep, arguments, undone);
     }
 
+    async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        match self.acquire_together(run).await {
+            Err(error) => match fallback::without_trials(run, &error) {
+                Some(enforced) => self.acquire_together(&enforced).await,
+                None => Err(error),
+            },
+            decisions => decisions,
+        }
+    }
+
     /// For callers of the same limiters, in one call or one after the other.
-    async fn acquire_together(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+    async fn acquire_together(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
-            return Ok(Vec::new());
+            return Ok(List::EMPTY);
         };
         first.check()?;
         if self.decides_together(first) {
             return self.acquire_at_once(first, run).await;
         }
         // One at a time: it hears at once, and nothing is held for it while others are asked for.
-        Ok(vec![saga::acquire(self, first).await?])
+        saga::acquire(self, first).await.map(List::one)
     }
 
     /// For callers of limiters that one script reaches.
@@ -206,7 +211,7 @@ impl Server {
         &self,
         first: &Acquire,
         run: &[Acquire],
-    ) -> Result<Vec<Decision>, Error> {
+    ) -> Result<List<Decision>, Error> {
         let limiters = 1 + first.rest.len();
         let in_slots = first.charges().any(|charge| charge.name.slots().is_some());
         let algorithm = first.first.name.algorithm();
@@ -305,9 +310,9 @@ impl Server {
     }
 
     /// `answers` has one for each caller and limiter, those of the first caller first.
-    fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> Vec<Decision> {
+    fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
-            return Vec::new();
+            return List::EMPTY;
         };
         for (charge, answer) in first.charges().zip(answers) {
             self.note(charge, answer);

@@ -1,10 +1,10 @@
 //! Redisson's format: names of keys, packed members, and the replies of our scripts. Pure.
 
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind, Value};
 
-use super::script::Arguments;
+use super::script::{Arguments, Word};
 use crate::{
     clock::Millis,
     decision::{PermitId, Receipt},
@@ -19,23 +19,23 @@ use crate::{
 ///
 /// RedissonObject.suffixName: a name with a `{` in it keeps its own hash tag, any other is put into one.
 pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
+    key_pieces(name, client_id).map(|pieces| pieces.concat())
+}
+
+/// The same keys, in pieces.
+fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     let name = name.as_str();
-    let companion = |suffix: &str| {
-        if name.contains('{') {
-            format!("{name}:{suffix}")
-        } else {
-            format!("{{{name}}}:{suffix}")
-        }
+    let (open, close) = if name.contains('{') {
+        ("", "")
+    } else {
+        ("{", "}")
     };
-    let (value, permits) = (companion("value"), companion("permits"));
-    let client_value = format!("{value}:{client_id}");
-    let client_permits = format!("{permits}:{client_id}");
     [
-        name.to_owned(),
-        value,
-        client_value,
-        permits,
-        client_permits,
+        ["", name, "", "", "", ""],
+        [open, name, close, ":value", "", ""],
+        [open, name, close, ":value", ":", client_id],
+        [open, name, close, ":permits", "", ""],
+        [open, name, close, ":permits", ":", client_id],
     ]
 }
 
@@ -72,9 +72,13 @@ pub(crate) fn permits(member: &[u8]) -> Option<u32> {
 }
 
 /// The time as the scripts take it: empty for the server's.
-pub(crate) fn time(now: Option<Millis>) -> Vec<u8> {
-    now.map_or_else(Vec::new, |now| now.to_string().into_bytes())
+pub(crate) fn time(now: Option<Millis>) -> Word {
+    now.map_or_else(Word::default, Word::number)
 }
+
+/// What the keys of a limiter and its other arguments come to, mostly.
+const KEYS_BYTES: usize = 400;
+const WORD_BYTES: usize = 8;
 
 /// What a call says beside whom it is for.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +96,7 @@ pub(crate) struct Ask<'a> {
 /// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
 /// charges on the same limiters, goes with whether it waits in line.
 pub(crate) fn acquire<'a, L>(
-    limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)>,
+    limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
     callers: impl ExactSizeIterator<Item = (L, bool)>,
     ask: Ask<'_>,
 ) -> Arguments
@@ -100,57 +104,61 @@ where
     L: Iterator<Item = &'a Charge>,
 {
     let (width, height) = (limiters.len(), callers.len());
-    let mut all_keys = Vec::with_capacity(5 * width);
-    let mut argv = Vec::with_capacity(2 + 6 * width + height * (1 + 3 * width));
+    let count = 5 * width + 2 + 6 * width + height * (1 + 3 * width);
+    let mut arguments = Arguments::with_capacity(count, width * KEYS_BYTES + count * WORD_BYTES);
+    for (charge, _) in limiters.clone() {
+        for pieces in key_pieces(&charge.name, ask.client_id) {
+            arguments.push_key(&pieces.map(str::as_bytes));
+        }
+    }
+    arguments.push(time(ask.now));
+    arguments.push(flag_byte(ask.exact));
     let mut slots = List::EMPTY;
-    argv.push(time(ask.now));
-    argv.push(flag_byte(ask.exact));
     for (charge, rewrite) in limiters {
-        all_keys.extend(keys(&charge.name, ask.client_id));
         let (source, limit) = limit_source(charge.limit, rewrite);
-        argv.push(source);
-        argv.extend(limit);
+        arguments.push(source);
+        limit.iter().for_each(|field| arguments.push(field));
         slots.push(charge.name.slots());
     }
     for (charges, waits) in callers {
-        argv.push(flag_byte(waits));
+        arguments.push(flag_byte(waits));
         for charge in charges {
-            argv.push(charge.permits.to_string().into_bytes());
-            argv.push(member(charge.id, charge.permits).to_vec());
-            argv.push(manner(charge));
+            arguments.push(Word::number(charge.permits));
+            arguments.push(Word::from(member(charge.id, charge.permits)));
+            arguments.push(manner(charge));
         }
     }
     if slots.iter().any(Option::is_some) {
-        argv.extend(slots.iter().map(|slots| {
-            let count = slots.map(|slots| slots.count().to_string());
-            count.unwrap_or_default().into_bytes()
-        }));
+        for slots in slots.iter() {
+            let count = slots.map(|slots| Word::number(slots.count()));
+            arguments.push(count.unwrap_or_default());
+        }
     }
-    Arguments::new(all_keys, argv)
+    arguments
 }
 
 /// How a charge is taken, as the scripts take it.
-fn manner(charge: &Charge) -> Vec<u8> {
+fn manner(charge: &Charge) -> Word {
     match charge.lead {
         0 => flag_byte(charge.shadow),
-        lead => format!("+{lead}").into_bytes(),
+        lead => Word::number(format_args!("+{lead}")),
     }
 }
 
 /// Whose limit counts, and the limit as the scripts take it.
-pub(super) fn limit_source(source: LimitSource, rewrite: bool) -> (Vec<u8>, [Vec<u8>; 4]) {
+pub(super) fn limit_source(source: LimitSource, rewrite: bool) -> (Word, [Word; 4]) {
     let (word, limit) = match source {
-        LimitSource::Store => ("redis", None),
-        LimitSource::StoreOrInit(limit) => ("init", Some(limit)),
-        LimitSource::Code(limit) if rewrite => ("code", Some(limit)),
-        LimitSource::Code(limit) => ("keep", Some(limit)),
+        LimitSource::Store => (Word::from(*b"redis"), None),
+        LimitSource::StoreOrInit(limit) => (Word::from(*b"init"), Some(limit)),
+        LimitSource::Code(limit) if rewrite => (Word::from(*b"code"), Some(limit)),
+        LimitSource::Code(limit) => (Word::from(*b"keep"), Some(limit)),
     };
     let fields = limit.map(|limit| limit_fields(&limit.stored()));
-    (word.into(), fields.unwrap_or_default())
+    (word, fields.unwrap_or_default())
 }
 
-pub(crate) fn flag_byte(flag: bool) -> Vec<u8> {
-    vec![if flag { b'1' } else { b'0' }]
+pub(crate) fn flag_byte(flag: bool) -> Word {
+    Word::from([if flag { b'1' } else { b'0' }])
 }
 
 /// The call that leaves `keep` permits of what an acquire took, or charges what is more.
@@ -162,20 +170,18 @@ pub(crate) fn settle(
 ) -> Arguments {
     let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
         Some(more) => (
-            Vec::new(),
-            member(receipt.id.for_more(), more).to_vec(),
+            Word::default(),
+            Word::from(member(receipt.id.for_more(), more)),
             receipt.limit.given(),
         ),
         None => {
-            let rest = (keep > 0).then(|| member(receipt.id, keep).to_vec());
-            let taken = member(receipt.id, receipt.permits).to_vec();
+            let rest = (keep > 0).then(|| Word::from(member(receipt.id, keep)));
+            let taken = Word::from(member(receipt.id, receipt.permits));
             (taken, rest.unwrap_or_default(), None)
         }
     };
     let mut argv = vec![taken, time(now), rest];
-    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| {
-        limit_fields(&limit.stored())
-    }));
+    argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
     Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
@@ -187,8 +193,10 @@ pub(crate) fn settle_in_slot(
     client_id: &str,
     now: Option<Millis>,
 ) -> Arguments {
-    let more = [slots.count().to_string(), end.to_string()].map(String::into_bytes);
-    settle(receipt, keep, client_id, now).and(more)
+    let mut arguments = settle(receipt, keep, client_id, now);
+    arguments.push(Word::number(slots.count()));
+    arguments.push(Word::number(end));
+    arguments
 }
 
 /// The same for what was taken from the window that ends then.
@@ -199,25 +207,23 @@ pub(crate) fn settle_in_window(
     client_id: &str,
 ) -> Arguments {
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let mut argv = Vec::from([credited, end].map(|number| number.to_string().into_bytes()));
+    let mut argv = Vec::from([credited, end].map(Word::number));
     let limit = receipt.limit.given().filter(|_| credited < 0);
-    argv.extend(limit.map_or_else(<[Vec<u8>; 4]>::default, |limit| {
-        limit_fields(&limit.stored())
-    }));
+    argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
     Arguments::new(keys(&receipt.name, client_id), argv)
 }
 
 /// rate, interval, type, keepAliveTime.
-pub(crate) fn limit_fields(limit: &StoredLimit) -> [Vec<u8>; 4] {
-    let rate_type: &[u8] = match limit.rate_type {
+pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
+    let rate_type = match limit.rate_type {
         RateType::Overall => b"0",
         RateType::PerClient => b"1",
     };
     [
-        limit.rate.to_string().into_bytes(),
-        limit.interval.to_string().into_bytes(),
-        rate_type.to_vec(),
-        limit.keep_alive.to_string().into_bytes(),
+        Word::number(limit.rate),
+        Word::number(limit.interval),
+        Word::from(*rate_type),
+        Word::number(limit.keep_alive),
     ]
 }
 
@@ -401,24 +407,66 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
 }
 
 /// The error that a negative first number stands for, or the numbers.
-pub(super) fn numbers(reply: &Value) -> Result<Vec<i64>, Error> {
-    let numbers: Option<Vec<i64>> = match reply {
-        Value::Array(items) => items
-            .iter()
-            .map(|item| match item {
-                Value::Int(number) => Some(*number),
-                _ => None,
-            })
-            .collect(),
+pub(super) fn numbers(reply: &Value) -> Result<Numbers, Error> {
+    let numbers = match reply {
+        Value::Array(items) => Numbers::read(items.iter().map(|item| match item {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        })),
         Value::BulkString(text) => std::str::from_utf8(text)
             .ok()
-            .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
+            .and_then(|text| Numbers::read(text.split(' ').map(|number| number.parse().ok()))),
         _ => None,
     };
     let numbers = numbers.ok_or_else(unreadable)?;
     match numbers.first().copied().and_then(script_error) {
         Some(error) => Err(error),
         None => Ok(numbers),
+    }
+}
+
+/// The numbers of a reply: those of a lone caller stand in place.
+pub(super) struct Numbers {
+    few: [i64; Self::FEW],
+    count: usize,
+    /// All, if there are more.
+    many: Vec<i64>,
+}
+
+impl Numbers {
+    const FEW: usize = 10;
+
+    /// All of them; `None` if one is none.
+    fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
+        let mut read = Self {
+            few: [0; Self::FEW],
+            count: 0,
+            many: Vec::new(),
+        };
+        for number in numbers {
+            match read.few.get_mut(read.count) {
+                Some(place) if read.many.is_empty() => *place = number?,
+                _ => {
+                    if read.many.is_empty() {
+                        read.many.extend(read.few);
+                    }
+                    read.many.push(number?);
+                }
+            }
+            read.count += 1;
+        }
+        Some(read)
+    }
+}
+
+impl Deref for Numbers {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        match self.few.get(..self.count) {
+            Some(few) => few,
+            None => &self.many,
+        }
     }
 }
 

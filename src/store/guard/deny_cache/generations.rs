@@ -4,12 +4,9 @@
 //! looked up and removed when something changes: it carries the generations that it was asked in, and counts while they
 //! last. Nothing has to be done in the right order for that.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU32, Ordering},
 };
 
 use crate::{list::List, name::Name};
@@ -24,8 +21,6 @@ const GENERATIONS: usize = 1 << 16;
 /// refusal stands.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
-    /// Of its own: names come from requests, and nobody may choose which ones share a place.
-    hasher: RandomState,
     /// Made by the first call, as a store may be set up in several steps.
     counts: OnceLock<Box<[AtomicU32]>>,
 }
@@ -38,7 +33,7 @@ impl Generations {
     /// What changed up to now. To be called before the call is sent that tells how things are.
     pub(super) fn see<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Seen {
         let seen = names.map(|name| {
-            let place = self.place(name);
+            let place = Self::place(name);
             (place, self.at(place))
         });
         Seen(seen.collect())
@@ -47,7 +42,7 @@ impl Generations {
     /// Makes old what was seen of this name. To be called when the change was heard of, and before anybody else hears
     /// of it.
     pub(super) fn changed(&self, name: &Name) {
-        if let Some(count) = self.counts().get(self.place(name)) {
+        if let Some(count) = self.counts().get(Self::place(name)) {
             count.fetch_add(1, Ordering::Release);
         }
     }
@@ -63,10 +58,9 @@ impl Generations {
     }
 
     /// By its text alone: however its permits are counted, it is the same keys.
-    fn place(&self, name: &Name) -> usize {
-        let hash = self.hasher.hash_one(name.as_str());
+    fn place(name: &Name) -> usize {
         // The lowest bits, of which there are enough on every machine.
-        hash as usize % GENERATIONS
+        name.text().seeded_hash() as usize % GENERATIONS
     }
 
     fn counts(&self) -> &[AtomicU32] {
@@ -91,7 +85,7 @@ mod tests {
         let generations = Generations::default();
         let (a, b) = (name("a"), name("b"));
         // Of hashes that collide there is nothing to see.
-        assert_ne!(generations.place(&a), generations.place(&b));
+        assert_ne!(Generations::place(&a), Generations::place(&b));
         generations.changed(&a);
         let seen = generations.see([&a].into_iter());
         let both = generations.see([&b, &a].into_iter());

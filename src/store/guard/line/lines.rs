@@ -13,7 +13,7 @@ use std::{
 use super::{lock, queue::Queue};
 use crate::{
     decision::{PermitId, Receipt},
-    limit::LimitSource,
+    limit::{LimitSource, Slots},
     list::List,
     name::Name,
     store::Acquire,
@@ -22,7 +22,7 @@ use crate::{
 /// More than there will be cores, so that callers of different limiters seldom meet.
 const SHARDS: usize = 64;
 
-/// The lines in which somebody stands. Callers of other limiters, or that go by other limits or try out others, do not share
+/// The lines in which somebody stands. Callers of other limiters, that go by other limits or slots or try out others, do not share
 /// one.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Shared>);
@@ -44,7 +44,7 @@ struct Shard {
 }
 
 /// What the callers of a line charge.
-pub(crate) type Key = List<(Name, LimitSource, bool)>;
+pub(crate) type Key = List<(Name, Option<Slots>, LimitSource, bool)>;
 
 /// The callers that left while a call for them and for others was in flight, and whether what they may get was given back. Of
 /// those who do not wait, only whoever dropped them knows whether it is to be.
@@ -63,7 +63,7 @@ impl Lines {
             return false;
         }
         let key = key(acquire);
-        let queue = lock(self.shard(&key)).get(&key).map(Arc::clone);
+        let queue = lock(self.shard(&key)).lines.get(&key).map(Arc::clone);
         queue.is_some_and(|queue| queue.is_waited_in())
     }
 
@@ -161,7 +161,11 @@ fn unused(spare: &mut Option<Arc<Queue>>) -> Arc<Queue> {
 pub(super) fn key(acquire: &Acquire) -> Key {
     acquire
         .charges()
-        .map(|charge| (charge.name.clone(), charge.limit, charge.shadow))
+        .map(|charge| {
+            let name = charge.name.clone();
+            let slots = name.slots();
+            (name, slots, charge.limit, charge.shadow)
+        })
         .collect()
 }
 

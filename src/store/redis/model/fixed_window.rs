@@ -8,7 +8,7 @@ use redis::{Connection, Value};
 
 use super::{
     super::{
-        script::{Arguments, Script, TRY_SET_RATE, Verbs, fixed_window, is_unknown_script},
+        script::{Arguments, Script, TRY_SET_RATE, Verbs, Word, fixed_window, is_unknown_script},
         wire,
     },
     support::{RedisServer, unique},
@@ -191,8 +191,8 @@ impl Pair {
         self.ask(&[&[verb, &key], arguments].concat())
     }
 
-    fn call(&mut self, script: &Script, argv: Vec<Vec<u8>>) -> Value {
-        let arguments = Arguments::new(self.keys.clone(), argv);
+    fn call(&mut self, script: &Script, argv: impl IntoIterator<Item = Word>) -> Value {
+        let arguments = Arguments::new(&self.keys, argv);
         self.send(script, &arguments)
     }
 
@@ -350,7 +350,11 @@ impl Pair {
         }
     }
 
-    fn number(&mut self, script: &Script, argv: Vec<Vec<u8>>) -> Result<i64, ErrorKind> {
+    fn number(
+        &mut self,
+        script: &Script,
+        argv: impl IntoIterator<Item = Word>,
+    ) -> Result<i64, ErrorKind> {
         let reply = self.call(script, argv);
         wire::second(&reply).map_err(|error| error.kind())
     }
@@ -398,8 +402,12 @@ impl Pair {
                 existing,
             } => {
                 let limit = self.limit(choice).stored();
-                let mut argv: Vec<_> = wire::limit_fields(&limit).into();
-                argv.extend([Vec::new(), wire::flag_byte(keep), wire::flag_byte(existing)]);
+                let mut argv: Vec<Word> = wire::limit_fields(&limit).into();
+                argv.extend([
+                    Word::default(),
+                    wire::flag_byte(keep),
+                    wire::flag_byte(existing),
+                ]);
                 let reply = self.call(verbs.set_rate, argv);
                 let expected = !existing || self.model.limit.is_some();
                 assert_eq!(wire::flag(&reply).unwrap(), expected);
@@ -410,12 +418,12 @@ impl Pair {
             }
             Step::TrySetRate(choice) => {
                 let limit = self.limit(choice).stored();
-                let reply = self.call(&TRY_SET_RATE, wire::limit_fields(&limit).into());
+                let reply = self.call(&TRY_SET_RATE, wire::limit_fields(&limit));
                 assert_eq!(wire::flag(&reply).unwrap(), self.model.try_set_rate(limit));
                 self.compare(false);
             }
             Step::Release(permits) => {
-                let argv = vec![permits.to_string().into_bytes(), Vec::new(), Vec::new()];
+                let argv = [Word::number(permits), Word::default(), Word::default()];
                 let replied = self.number(verbs.release, argv);
                 assert_eq!(replied, self.model.release(permits.into(), now));
                 self.compare(true);
@@ -426,10 +434,8 @@ impl Pair {
                 }
                 let at = which.index(self.granted.len());
                 let (permits, end) = self.granted.swap_remove(at);
-                let mut argv = Vec::from(
-                    [i64::from(permits), end].map(|number| number.to_string().into_bytes()),
-                );
-                argv.extend(<[Vec<u8>; 4]>::default());
+                let mut argv = Vec::from([i64::from(permits), end].map(Word::number));
+                argv.extend(<[Word; 4]>::default());
                 let replied = self.number(&fixed_window::SETTLE, argv);
                 let live = self.model.window.and_then(|window| window.end);
                 let apart = live.map_or(i64::MAX, |live| (live - end).abs());
@@ -452,11 +458,9 @@ impl Pair {
             Step::ChargeMore(permits, choice) => {
                 // A limiter that has vanished comes back with its debt.
                 let given = choice.map(|choice| self.limit(choice).stored());
-                let mut argv = Vec::from(
-                    [-i64::from(permits), 0].map(|number| number.to_string().into_bytes()),
-                );
+                let mut argv = Vec::from([-i64::from(permits), 0].map(Word::number));
                 argv.extend(
-                    given.map_or_else(<[Vec<u8>; 4]>::default, |limit| wire::limit_fields(&limit)),
+                    given.map_or_else(<[Word; 4]>::default, |limit| wire::limit_fields(&limit)),
                 );
                 let replied = self.number(&fixed_window::SETTLE, argv);
                 assert_eq!(
@@ -466,7 +470,7 @@ impl Pair {
                 self.compare(true);
             }
             Step::Available => {
-                let replied = self.number(verbs.available, vec![Vec::new(), Vec::new()]);
+                let replied = self.number(verbs.available, [Word::default(); 2]);
                 let before = self.model.window;
                 assert_eq!(replied, self.model.available(now));
                 // Only an acquire writes what is left.
@@ -477,7 +481,7 @@ impl Pair {
                 self.compare(replied.is_ok());
             }
             Step::Repair => {
-                let replied = self.number(verbs.repair, vec![Vec::new()]);
+                let replied = self.number(verbs.repair, [Word::default()]);
                 assert_eq!(replied, self.model.repair(now));
                 self.compare(true);
             }
@@ -556,7 +560,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         vanishing: false,
     };
     let limit = pair.limit(limit).stored();
-    pair.call(&TRY_SET_RATE, wire::limit_fields(&limit).into());
+    pair.call(&TRY_SET_RATE, wire::limit_fields(&limit));
     let end = pair.now() + 50_000;
     let _: Value = pair.on_value("SET", &["1", "PXAT", &end.to_string()]);
     let charge = Charge {

@@ -9,7 +9,7 @@ use redis::{Connection, Value};
 use super::{
     super::{
         gcra::{self as format, Lone},
-        script::{Arguments, Script, Verbs, gcra, is_unknown_script},
+        script::{Arguments, Script, Verbs, Word, gcra, is_unknown_script},
         wire,
     },
     pair::{CLIENT, START},
@@ -182,8 +182,8 @@ impl Pair {
         built.query(&mut self.connection).unwrap()
     }
 
-    fn call(&mut self, script: &Script, argv: Vec<Vec<u8>>) -> Value {
-        let arguments = Arguments::new(self.keys.clone(), argv);
+    fn call(&mut self, script: &Script, argv: impl IntoIterator<Item = Word>) -> Value {
+        let arguments = Arguments::new(&self.keys, argv);
         self.send(script, &arguments)
     }
 
@@ -437,15 +437,18 @@ impl Pair {
             }
             Step::TrySetRate(choice) => {
                 let limit = self.limit(choice).stored();
-                let reply = self.call(verbs.try_set_rate, wire::limit_fields(&limit).into());
+                let reply = self.call(verbs.try_set_rate, wire::limit_fields(&limit));
                 let mut limiter = self.of_hash();
                 assert_eq!(wire::flag(&reply).unwrap(), limiter.try_set_rate(limit));
                 self.hash = limiter.limit;
                 self.compare();
             }
             Step::Release(permits) => {
-                let permits_text = permits.to_string().into_bytes();
-                let argv = vec![permits_text, wire::time(self.time()), Vec::new()];
+                let argv = [
+                    Word::number(permits),
+                    wire::time(self.time()),
+                    Word::default(),
+                ];
                 let reply = self.call(verbs.release, argv);
                 let mut limiter = self.of_verb();
                 let replied = wire::second(&reply).map_err(|error| error.kind());
@@ -468,14 +471,14 @@ impl Pair {
                 }
             }
             Step::Available => {
-                let argv = vec![wire::time(self.time()), Vec::new()];
+                let argv = [wire::time(self.time()), Word::default()];
                 let reply = self.call(verbs.available, argv);
                 let replied = wire::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, self.of_verb().available(now));
                 self.compare();
             }
             Step::Repair => {
-                let reply = self.call(verbs.repair, vec![wire::time(self.time())]);
+                let reply = self.call(verbs.repair, [wire::time(self.time())]);
                 let mut limiter = self.of_verb();
                 let replied = wire::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, limiter.repair(now));

@@ -6,7 +6,7 @@ use redis::{Connection, RedisError, Value};
 
 use super::{
     super::{
-        script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, Script, is_unknown_script},
+        script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, Script, Word, is_unknown_script},
         wire,
     },
     members::{Generation, packed, unpacked},
@@ -403,14 +403,11 @@ impl Pair {
     }
 
     pub(super) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
-        Arguments::new(self.keys.clone(), vec![wire::time(given), id.0.to_vec()])
+        Arguments::new(&self.keys, [wire::time(given), Word::from(id.0)])
     }
 
     pub(super) fn set_rate_arguments(&self, limit: Limit) -> Arguments {
-        Arguments::new(
-            self.keys.clone(),
-            wire::limit_fields(&limit.stored()).into(),
-        )
+        Arguments::new(self.keys.clone(), wire::limit_fields(&limit.stored()))
     }
 
     /// An id in no particular order to the others, above those of older generations' members.
@@ -476,10 +473,9 @@ impl Pair {
     /// What the keys would hold if they were the model's.
     fn modelled(&self) -> State {
         State {
-            limit: self
-                .model
-                .limit
-                .map(|limit: StoredLimit| wire::limit_fields(&limit)),
+            limit: self.model.limit.map(|limit: StoredLimit| {
+                wire::limit_fields(&limit).map(|field| field.as_ref().to_vec())
+            }),
             value: self.model.value,
             log: (self.model.log.entries())
                 .map(|entry| (entry.score, entry.id.0, entry.permits))

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{
     super::{
-        script::{AVAILABLE, Arguments, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE},
+        script::{AVAILABLE, Arguments, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE, Word},
         wire,
     },
     pair::{CLIENT, Clock, How, Pair, Sent},
@@ -23,7 +23,7 @@ impl Pair {
         argv.push(wire::flag_byte(keep));
         argv.push(wire::flag_byte(existing));
         let reply = self
-            .call(&SET_RATE, &Arguments::new(self.keys.clone(), argv))
+            .call(&SET_RATE, &Arguments::new(&self.keys, argv))
             .unwrap();
         let expected = !existing || self.model.limit.is_some();
         assert_eq!(wire::flag(&reply).unwrap(), expected);
@@ -36,9 +36,9 @@ impl Pair {
     pub(super) fn release(&mut self, permits: u32) {
         let (now, id) = (self.now(), self.new_id());
         let now_given = wire::time(Some(now.cast_unsigned()));
-        let argv = vec![permits.to_string().into_bytes(), now_given, id.0.to_vec()];
+        let argv = [Word::number(permits), now_given, Word::from(id.0)];
         let reply = self
-            .call(&RELEASE, &Arguments::new(self.keys.clone(), argv))
+            .call(&RELEASE, &Arguments::new(&self.keys, argv))
             .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
         assert_eq!(replied, self.model.release(permits.into(), now, id));
@@ -47,9 +47,9 @@ impl Pair {
 
     pub(super) fn repair(&mut self) -> Result<i64, ErrorKind> {
         let now = self.now();
-        let argv = vec![wire::time(Some(now.cast_unsigned()))];
+        let argv = [wire::time(Some(now.cast_unsigned()))];
         let reply = self
-            .call(&REPAIR, &Arguments::new(self.keys.clone(), argv))
+            .call(&REPAIR, &Arguments::new(&self.keys, argv))
             .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
         assert_eq!(replied, self.model.repair(now));

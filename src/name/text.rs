@@ -1,0 +1,261 @@
+//! Texts that are short as a rule, and then stand in place instead of on the heap.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
+    str,
+    sync::{Arc, LazyLock},
+};
+
+/// The longest that stands in place: `ratelimit:{..}:..` with a UUID for an identity leaves 21 bytes for the rule.
+const SHORT: usize = 70;
+
+/// Of the process: nobody outside can choose texts that share a place in its tables.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A text that is finished, with its hash: made once, for all tables that it is looked up in.
+///
+/// Cloning it copies some bytes, or counts one more who holds a long one.
+#[derive(Clone)]
+pub(crate) struct Text {
+    hash: u64,
+    held: Held,
+}
+
+#[derive(Clone)]
+enum Held {
+    Short(Short),
+    Long(Arc<str>),
+}
+
+impl Text {
+    fn new(held: Held) -> Self {
+        let mut hasher = SEED.build_hasher();
+        hasher.write(held.as_bytes());
+        Self {
+            hash: hasher.finish(),
+            held,
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        match &self.held {
+            Held::Short(short) => short.as_str(),
+            Held::Long(long) => long,
+        }
+    }
+
+    /// Its hash, in which every bit counts as much as any other.
+    pub(crate) fn seeded_hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl Held {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(short) => short.as_bytes(),
+            Self::Long(long) => long.as_bytes(),
+        }
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.held.as_bytes() == other.held.as_bytes()
+    }
+}
+
+impl Eq for Text {}
+
+impl Hash for Text {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl From<Draft> for Text {
+    fn from(draft: Draft) -> Self {
+        Self::new(match draft {
+            Draft::Short(short) => Held::Short(short),
+            Draft::Long(long) => Held::Long(long.into()),
+        })
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        let mut draft = Draft::default();
+        draft.push(text);
+        draft.into()
+    }
+}
+
+/// Makes the hashers of tables whose keys are texts, or have some in them.
+pub(crate) type BuildSpread = BuildHasherDefault<Spread>;
+
+/// Hashes what is hashed already, by the secret of this process: it only spreads the numbers that it is given.
+#[derive(Clone, Default)]
+pub(crate) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd number with as many ones as zeros. Both halves of the product count, so that all bits of the one decide
+        // on all bits of the other.
+        const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(self.0 ^ number).wrapping_mul(FACTOR);
+        self.0 = (product as u64).rotate_left(5) ^ (product >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A text that grows at its end.
+#[derive(Clone)]
+pub(super) enum Draft {
+    Short(Short),
+    Long(String),
+}
+
+impl Draft {
+    pub(super) fn push(&mut self, text: &str) {
+        match self {
+            Self::Short(short) => {
+                if !short.push(text) {
+                    let mut long = String::with_capacity(2 * (short.len() + text.len()));
+                    long.push_str(short.as_str());
+                    long.push_str(text);
+                    *self = Self::Long(long);
+                }
+            }
+            Self::Long(long) => long.push_str(text),
+        }
+    }
+
+    /// Drops what follows the first `end` bytes.
+    pub(super) fn truncate(&mut self, end: usize) {
+        match self {
+            Self::Short(short) => short.truncate(end),
+            Self::Long(long) => long.truncate(end),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Short(short) => short.len(),
+            Self::Long(long) => long.len(),
+        }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Short(short) => short.as_str(),
+            Self::Long(long) => long,
+        }
+    }
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self::Short(Short {
+            len: 0,
+            bytes: [0; SHORT],
+        })
+    }
+}
+
+impl fmt::Write for Draft {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text);
+        Ok(())
+    }
+}
+
+/// Bytes in place, of which the first so many are a text.
+#[derive(Clone)]
+pub(super) struct Short {
+    len: u8,
+    bytes: [u8; SHORT],
+}
+
+impl Short {
+    /// Adds a text, if there is room for it.
+    fn push(&mut self, text: &str) -> bool {
+        let begin = self.len();
+        let end = begin + text.len();
+        match (self.bytes.get_mut(begin..end), u8::try_from(end)) {
+            (Some(place), Ok(len)) => {
+                place.copy_from_slice(text.as_bytes());
+                self.len = len;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn truncate(&mut self, end: usize) {
+        self.len = self.len.min(u8::try_from(end).unwrap_or(u8::MAX));
+    }
+
+    fn len(&self) -> usize {
+        self.len.into()
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len()).unwrap_or_default()
+    }
+
+    fn as_str(&self) -> &str {
+        // Whole texts were put in, and nothing was cut but between them.
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However a text came about, it is the same text as a `String` would hold, in place up to the last byte.
+        #[test]
+        fn a_draft_is_a_string(
+            steps in prop::collection::vec(("[a-z%é]{0,40}", any::<prop::sample::Index>(), any::<bool>()), 0..8),
+        ) {
+            let (mut draft, mut string) = (Draft::default(), String::new());
+            for (text, cut, cuts) in steps {
+                let end = cut.index(string.len() + 1);
+                if cuts && string.is_char_boundary(end) {
+                    draft.truncate(end);
+                    string.truncate(end);
+                } else {
+                    write!(draft, "{text}").unwrap();
+                    string.push_str(&text);
+                }
+                prop_assert_eq!(draft.as_str(), &string);
+                prop_assert_eq!(draft.len(), string.len());
+            }
+            let text = Text::from(draft);
+            prop_assert_eq!(text.as_str(), &string);
+            let whole = Text::from(&*string);
+            prop_assert!(whole == text, "cut and whole");
+            prop_assert_eq!(whole.seeded_hash(), text.seeded_hash());
+            prop_assert_eq!(matches!(whole.held, Held::Short(_)), string.len() <= SHORT);
+        }
+    }
+}

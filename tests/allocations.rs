@@ -1,0 +1,232 @@
+//! What a request allocates: counted by an allocator of this binary, which no other test shares.
+
+#![cfg(feature = "redis")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail them by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
+mod support;
+
+use std::{
+    alloc::System,
+    convert::Infallible,
+    future::{Ready, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Empty;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use support::{RedisServer, unique};
+use tower::{Layer, Service};
+use tower_ratelimit::{
+    Decision, Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule, Source, Store,
+    key::{Header, KeyExtractor, PeerAddr, PeerIp, Route},
+};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How often each thing is done. Other threads of this binary can only add to a count, and do not add to all of them.
+const TRIES: usize = 50;
+
+/// Allocations up to now; one that is moved to grow counts as one more.
+fn allocations() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.allocations + stats.reallocations
+}
+
+/// The service behind the layer: answers at once, and notes how many allocations there were when it was called.
+#[derive(Clone, Default)]
+struct Inner {
+    called_at: Arc<AtomicUsize>,
+}
+
+impl Service<Request<()>> for Inner {
+    type Response = Response<Empty<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.called_at.store(allocations(), Ordering::Relaxed);
+        ready(Ok(Response::new(Empty::new())))
+    }
+}
+
+/// What one request allocated.
+#[derive(Debug)]
+struct Counts {
+    /// In `Service::call`. What is known by then has been decided; the answer is begun by the first poll of the future.
+    call: usize,
+    /// Until the inner service was called, if it was.
+    inner: Option<usize>,
+    /// Until the head of the answer was there.
+    head: usize,
+}
+
+/// The least that one of several requests allocated, after as many that were not counted.
+async fn counted(rule: Rule, store: &impl Store, status: StatusCode, source: Source) -> Counts {
+    let inner = Inner::default();
+    let mut service = RateLimitLayer::new(store, rule).layer(inner.clone());
+    let mut least: Option<Counts> = None;
+    for run in 0..2 * TRIES {
+        let request = request();
+        std::future::poll_fn(|cx| service.poll_ready(cx))
+            .await
+            .unwrap();
+        inner.called_at.store(0, Ordering::Relaxed);
+
+        let before = allocations();
+        let answering = service.call(request);
+        let call = allocations() - before;
+        let response = answering.await.unwrap();
+        let head = allocations() - before;
+
+        let called_at = inner.called_at.load(Ordering::Relaxed);
+        let decided_by = response.extensions().get::<Decision>().unwrap().source();
+        assert_eq!(response.status(), status);
+        assert_eq!(decided_by, source, "run {run}");
+        let counts = Counts {
+            call,
+            inner: (called_at > 0).then(|| called_at - before),
+            head,
+        };
+        let is_less = least.as_ref().is_none_or(|least| counts.head <= least.head);
+        if run >= TRIES && is_less {
+            least = Some(counts);
+        }
+    }
+    least.unwrap()
+}
+
+/// A request of somebody whose keys are as long as keys get by themselves.
+fn request() -> Request<()> {
+    let mut request = Request::get("/orders").body(()).unwrap();
+    let user = "6c1d8a52-0c8e-4b5e-9a35-5b6a2f7d6f01".parse().unwrap();
+    request.headers_mut().insert("x-user", user);
+    let token = "y".repeat(100).parse().unwrap();
+    request.headers_mut().insert("x-long", token);
+    let peer = "[2001:db8:1234:5678::1]:443".parse().unwrap();
+    request.extensions_mut().insert(PeerAddr(peer));
+    request
+}
+
+/// Spends the only permit of a limit, and asks once more.
+async fn spend(rule: &Rule, store: &impl Store) {
+    let mut service = RateLimitLayer::new(store, rule.clone()).layer(Inner::default());
+    for _ in 0..2 {
+        service.call(request()).await.unwrap();
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+const REFUSING: Limit = Limit::per_day(1);
+const ADMITTING: Limit = Limit::per_day(1_000_000);
+
+/// A store of its own prefix, so that names are as long as they are by default.
+fn redis() -> RedisStore {
+    let store = RedisStore::open(RedisServer::shared().url()).unwrap();
+    store
+        .prefix(&unique("rl"))
+        .deadline(Duration::from_secs(10))
+        .deny_cache(Duration::from_secs(60))
+        .unwrap()
+}
+
+#[test]
+fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
+    runtime().block_on(async {
+        let rules = [
+            REFUSING.by(Header::new("x-user")).named("by-user"),
+            REFUSING.by(PeerIp).named("by-peer"),
+            REFUSING.by((Route::new(), PeerIp)).named("both"),
+            REFUSING
+                .by(Header::new("x-nobody").or(PeerIp))
+                .named("either"),
+        ];
+        for rule in rules {
+            let store = redis();
+            spend(&rule, &store).await;
+            let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
+            assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+            assert!(
+                counts.head > 0,
+                "the answer has a head and a body: {counts:?}"
+            );
+        }
+        // A name that is too long to stand in place: so what is counted is there to be counted.
+        let rule = REFUSING.by(Header::new("x-long"));
+        let store = redis();
+        spend(&rule, &store).await;
+        let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
+        assert!((1..=4).contains(&counts.call), "{counts:?}");
+    });
+}
+
+#[test]
+fn a_decision_in_memory_allocates_nothing() {
+    runtime().block_on(async {
+        for (limit, is_allowed) in [(REFUSING, false), (ADMITTING, true)] {
+            let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
+            limiter.try_set_rate(limit).await.unwrap();
+            limiter.try_acquire().await.unwrap();
+            assert_eq!(least_of_a_call(&limiter, is_allowed).await, 0);
+        }
+
+        let store = MemoryStore::new();
+        let rule = REFUSING.by(Header::new("x-user"));
+        spend(&rule, &store).await;
+        let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
+        assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+
+        // A handler finds the decision and the charge in the extensions: each is an allocation there, and so is what the
+        // charge is kept in. The table of the extensions has room for them.
+        let rule = ADMITTING.by(Header::new("x-user"));
+        let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
+        assert_eq!(counts.inner, Some(3), "{counts:?}");
+    });
+}
+
+#[test]
+fn a_grant_in_redis_allocates_little() {
+    runtime().block_on(async {
+        let rule = ADMITTING.by(Header::new("x-user"));
+        let counts = counted(rule, &redis(), StatusCode::OK, Source::Store).await;
+        // Until the inner service is called, what handlers find in the extensions included.
+        assert!(counts.inner.unwrap() <= 12, "{counts:?}");
+
+        let limiter = RateLimiter::new(&redis(), &unique("orders")).unwrap();
+        limiter.try_set_rate(ADMITTING).await.unwrap();
+        let least = least_of_a_call(&limiter, true).await;
+        assert!(least <= 12, "{least}");
+    });
+}
+
+/// The least that one of several calls allocated.
+async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
+    let mut least = usize::MAX;
+    for _ in 0..TRIES {
+        let before = allocations();
+        let decision = limiter.try_acquire().await.unwrap();
+        least = least.min(allocations() - before);
+        assert_eq!(decision.is_allowed(), is_allowed);
+    }
+    least
+}
