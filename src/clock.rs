@@ -252,3 +252,31 @@ mod manual {
         }
     }
 }
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_the_machine_slept_through_is_not_told_too_short() {
+        let hour = Duration::from_secs(3600);
+        let now = Since::now();
+        // By one clock it is an hour ago: the other one stood still, or was set.
+        let slept = Since {
+            wall: now.wall - hour,
+            ..now
+        };
+        assert!(slept.elapsed() >= hour);
+        let set_back = Since {
+            wall: now.wall + hour,
+            ..now
+        };
+        assert!(set_back.elapsed() < hour);
+        let tick = Duration::from_millis(1);
+        let set_back = Since {
+            moment: now.moment.checked_sub(tick).unwrap(),
+            wall: now.wall + hour,
+        };
+        assert!(set_back.elapsed() >= tick);
+    }
+}
