@@ -1,0 +1,65 @@
+//! Which rules there are of a name, so that no two of them count in one place by different limits.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+/// The rules of all layers on a store.
+///
+/// Rules of one name count in one place, also those of different layers. If they differed, each would count by its own
+/// limit and, in Redis, rewrite the other's; so the second is refused while the first is in use.
+#[derive(Debug, Default)]
+pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
+
+#[derive(Debug)]
+struct Claim {
+    fingerprint: String,
+    /// Gone with the layer.
+    holder: Weak<()>,
+}
+
+/// Who claims names: a layer's rules, as long as it has them.
+#[derive(Debug, Default)]
+pub(crate) struct Holder {
+    token: Arc<()>,
+    /// The layer's rules so far, which are in use until these are whole.
+    replaced: Weak<()>,
+}
+
+impl Holder {
+    /// The rules that take the place of this one's.
+    #[cfg(feature = "config")]
+    pub(crate) fn successor(&self) -> Self {
+        Self {
+            token: Arc::default(),
+            replaced: Arc::downgrade(&self.token),
+        }
+    }
+
+    fn replaces(&self, claim: &Claim) -> bool {
+        self.replaced.ptr_eq(&claim.holder)
+    }
+}
+
+impl RuleNames {
+    /// Notes that `holder` has a rule of this name; false if another holder has a different one, other than the one that
+    /// it replaces.
+    pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let claims = names.entry(Arc::clone(name)).or_default();
+        claims.retain(|claim| claim.holder.strong_count() > 0);
+        let differs = |claim: &Claim| claim.fingerprint != fingerprint;
+        if claims
+            .iter()
+            .any(|claim| differs(claim) && !holder.replaces(claim))
+        {
+            return false;
+        }
+        claims.push(Claim {
+            fingerprint,
+            holder: Arc::downgrade(&holder.token),
+        });
+        true
+    }
+}
