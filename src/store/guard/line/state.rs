@@ -101,14 +101,12 @@ impl State {
     }
 
     /// What a caller does that is polled.
-    pub(super) fn turn(&mut self, ticket: u64, waker: &Waker, wakes: &mut Wakes) -> Turn {
+    pub(super) fn turn(&mut self, ticket: u64, waker: &Waker) -> Turn {
         let Some(member) = self.member(ticket) else {
             return Turn::Wait;
         };
         if let Some(outcome) = member.outcome.take() {
             self.remove(ticket);
-            // It may have been woken to see to the line.
-            self.rouse_if_stuck(wakes);
             return Turn::Served(outcome);
         }
         reach(&mut member.waker, waker);
@@ -246,6 +244,7 @@ impl State {
         let abandons = self.is_deserted() || self.members.is_empty();
         let unwanted = abandons.then(|| self.take_driver()).flatten();
         self.in_call &= unwanted.is_none();
+        // It may have been woken to see to the line; one that was served, too.
         self.rouse_if_stuck(wakes);
         (receipts, unwanted)
     }
