@@ -99,6 +99,20 @@ fn one_that_is_neither_polled_nor_dropped_holds_up_nobody() {
 }
 
 #[test]
+fn one_that_is_not_polled_is_not_the_only_one_to_be_woken() {
+    let world = World::new();
+    let mut callers = world.callers(1..=3);
+    callers
+        .iter_mut()
+        .for_each(|caller| assert!(caller.poll().is_none()));
+    // Whoever made the call leaves, and the last behind it is polled no more.
+    drop(callers.remove(0));
+    assert!(callers[0].woken());
+    assert!(callers[0].poll().is_none());
+    assert_eq!(world.calls()[1..], [(true, vec![2, 3])]);
+}
+
+#[test]
 fn one_that_waits_and_is_not_polled_holds_up_no_other() {
     let world = World::new();
     let mut waiting: Vec<_> = (1..=3)
