@@ -6,7 +6,10 @@
 //! for all of them.
 //!
 //! Nobody owns the line. A call for many is polled by whichever of its callers is polled, so that it survives any one of
-//! them, and one that is neither polled nor dropped holds up nobody: a wake-up goes to all of them and to the last behind them.
+//! them. One that is neither polled nor dropped holds up nobody: a wake-up goes to all of a call's callers and to the last
+//! behind them, and to two where there is no call. Where several are kept without being polled, others may wait until
+//! somebody comes, or until their own deadline has them polled: whoever is polled sees to the line.
+//!
 //! A call made alone is its caller's; when it has been answered, the next one goes, whether or not that caller looks. When
 //! all callers of a call have left, at their deadlines for example, it is dropped, and those behind it go on: a call that
 //! hangs holds up others no longer than their own would, and a line needs no clock for that.

@@ -22,8 +22,11 @@ use crate::{
 /// More than there will be cores, so that callers of different limiters seldom meet.
 const SHARDS: usize = 64;
 
-/// The lines in which somebody stands. Callers of other limiters, that go by other limits or slots or try out others, do not share
-/// one.
+/// How many lines a shard keeps for the next callers.
+const SPARE: usize = 4;
+
+/// The lines in which somebody stands. Callers of other limiters, or that go by other limits or slots or try out others, do
+/// not share one.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Shared>);
 
@@ -39,8 +42,8 @@ struct Shared {
 #[derive(Default)]
 struct Shard {
     lines: HashMap<Key, Arc<Queue>>,
-    /// One that was taken away: most lines are of one caller, who is not to pay for one.
-    spare: Option<Arc<Queue>>,
+    /// Some that were taken away: most lines are of one caller, who is not to pay for one.
+    spare: Vec<Arc<Queue>>,
 }
 
 /// What the callers of a line charge.
@@ -132,7 +135,9 @@ impl Lines {
             // Another line may stand there by now.
             let there = shard.lines.get(key);
             if empty && there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
-                shard.spare = shard.lines.remove(key);
+                let gone = shard.lines.remove(key);
+                let spared = SPARE.saturating_sub(shard.spare.len());
+                shard.spare.extend(gone.into_iter().take(spared));
             }
             driver
         };
@@ -145,15 +150,16 @@ impl Lines {
     }
 }
 
-/// An empty line: the spare one, if nobody has a hand on it any more.
-fn unused(spare: &mut Option<Arc<Queue>>) -> Arc<Queue> {
-    let Some(mut queue) = spare.take() else {
+/// An empty line: a spare one, if nobody has a hand on it any more.
+fn unused(spare: &mut Vec<Arc<Queue>>) -> Arc<Queue> {
+    let free = |queue: &mut Arc<Queue>| Arc::get_mut(queue).is_some();
+    let Some(place) = spare.iter_mut().position(free) else {
         return Arc::default();
     };
-    let Some(unused) = Arc::get_mut(&mut queue) else {
-        return Arc::default();
-    };
-    *unused = Queue::default();
+    let mut queue = spare.swap_remove(place);
+    if let Some(unused) = Arc::get_mut(&mut queue) {
+        *unused = Queue::default();
+    }
     queue
 }
 

@@ -65,11 +65,14 @@ impl Member {
         deadline: Option<Duration>,
         refusal: Option<Refusal>,
     ) -> Self {
-        let waits = acquire.patience.is_some();
+        let receipts = match acquire.patience {
+            Some(_) => acquire.receipts(),
+            None => List::EMPTY,
+        };
         Self {
             ticket,
             acquire: acquire.clone(),
-            receipts: waits.then(|| acquire.receipts()).unwrap_or_default(),
+            receipts,
             deadline,
             due: None,
             asking: false,

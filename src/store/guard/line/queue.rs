@@ -68,7 +68,7 @@ impl Queue {
     }
 
     pub(super) fn poll(&self, ticket: u64, waker: &Waker) -> Turn {
-        self.with(|state, wakes| state.turn(ticket, waker, wakes))
+        self.with(|state, _| state.turn(ticket, waker))
     }
 
     pub(super) fn reach_alone(&self, ticket: u64, waker: &Waker) {

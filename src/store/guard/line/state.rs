@@ -101,14 +101,12 @@ impl State {
     }
 
     /// What a caller does that is polled.
-    pub(super) fn turn(&mut self, ticket: u64, waker: &Waker, wakes: &mut Wakes) -> Turn {
+    pub(super) fn turn(&mut self, ticket: u64, waker: &Waker) -> Turn {
         let Some(member) = self.member(ticket) else {
             return Turn::Wait;
         };
         if let Some(outcome) = member.outcome.take() {
             self.remove(ticket);
-            // It may have been woken to see to the line.
-            self.rouse_if_stuck(wakes);
             return Turn::Served(outcome);
         }
         reach(&mut member.waker, waker);
@@ -246,6 +244,7 @@ impl State {
         let abandons = self.is_deserted() || self.members.is_empty();
         let unwanted = abandons.then(|| self.take_driver()).flatten();
         self.in_call &= unwanted.is_none();
+        // It may have been woken to see to the line; one that was served, too.
         self.rouse_if_stuck(wakes);
         (receipts, unwanted)
     }
@@ -342,7 +341,7 @@ impl State {
             for member in self.members.iter_mut().filter(|member| member.asking) {
                 wakes.add(member.waker.take());
             }
-            self.rouse_last(wakes, |_| true);
+            self.rouse_last(1, |_| true, wakes);
             return;
         }
         let undecided = |member: &&mut Member| member.outcome.is_none() && member.waker.is_some();
@@ -351,12 +350,16 @@ impl State {
             .for_each(|member| wakes.add(member.waker.take()));
     }
 
-    /// Wakes the last for whom no call is in flight: it was polled not long ago.
-    fn rouse_last(&mut self, wakes: &mut Wakes, which: impl Fn(&Member) -> bool) {
-        let behind = |member: &&mut Member| !member.asking && member.outcome.is_none();
+    /// Wakes the last of those for whom no call is in flight: they were polled not long ago.
+    fn rouse_last(&mut self, count: usize, which: impl Fn(&Member) -> bool, wakes: &mut Wakes) {
+        let behind = |member: &&mut Member| {
+            !member.asking && member.outcome.is_none() && member.waker.is_some()
+        };
         let behind = self.members.iter_mut().rev().filter(behind);
-        let mut behind = behind.filter(|member| which(member));
-        wakes.add(behind.find_map(|member| member.waker.take()));
+        let behind = behind.filter(|member| which(member));
+        for member in behind.take(count) {
+            wakes.add(member.waker.take());
+        }
     }
 
     /// Wakes somebody if there is something to do and nobody at it.
@@ -369,8 +372,8 @@ impl State {
         if undriven {
             self.rouse(wakes);
         } else if !self.in_call && !self.calls_alone() {
-            // One that waits for permits makes no call for these.
-            self.rouse_last(wakes, |member| !member.waits());
+            // One that waits for permits makes no call for these. Two, as one of them may not be polled.
+            self.rouse_last(2, |member| !member.waits(), wakes);
         }
     }
 

@@ -99,6 +99,20 @@ fn one_that_is_neither_polled_nor_dropped_holds_up_nobody() {
 }
 
 #[test]
+fn one_that_is_not_polled_is_not_the_only_one_to_be_woken() {
+    let world = World::new();
+    let mut callers = world.callers(1..=3);
+    callers
+        .iter_mut()
+        .for_each(|caller| assert!(caller.poll().is_none()));
+    // Whoever made the call leaves, and the last behind it is polled no more.
+    drop(callers.remove(0));
+    assert!(callers[0].woken());
+    assert!(callers[0].poll().is_none());
+    assert_eq!(world.calls()[1..], [(true, vec![2, 3])]);
+}
+
+#[test]
 fn one_that_waits_and_is_not_polled_holds_up_no_other() {
     let world = World::new();
     let mut waiting: Vec<_> = (1..=3)
@@ -135,20 +149,21 @@ fn who_is_dropped_before_its_run_was_sent_is_not_asked_for() {
 #[test]
 fn who_is_dropped_during_its_run_stays_charged_unless_it_gives_back() {
     let world = World::new();
-    let mut callers = world.callers(1..=5);
+    let mut callers = world.callers((1..=5).chain([7]));
     callers
         .iter_mut()
         .for_each(|caller| assert!(caller.poll().is_none()));
     world.grant(0);
     assert!(callers[1].poll().is_none());
-    // A request, of which nobody gives back, and two callers that do, before the store has carried out the call and after.
+    // Requests, of which nobody gives back, and callers that do, before the store has carried out the call and after.
     drop(callers.remove(2));
     callers.remove(2).drop_and_give_back();
     world.carry_out(1);
     callers.remove(1).drop_and_give_back();
+    drop(callers.remove(2));
     world.reply(1);
     assert!(callers[1].poll().is_some());
-    assert_eq!(world.held(), [1, 3, 5]);
+    assert_eq!(world.held(), [1, 3, 5, 7]);
 }
 
 #[test]
@@ -259,6 +274,50 @@ fn a_call_that_panics_is_made_again_by_the_others() {
     drop(panicking);
     assert!(callers[1].poll().is_none());
     assert_eq!(world.calls()[2], (false, vec![3]));
+}
+
+/// A timer is one of the runtime that its maker is polled by, which may end.
+#[test]
+fn whoever_is_served_leaves_its_timer_to_another() {
+    let world = World::new();
+    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    assert!(waiting.poll().is_none());
+    world.refuse(0, 1000);
+    assert!(waiting.poll().is_none());
+    let mut callers = world.callers(2..=4);
+    callers
+        .iter_mut()
+        .for_each(|caller| assert!(caller.poll().is_none()));
+    world.grant(1);
+    assert!(callers[2].poll().is_none());
+    let mut behind = world.caller(acquire(5).waiting(Patience::Endless));
+    assert!(behind.poll().is_none());
+    world.grant(2);
+    assert!(behind.woken() && !waiting.woken());
+    // It reads the reply, and puts the driver to sleep again.
+    assert!(callers[2].poll().is_some());
+    assert!(waiting.woken());
+}
+
+#[test]
+fn what_happens_while_the_driver_is_polled_is_seen_to() {
+    let world = World::new();
+    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    assert!(waiting.poll().is_none());
+    world.refuse(0, 1000);
+    assert!(waiting.poll().is_none());
+    let mut callers = world.callers(2..=3);
+    callers
+        .iter_mut()
+        .for_each(|caller| assert!(caller.poll().is_none()));
+    // The call that a caller makes alone is answered while another one, who comes to wait, polls the driver.
+    world.refuse_when_asleep(1);
+    let mut newcomer = world.caller(acquire(4).waiting(Patience::Endless));
+    assert!(newcomer.poll().is_none());
+    assert!(callers[0].woken());
+    assert!(callers[1].woken());
+    assert!(callers[1].poll().is_none());
+    assert_eq!(world.calls()[2..], [(false, vec![3])]);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -391,7 +450,9 @@ fn live(steps: Vec<Step>) {
         }
     }
     for caller in neglected.drain(..) {
-        fates.hung_up.push(caller.id());
+        if !caller.waits() {
+            fates.hung_up.push(caller.id());
+        }
         drop(caller);
     }
     assert_eq!(world.lines(), "Lines(0)");
@@ -401,7 +462,14 @@ fn live(steps: Vec<Step>) {
     for id in world.held() {
         assert!(
             fates.granted.contains(&id) || fates.hung_up.contains(&id),
-            "{id} is held: {fates:?}"
+            "{id} is held"
+        );
+    }
+    for id in fates.hung_up {
+        assert_eq!(
+            world.held().contains(&id),
+            world.was_granted(id),
+            "{id} hung up"
         );
     }
     for id in fates.granted {

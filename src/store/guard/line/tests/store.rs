@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt,
     future::poll_fn,
     pin::Pin,
     sync::{
@@ -16,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::super::{Line, Lines, lock};
 use crate::{
-    clock::ManualClock,
+    clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
     error::{Error, ErrorKind},
     limit::LimitSource,
@@ -31,8 +32,9 @@ type Reply = Result<Vec<Decision>, Error>;
 #[derive(Debug, Default)]
 struct Calls {
     calls: Vec<Call>,
-    /// The ids that have what they asked for.
+    /// The ids that have what they asked for, and those that ever had.
     held: BTreeSet<u64>,
+    granted: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -122,10 +124,39 @@ impl Decide for ByHand {
     }
 }
 
+/// A clock that does something when somebody begins to sleep.
+#[derive(Clone, Debug)]
+struct Hooked {
+    clock: ManualClock,
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+struct Hook(Box<dyn FnOnce() + Send>);
+
+impl Clock for Hooked {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let hook = lock(&self.hook).take();
+        if let Some(Hook(act)) = hook {
+            act();
+        }
+        self.clock.sleep_until(time)
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook(..)")
+    }
+}
+
 pub(super) struct World {
     line: Line<ByHand>,
     lines: Lines,
-    clock: ManualClock,
+    clock: Hooked,
 }
 
 impl World {
@@ -139,7 +170,11 @@ impl World {
     }
 
     fn with(together: bool) -> Self {
-        let (clock, lines) = (ManualClock::new(), Lines::default());
+        let clock = Hooked {
+            clock: ManualClock::new(),
+            hook: Arc::default(),
+        };
+        let lines = Lines::default();
         let store = ByHand {
             together,
             calls: Mutex::default(),
@@ -184,6 +219,11 @@ impl World {
             .collect()
     }
 
+    /// Whether the store ever granted what an id asked for.
+    pub(super) fn was_granted(&self, id: u64) -> bool {
+        lock(&self.line.inner().calls).granted.contains(&id)
+    }
+
     /// Has the store take what a call asks for, whoever hears of it.
     pub(super) fn carry_out(&self, at: usize) {
         let mut calls = lock(&self.line.inner().calls);
@@ -193,7 +233,10 @@ impl World {
         }
         call.carried_out = true;
         let ids = call.ids();
-        calls.held.extend(ids.iter().filter(|id| is_granted(**id)));
+        let granted = ids.into_iter().filter(|id| is_granted(*id));
+        let granted: Vec<_> = granted.collect();
+        calls.held.extend(&granted);
+        calls.granted.extend(&granted);
     }
 
     pub(super) fn reply(&self, at: usize) {
@@ -229,6 +272,17 @@ impl World {
         self.answer(at, |call| {
             Ok(call.callers.iter().map(|_| refusal(wait)).collect())
         });
+    }
+
+    /// Refuses a call when somebody begins to sleep next.
+    pub(super) fn refuse_when_asleep(&self, at: usize) {
+        let waker = {
+            let mut calls = lock(&self.line.inner().calls);
+            let call = &mut calls.calls[at];
+            call.reply = Some(Ok(call.callers.iter().map(|_| refusal(1000)).collect()));
+            call.waker.take().unwrap()
+        };
+        *lock(&self.clock.hook) = Some(Hook(Box::new(|| waker.wake())));
     }
 
     pub(super) fn fail(&self, at: usize) {
@@ -299,7 +353,7 @@ impl World {
     }
 
     pub(super) fn advance(&self, millis: u64) {
-        self.clock.advance(Duration::from_millis(millis));
+        self.clock.clock.advance(Duration::from_millis(millis));
     }
 
     pub(super) fn lines(&self) -> String {
