@@ -96,6 +96,32 @@ async fn a_hot_limiter_asks_once_for_hundreds() {
     assert_eq!(hot.available_permits().await.unwrap(), 1_000_000 - REQUESTS);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_however_many_ask_at_once() {
+    let server = RedisServer::start();
+    let store = patient(&server);
+    let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
+    let hot = leased(&store, Limit::new(10_000_000, minute), six).await;
+    let before = scripts(&server);
+    const EACH: u64 = 400;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let hot = hot.clone();
+        tasks.spawn(async move {
+            for _ in 0..EACH {
+                hot.try_acquire().await.unwrap().assert_allowed();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let calls = scripts(&server) - before;
+    println!("{calls} script calls for {} requests", 64 * EACH);
+    assert!(calls * 1000 <= 64 * EACH * 5, "{calls}");
+    store.close().await;
+    let free = hot.available_permits().await.unwrap();
+    assert_eq!(free, 10_000_000 - 64 * EACH);
+}
+
 #[tokio::test]
 async fn a_lease_is_an_entry_scored_at_its_end() {
     let clock = ManualClock::new();
