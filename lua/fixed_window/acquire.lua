@@ -110,6 +110,8 @@ if stored then
   end
 elseif value < rate then
   redis.call('SET', value_key, value, 'PX', interval)
+  -- What a sliding log left, and nothing counts any more.
+  redis.call('UNLINK', log)
   left = interval
 end
 left = keep_limit(value_key, left, tonumber(limit[4]) or 0, interval, changed == 1)

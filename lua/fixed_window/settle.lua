@@ -31,11 +31,13 @@ local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
 
 if credited < 0 then
   -- Debt: it was used, so it counts also below zero.
-  local value = open_window(value_key, limit[3] == '1' and KEYS[5] or KEYS[4], interval)
+  local log = limit[3] == '1' and KEYS[5] or KEYS[4]
+  local value = open_window(value_key, log, interval)
   if value then
     redis.call('SET', value_key, math.min(value, rate) + credited, 'KEEPTTL')
   else
     redis.call('SET', value_key, rate + credited, 'PX', interval)
+    redis.call('UNLINK', log)
   end
   keep_limit(value_key, redis.call('PTTL', value_key), tonumber(limit[4]) or 0, interval, created)
   return { 1, credited }

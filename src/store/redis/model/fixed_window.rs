@@ -490,9 +490,7 @@ impl Pair {
                 let _: i64 = self.ask(&["DEL", &hash]);
             }
             Step::LoseValue => {
-                // A log without a value stays where it is: nobody looks for one when a window is opened.
-                let log = self.key(3).to_owned();
-                let _: i64 = self.on_value("DEL", &[&log]);
+                let _: i64 = self.on_value("DEL", &[]);
             }
             Step::LoseEnd { log } => {
                 let _: i64 = self.on_value("PERSIST", &[]);
