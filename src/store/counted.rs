@@ -37,7 +37,10 @@ impl Counted {
                 limit,
                 window: None,
             }),
-            Algorithm::Gcra => Self::Gcra(gcra::Limiter { limit, state: None }),
+            Algorithm::Gcra => Self::Gcra(gcra::Limiter {
+                limit,
+                ..gcra::Limiter::default()
+            }),
         }
     }
 

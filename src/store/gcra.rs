@@ -26,6 +26,8 @@ const WRAP: i64 = 1 << 52;
 pub(crate) struct Limiter {
     pub(crate) limit: Option<StoredLimit>,
     pub(crate) state: Option<State>,
+    /// No TAT that it held is later: until then receipts must find what was given back.
+    pub(crate) ends: i64,
 }
 
 /// What is in use, and by which limit it was counted.
@@ -247,14 +249,17 @@ impl Limiter {
         let pace = self.pace()?;
         let backlog = self.backlog(&pace, now);
         if self.state.is_some_and(|state| state.tat.at > now) {
+            // Far off, maybe, by a debt.
+            self.ends = 0;
             self.write(&pace, backlog.min(pace.whole()), 0, now);
         }
         Ok((pace.used(backlog) - pace.rate).max(0))
     }
 
-    /// When all permits are free again, in ms, if none is taken meanwhile; `None` if none was ever in use.
+    /// When all permits are free again, in ms, if none is taken meanwhile, and no receipt can give back any more; `None` if
+    /// none was ever in use.
     pub(crate) fn full_at(&self) -> Option<i64> {
-        self.state.map(|state| rounded_up(state.tat.at, 1000))
+        self.state.map(|_| rounded_up(self.ends, 1000))
     }
 
     fn pace(&self) -> Result<Pace, ErrorKind> {
@@ -281,6 +286,7 @@ impl Limiter {
         });
         let backlog = kept.saturating_add(added).min(MOST - now);
         let at = now + backlog;
+        self.ends = self.ends.max(at);
         self.state = Some(State {
             tat: Tat { at, given },
             rate: pace.rate,

@@ -231,6 +231,7 @@ impl Pair {
                 keep_alive,
             }),
             state: self.state,
+            ..Limiter::default()
         }
     }
 
@@ -238,6 +239,7 @@ impl Pair {
         Limiter {
             limit: self.hash,
             state: self.state,
+            ..Limiter::default()
         }
     }
 
