@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, ErrorKind, ExpireWhen, Finding, Limit, ManualClock, RateLimiter, RedisStore, TimeToLive,
+    Algorithm, ErrorKind, ExpireWhen, Finding, Limit, ManualClock, RateLimiter, RedisStore,
+    TimeToLive,
 };
 
 use super::{
