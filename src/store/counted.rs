@@ -148,7 +148,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.set_rate(limit, keep, now),
             Self::FixedWindow(window) => window.set_rate(limit, keep, now),
-            Self::Gcra(gcra) => gcra.set_rate(limit, keep),
+            Self::Gcra(gcra) => gcra.set_rate(limit, keep, now * 1000),
         }
     }
 

@@ -129,13 +129,7 @@ impl Counts for Limiter {
         let Ok(pace) = pace(&limit) else {
             return 0;
         };
-        let now = now * 1000;
-        let backlog = self.backlog(&pace, now);
-        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
-        if self.state.as_ref().is_some_and(differs) {
-            self.write(&pace, backlog, 0, now);
-        }
-        pace.left(backlog)
+        pace.left(self.count_by(&pace, now * 1000))
     }
 
     /// Nothing tells one grant from another.
@@ -224,11 +218,12 @@ impl Limiter {
     }
 
     /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool) {
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
         let stored = self.limit.replace(limit);
-        // What is kept is counted by the new limit by whoever comes next.
         if !keep || stored.is_some_and(|stored| stored.rate_type != limit.rate_type) {
             self.state = None;
+        } else if let Ok(pace) = pace(&limit) {
+            self.count_by(&pace, now);
         }
     }
 
@@ -264,6 +259,16 @@ impl Limiter {
 
     fn pace(&self) -> Result<Pace, ErrorKind> {
         pace(&self.limit.ok_or(ErrorKind::NotInitialized)?)
+    }
+
+    /// Counts what is in use by this limit from now on. How far TAT lies ahead.
+    fn count_by(&mut self, pace: &Pace, now: i64) -> i64 {
+        let backlog = self.backlog(pace, now);
+        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
+        if self.state.as_ref().is_some_and(differs) {
+            self.write(pace, backlog, 0, now);
+        }
+        backlog
     }
 
     /// How far TAT lies ahead by this limit; where it was counted by another one, the same permits by this one's pace.

@@ -432,7 +432,7 @@ impl Pair {
                 assert_eq!(wire::flag(&reply).unwrap(), expected);
                 if expected {
                     let mut limiter = self.of_hash();
-                    limiter.set_rate(limit, keep);
+                    limiter.set_rate(limit, keep, now);
                     (self.hash, self.state) = (limiter.limit, limiter.state);
                 }
                 self.compare();
