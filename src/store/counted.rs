@@ -167,7 +167,7 @@ impl Counted {
             log.note_in(receipt.name.slots());
             return match (receipt.name.slots(), receipt.settle()) {
                 (None, _) => log.settle(receipt, keep, now),
-                (Some(_), Some(Taken::Slot(_, end))) => log.settle_in_slot(receipt, keep, end, now),
+                (Some(_), Some(Taken::Slot(end))) => log.settle_in_slot(receipt, keep, end, now),
                 (Some(_), _) => Ok(0),
             };
         }

@@ -88,14 +88,15 @@ async fn memory_does_not_forget_what_a_receipt_must_know() {
     let layer = of_five(&store, Limit::new(5, HOUR));
     let minutes = |minutes: u64| clock.advance(Duration::from_secs(60 * minutes));
     let limiter = named(&store, "memory:{a}:five");
-    let grants = [send(&layer, "a").await, send(&layer, "a").await].map(granted);
+    let answers = [send(&layer, "a").await, send(&layer, "a").await];
+    let grants = answers.each_ref().map(granted);
     limiter.give_back(&grants[0].receipts()[0]);
     minutes(12);
     assert_eq!(free(&limiter).await, 5);
     // A newcomer would take its place, and leave it again.
     let newcomer = send(&layer, "b").await;
     if newcomer.status().is_success() {
-        named(&store, "memory:{b}:five").give_back(&granted(newcomer).receipts()[0]);
+        named(&store, "memory:{b}:five").give_back(&granted(&newcomer).receipts()[0]);
     }
     assert!(send(&layer, "a").await.status().is_success());
     limiter.give_back(&grants[1].receipts()[0]);
@@ -105,8 +106,8 @@ async fn memory_does_not_forget_what_a_receipt_must_know() {
     assert!(send(&layer, "b").await.status().is_success());
 }
 
-fn granted(answer: Answer) -> Grant {
-    match decision_of(&answer) {
+fn granted(answer: &Answer) -> Grant {
+    match decision_of(answer) {
         Decision::Allow(grant) => grant.clone(),
         Decision::Deny(refusal) => panic!("{refusal:?}"),
     }

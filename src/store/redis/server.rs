@@ -173,7 +173,10 @@ impl Server {
                 .settle()
             {
                 Some(Taken::Window(end)) => wire::settle_in_window(receipt, keep, end, client_id),
-                Some(Taken::Slot(slots, end)) => {
+                Some(Taken::Slot(end)) => {
+                    let Some(slots) = receipt.name.slots() else {
+                        return;
+                    };
                     wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
                 }
                 Some(Taken::Tat(tat)) => gcra::settle(receipt, keep, tat, client_id, self.now()),
