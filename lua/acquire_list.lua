@@ -66,7 +66,7 @@ for place = 1, limiters do
   if limit[3] == '1' then
     book.value_key, book.log = KEYS[key + 3], KEYS[key + 5]
   end
-  book.stored = tonumber(redis.call('GET', book.value_key) or nil)
+  book.stored = value_of(book.value_key)
   book.value = book.stored
   if limiters > 1 then
     -- An error where that is no log: before anything is written for another limiter.

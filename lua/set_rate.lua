@@ -24,7 +24,7 @@ end
 -- All reading comes before the first write: a foreign entry changes nothing.
 local value
 if ARGV[6] == '1' and (not limit[3] or limit[3] == ARGV[3]) then
-  local stored = tonumber(redis.call('GET', value_key) or nil)
+  local stored = value_of(value_key)
   if stored and limit[2] == ARGV[2] and number_of(limit[1]) then
     -- Below zero if more is in use than the new rate allows: so it holds at once.
     value = stored + rate - tonumber(limit[1])

@@ -36,7 +36,7 @@ if taken == '' then
     return { UNREADABLE }
   end
   local now = clock(ARGV[2])
-  local stored = tonumber(redis.call('GET', value_key) or nil)
+  local stored = value_of(value_key)
   local book = { log = log, rate = rate, interval = interval, added = {} }
   book.value, book.newest = agree(log, stored, rate, interval, now, string.sub(rest, 2, 17))
   if not book.value then
@@ -65,7 +65,7 @@ if not credited then
   return { 1, 0 }
 end
 
-local stored = tonumber(redis.call('GET', value_key) or nil)
+local stored = value_of(value_key)
 local value
 if not rate or not interval then
   -- The limit itself is gone: whoever writes it anew finds value and log in agreement.

@@ -13,7 +13,7 @@ use std::{
 use crate::store::guard::lease::Account;
 use crate::{
     error::Error,
-    limit::{LimitSource, Slots},
+    limit::LimitSource,
     list::List,
     name::Name,
     store::{RuleTag, gcra::Tat},
@@ -412,7 +412,7 @@ pub(crate) enum Taken {
     /// When all that was taken is through
     Tat(Tat),
     /// From a part of a log's interval, which ends then, in milliseconds since the epoch
-    Slot(Slots, i64),
+    Slot(i64),
 }
 
 impl Receipt {

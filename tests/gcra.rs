@@ -295,6 +295,34 @@ async fn a_rules_limiter_is_read_and_deleted_in_redis() {
     }
 }
 
+/// What is in use when a limit is changed is in use by the new one from then on, also where nobody asks for a while.
+async fn a_changed_limit_counts_at_once(store: impl Store, clock: ManualClock) {
+    let limiter = named(&store, &unique("at-once"));
+    limiter.try_set_rate(Limit::per_second(10)).await.unwrap();
+    take(&limiter, 10).await;
+    clock.advance(Duration::from_millis(500));
+    let slow = Limit::new(10, Duration::from_secs(100));
+    assert!(limiter.update_rate(slow).await.unwrap());
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(free(&limiter).await, 6);
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(free(&limiter).await, 9);
+    limiter.reset_rate(slow).await.unwrap();
+    assert_eq!(free(&limiter).await, 10);
+}
+
+#[tokio::test]
+async fn a_changed_limit_counts_at_once_in_memory() {
+    let clock = ManualClock::new();
+    a_changed_limit_counts_at_once(MemoryStore::new().clock(clock.clone()), clock).await;
+}
+
+#[tokio::test]
+async fn a_changed_limit_counts_at_once_in_redis() {
+    let clock = ManualClock::new();
+    a_changed_limit_counts_at_once(redis_store().client_clock(clock.clone()), clock).await;
+}
+
 /// From and to another algorithm a name begins anew: a quota is granted once more, and nothing stays behind for long.
 async fn a_name_moves(store: impl Store) {
     for other in [Algorithm::SlidingLog, Algorithm::FixedWindow] {

@@ -43,7 +43,7 @@ if credited < 0 then
   return { 1, credited }
 end
 
-local stored = tonumber(redis.call('GET', value_key) or nil)
+local stored = value_of(value_key)
 local left = stored and redis.call('PTTL', value_key)
 if not stored or left < 0 then
   return { 1, 0 }

@@ -2,7 +2,7 @@
 --
 -- KEYS  1  the value, or that of one client. No other key is looked at: the limit is the caller's
 -- ARGV  1  now, ms; empty for the server's clock
---       2  the limit: rate and interval (ms), two doubles, little-endian, as they end the value
+--       2  the limit: interval (ms) and rate, two doubles, little-endian, as they begin the value
 --       3  two doubles, us: what the permits take, and what may lie ahead of now for them to be granted: what all
 --          permits take, less that
 -- Reply refused: how far tat lies ahead of now, us
@@ -16,7 +16,7 @@
 local call, unpack = redis.call, struct.unpack
 local stored = call('GET', KEYS[1])
 local limit = ARGV[2]
-if stored and string.sub(stored, 25) ~= limit then
+if stored and string.sub(stored, 1, 16) ~= limit then
   return nil
 end
 local now
@@ -29,7 +29,7 @@ end
 local cost, room = unpack('<dd', ARGV[3])
 local tat, ends, given = now, 0, 0
 if stored then
-  tat, ends, given = unpack('<ddd', stored)
+  tat, ends, given = unpack('<ddd', stored, 17)
   local backlog = tat - now
   if backlog > room then
     return backlog
@@ -40,12 +40,12 @@ if stored then
 end
 tat = tat + cost
 if tat <= ends then
-  call('SETRANGE', KEYS[1], '0', struct.pack('<d', tat))
+  call('SETRANGE', KEYS[1], '16', struct.pack('<d', tat))
 else
   -- Put off by as much as all permits take, so that most calls leave it alone and write tat in its place: that costs a third
   -- of this. By a caller's clock it lives a minute longer, as in lib/gcra.lua.
   ends = math.min(tat + cost + room, 9007199254740991)
   local life = (ends - now) / 1000 + (ARGV[1] == '' and 1 or 60001)
-  call('SET', KEYS[1], struct.pack('<dddc0', tat, ends, given, limit), 'PX', string.format('%d', life))
+  call('SET', KEYS[1], limit .. struct.pack('<ddd', tat, ends, given), 'PX', string.format('%d', life))
 end
 return struct.pack('<ddd', now, tat, given)

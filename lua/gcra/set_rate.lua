@@ -8,7 +8,7 @@
 -- Reply 1 if the limit was set, 0 if there was none to change
 --
 -- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0 as far as there are any. What is in use is counted by
--- the new limit by whoever comes next.
+-- the new limit from now on.
 
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
 local stored = limit[1] and limit[2] and limit[3]
@@ -26,6 +26,13 @@ elseif ARGV[6] ~= '1' then
   redis.call('UNLINK', value_key)
   state = nil
 end
-local now = micros(ARGV[5])
-keep_limit(tonumber(ARGV[4]), state and math.max(state.tat - now, 0) or 0, true)
+local now, pace = micros(ARGV[5]), pace_of(number_of(ARGV[1]), number_of(ARGV[2]))
+local backlog = 0
+if state and pace then
+  backlog = backlog_of(state, pace, now)
+  if differ(state, pace) then
+    write_state(value_key, state, backlog, 0, pace, now, ARGV[5] ~= '')
+  end
+end
+keep_limit(tonumber(ARGV[4]), backlog, true)
 return 1

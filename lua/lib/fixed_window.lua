@@ -20,7 +20,7 @@ end
 -- A value without an end, or with one that no window of this interval has, is what a sliding log left, or was mended by
 -- hand or by another script. It ends one interval from now: nobody knows when its permits were taken. So does the log.
 local function open_window(value_key, log, interval)
-  local value = tonumber(redis.call('GET', value_key) or nil)
+  local value = value_of(value_key)
   local left = value and redis.call('PTTL', value_key)
   if not value or left == -2 then
     return nil

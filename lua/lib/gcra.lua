@@ -1,10 +1,11 @@
 -- What the scripts of a GCRA limiter share. Joined between state.lua and each of them at compile time.
 --
 -- KEYS are those of state.lua; there is no log. The value is five doubles, little-endian, 40 bytes:
+--   interval (ms) and rate   by which tat is counted; only a limiter that verbs have set has a hash, too
 --   tat       when all permits are free, us since the epoch: the theoretical arrival time
 --   ends      when the key vanishes, us since the epoch: never before any tat that it held
 --   given     us by which tat was moved back, in all, so that a receipt knows how much of it was before its own
---   rate and interval (ms)   by which tat is counted; only a limiter that verbs have set has a hash, too
+-- The first byte is always zero: nobody who looks for a number of permits takes it for one.
 -- Any other value is another algorithm's, or nobody's, and counts as none.
 
 -- Greatest interval, us: two of them and a time of today can be added exactly.
@@ -54,7 +55,7 @@ local function read_state(value_key)
   if not stored or #stored ~= 40 then
     return nil
   end
-  local tat, ends, given, rate, interval = struct.unpack('<ddddd', stored)
+  local interval, rate, tat, ends, given = struct.unpack('<ddddd', stored)
   local pace = pace_of(rate, interval)
   return pace and { tat = tat, ends = ends, given = given, pace = pace }
 end
@@ -84,11 +85,11 @@ local function write_state(value_key, state, kept, added, pace, now, given_clock
     ends, given = state.ends, (state.given + math.max(state.tat - now - kept, 0)) % WRAP
   end
   if tat <= ends then
-    redis.call('SET', value_key, struct.pack('<ddddd', tat, ends, given, pace.rate, pace.interval), 'KEEPTTL')
+    redis.call('SET', value_key, struct.pack('<ddddd', pace.interval, pace.rate, tat, ends, given), 'KEEPTTL')
   else
     ends = math.min(tat + pace.whole, MOST)
     local life = math.floor((ends - now) / 1000) + 1 + (given_clock and SLOWER or 0)
-    local value = struct.pack('<ddddd', tat, ends, given, pace.rate, pace.interval)
+    local value = struct.pack('<ddddd', pace.interval, pace.rate, tat, ends, given)
     redis.call('SET', value_key, value, 'PX', string.format('%d', life))
   end
   return tat, given

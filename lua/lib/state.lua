@@ -28,6 +28,12 @@ local function number_of(text)
   return number and number <= MOST and number or nil
 end
 
+-- The permits left that a key holds; nil for none. Lua takes "nan" for a number, which compares with nothing.
+local function value_of(key)
+  local value = tonumber(redis.call('GET', key) or nil)
+  return value == value and value or nil
+end
+
 -- The permits that one member holds; nil for a member that no Redisson wrote.
 local function permits_of(member)
   if not MEMBER_SIZES[#member] then
@@ -187,6 +193,6 @@ local function read_books()
   end
   return {
     rate = rate, interval = interval, keep_alive_time = tonumber(limit[4]) or 0,
-    value_key = value_key, log = log, stored = tonumber(redis.call('GET', value_key) or nil),
+    value_key = value_key, log = log, stored = value_of(value_key),
   }
 end

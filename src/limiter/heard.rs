@@ -32,6 +32,7 @@ pub(crate) async fn heard(
     if let Some(decision) = store.decide_at_once(&mut acquire) {
         return decision;
     }
+    // Not before: by the id that it has now.
     let mut unheard = Unheard {
         store,
         receipts: acquire.receipts(),

@@ -37,7 +37,10 @@ impl Counted {
                 limit,
                 window: None,
             }),
-            Algorithm::Gcra => Self::Gcra(gcra::Limiter { limit, state: None }),
+            Algorithm::Gcra => Self::Gcra(gcra::Limiter {
+                limit,
+                ..gcra::Limiter::default()
+            }),
         }
     }
 
@@ -145,7 +148,7 @@ impl Counted {
         match self {
             Self::SlidingLog(log) => log.set_rate(limit, keep, now),
             Self::FixedWindow(window) => window.set_rate(limit, keep, now),
-            Self::Gcra(gcra) => gcra.set_rate(limit, keep),
+            Self::Gcra(gcra) => gcra.set_rate(limit, keep, now * 1000),
         }
     }
 
@@ -164,7 +167,7 @@ impl Counted {
             log.note_in(receipt.name.slots());
             return match (receipt.name.slots(), receipt.settle()) {
                 (None, _) => log.settle(receipt, keep, now),
-                (Some(_), Some(Taken::Slot(_, end))) => log.settle_in_slot(receipt, keep, end, now),
+                (Some(_), Some(Taken::Slot(end))) => log.settle_in_slot(receipt, keep, end, now),
                 (Some(_), _) => Ok(0),
             };
         }

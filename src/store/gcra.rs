@@ -26,6 +26,8 @@ const WRAP: i64 = 1 << 52;
 pub(crate) struct Limiter {
     pub(crate) limit: Option<StoredLimit>,
     pub(crate) state: Option<State>,
+    /// No TAT that it held is later: until then receipts must find what was given back.
+    pub(crate) ends: i64,
 }
 
 /// What is in use, and by which limit it was counted.
@@ -127,13 +129,7 @@ impl Counts for Limiter {
         let Ok(pace) = pace(&limit) else {
             return 0;
         };
-        let now = now * 1000;
-        let backlog = self.backlog(&pace, now);
-        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
-        if self.state.as_ref().is_some_and(differs) {
-            self.write(&pace, backlog, 0, now);
-        }
-        pace.left(backlog)
+        pace.left(self.count_by(&pace, now * 1000))
     }
 
     /// Nothing tells one grant from another.
@@ -222,11 +218,12 @@ impl Limiter {
     }
 
     /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool) {
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
         let stored = self.limit.replace(limit);
-        // What is kept is counted by the new limit by whoever comes next.
         if !keep || stored.is_some_and(|stored| stored.rate_type != limit.rate_type) {
             self.state = None;
+        } else if let Ok(pace) = pace(&limit) {
+            self.count_by(&pace, now);
         }
     }
 
@@ -247,18 +244,31 @@ impl Limiter {
         let pace = self.pace()?;
         let backlog = self.backlog(&pace, now);
         if self.state.is_some_and(|state| state.tat.at > now) {
+            // Far off, maybe, by a debt.
+            self.ends = 0;
             self.write(&pace, backlog.min(pace.whole()), 0, now);
         }
         Ok((pace.used(backlog) - pace.rate).max(0))
     }
 
-    /// When all permits are free again, in ms, if none is taken meanwhile; `None` if none was ever in use.
+    /// When all permits are free again, in ms, if none is taken meanwhile, and no receipt can give back any more; `None` if
+    /// none was ever in use.
     pub(crate) fn full_at(&self) -> Option<i64> {
-        self.state.map(|state| rounded_up(state.tat.at, 1000))
+        self.state.map(|_| rounded_up(self.ends, 1000))
     }
 
     fn pace(&self) -> Result<Pace, ErrorKind> {
         pace(&self.limit.ok_or(ErrorKind::NotInitialized)?)
+    }
+
+    /// Counts what is in use by this limit from now on. How far TAT lies ahead.
+    fn count_by(&mut self, pace: &Pace, now: i64) -> i64 {
+        let backlog = self.backlog(pace, now);
+        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
+        if self.state.as_ref().is_some_and(differs) {
+            self.write(pace, backlog, 0, now);
+        }
+        backlog
     }
 
     /// How far TAT lies ahead by this limit; where it was counted by another one, the same permits by this one's pace.
@@ -281,6 +291,7 @@ impl Limiter {
         });
         let backlog = kept.saturating_add(added).min(MOST - now);
         let at = now + backlog;
+        self.ends = self.ends.max(at);
         self.state = Some(State {
             tat: Tat { at, given },
             rate: pace.rate,

@@ -490,9 +490,7 @@ impl Answer {
         match charge.name.algorithm() {
             Algorithm::SlidingLog => match charge.name.slots() {
                 None => receipt,
-                Some(slots) => {
-                    receipt.taken(Taken::Slot(slots, slots.end(self.now, self.interval)))
-                }
+                Some(slots) => receipt.taken(Taken::Slot(slots.end(self.now, self.interval))),
             },
             // All permits are free one millisecond after the window's last.
             Algorithm::FixedWindow => receipt.taken(Taken::Window(self.now + self.reset - 1)),

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{Limit, ManualClock, MemoryStore, RateLimiter, Store};
+use tower_ratelimit::{Decision, Grant, Limit, ManualClock, MemoryStore, RateLimiter, Store};
 
-use super::{HOUR, free, hourly, redis_store, store_on, support::RedisServer, take, until};
+use super::{
+    Answer, HOUR, decision_of, free, hourly, named, of_five, redis_store, send, store_on,
+    support::RedisServer, take, until,
+};
 
 async fn a_receipt_gives_back_once(store: impl Store) {
     let limiter = hourly(&store, 20).await;
@@ -74,6 +77,40 @@ async fn a_receipt_gives_back_what_lies_ahead() {
     take(&limiter, 10).await;
     limiter.give_back(&second.receipts()[0]);
     assert_eq!(free(&limiter).await, 0);
+}
+
+/// Of five an hour, one is through every twelve minutes. What was given back before a receipt's permits has brought them
+/// forward: who forgets that gives back others' in their place.
+#[tokio::test]
+async fn memory_does_not_forget_what_a_receipt_must_know() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
+    let layer = of_five(&store, Limit::new(5, HOUR));
+    let minutes = |minutes: u64| clock.advance(Duration::from_secs(60 * minutes));
+    let limiter = named(&store, "memory:{a}:five");
+    let answers = [send(&layer, "a").await, send(&layer, "a").await];
+    let grants = answers.each_ref().map(granted);
+    limiter.give_back(&grants[0].receipts()[0]);
+    minutes(12);
+    assert_eq!(free(&limiter).await, 5);
+    // A newcomer would take its place, and leave it again.
+    let newcomer = send(&layer, "b").await;
+    if newcomer.status().is_success() {
+        named(&store, "memory:{b}:five").give_back(&granted(&newcomer).receipts()[0]);
+    }
+    assert!(send(&layer, "a").await.status().is_success());
+    limiter.give_back(&grants[1].receipts()[0]);
+    assert_eq!(free(&limiter).await, 4);
+    // No receipt matters any more, and nothing is in use.
+    minutes(12);
+    assert!(send(&layer, "b").await.status().is_success());
+}
+
+fn granted(answer: &Answer) -> Grant {
+    match decision_of(answer) {
+        Decision::Allow(grant) => grant.clone(),
+        Decision::Deny(refusal) => panic!("{refusal:?}"),
+    }
 }
 
 async fn what_was_used_is_settled(store: impl Store, flush: impl AsyncFn()) {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, ErrorKind, ExpireWhen, Finding, Limit, RateLimiter, RedisStore, TimeToLive,
+    Algorithm, ErrorKind, ExpireWhen, Finding, Limit, ManualClock, RateLimiter, RedisStore,
+    TimeToLive,
 };
 
 use super::{
@@ -41,7 +42,7 @@ fn key(name: &str, suffix: &str) -> String {
     }
 }
 
-/// TAT, the key's end and what was given back, all in us, and the limit.
+/// TAT, the key's end and what was given back, all in us, and the rate and interval that stand before them.
 fn numbers(key: &str) -> [f64; 5] {
     let Reply::Bulk(bytes) = RedisServer::shared().command(&["GET", key]) else {
         panic!("no value");
@@ -49,7 +50,10 @@ fn numbers(key: &str) -> [f64; 5] {
     assert_eq!(bytes.len(), 40);
     let (doubles, _) = bytes.as_chunks::<8>();
     let doubles: Vec<_> = doubles.iter().map(|d| f64::from_le_bytes(*d)).collect();
-    doubles.try_into().unwrap()
+    let [interval, rate, tat, ends, given] = doubles[..] else {
+        panic!("{doubles:?}");
+    };
+    [tat, ends, given, rate, interval]
 }
 
 /// By the server's clock, in us.
@@ -178,6 +182,25 @@ async fn what_another_left_there_counts_as_none() {
         assert_eq!(error.kind(), ErrorKind::ForeignState);
     }
     assert!(limiter.try_acquire().await.is_err());
+}
+
+/// Lua reads a text up to its first zero byte, and some times of arrival begin with a digit and such a byte.
+#[tokio::test]
+async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
+    let limit = Limit::new(11, Duration::from_secs(1));
+    // One of eleven permits takes 90 910 us.
+    let begins_with_8 = |ms: &u64| (((ms * 1000 + 90_910) as f64).to_bits() & 0xffff) == 0x38;
+    let at = (1_704_153_600_000..).find(begins_with_8).unwrap();
+    let clock = ManualClock::starting_at(Duration::from_millis(at));
+    let store = redis_store().client_clock(clock);
+    let name = unique("digit");
+    let log = RateLimiter::new(&store, &name).unwrap();
+    assert!(log.try_set_rate(limit).await.unwrap());
+    assert!(log.try_acquire_many(11).await.unwrap().is_allowed());
+    take(&named(&store, &name), 1).await;
+    // Back in the log all that was taken there is in use, and no 8 are left.
+    let decision = log.try_acquire_many(2).await.unwrap();
+    assert!(!decision.is_allowed(), "{decision:?}");
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ pub(crate) fn values(name: &Name, client_id: &str) -> [(String, RateType); 2] {
 
 /// What a value holds: five doubles; `None` for another algorithm's.
 pub(crate) fn state(value: &[u8]) -> Option<State> {
-    let &[tat, _, given, rate, interval] = &*doubles(value)? else {
+    let &[interval, rate, tat, _, given] = &*doubles(value)? else {
         return None;
     };
     Some(State {
@@ -65,6 +65,7 @@ pub(crate) fn limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -
             keep_alive: 0,
         }),
         state: Some(*state),
+        ends: state.tat.at,
     }
 }
 
@@ -94,7 +95,7 @@ impl Lone {
             RateType::PerClient => client_value,
         };
         let cost = self.pace.cost(self.permits);
-        let limit = packed([self.limit.rate, self.limit.interval]);
+        let limit = packed([self.limit.interval, self.limit.rate]);
         let cost_and_room = packed([cost, self.pace.whole() - cost]);
         Arguments::new([key], [wire::time(now), limit, cost_and_room])
     }

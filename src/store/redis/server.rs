@@ -173,7 +173,10 @@ impl Server {
                 .settle()
             {
                 Some(Taken::Window(end)) => wire::settle_in_window(receipt, keep, end, client_id),
-                Some(Taken::Slot(slots, end)) => {
+                Some(Taken::Slot(end)) => {
+                    let Some(slots) = receipt.name.slots() else {
+                        return;
+                    };
                     wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
                 }
                 Some(Taken::Tat(tat)) => gcra::settle(receipt, keep, tat, client_id, self.now()),
@@ -417,9 +420,9 @@ impl Server {
     }
 }
 
-/// Whether there is one caller, which takes what it asks for if there is room: then whether it waits does not matter.
+/// Whether there is one caller, which takes what it asks for if there is room, and now: then whether it waits does not matter.
 fn is_lone(run: &[Acquire]) -> bool {
-    matches!(run, [acquire] if !acquire.first.shadow)
+    matches!(run, [acquire] if !acquire.first.shadow && acquire.first.lead == 0)
 }
 
 impl fmt::Debug for Server {
@@ -458,6 +461,31 @@ fn uuid(PermitId(mut bytes): PermitId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::RuleTag;
+
+    // The script for lone callers does not read how a charge is taken.
+    #[test]
+    fn a_caller_is_lone_that_takes_now_and_in_earnest() {
+        let acquire = |shadow, lead| Acquire {
+            first: Charge {
+                name: Name::exact("orders").unwrap(),
+                rule: RuleTag::new("orders", false),
+                limit: LimitSource::Store,
+                permits: 1,
+                id: PermitId::NONE,
+                shadow,
+                lead,
+            },
+            rest: Vec::new(),
+            on_failure: None,
+            remaining: true,
+            patience: None,
+        };
+        assert!(is_lone(&[acquire(false, 0)]));
+        assert!(!is_lone(&[acquire(true, 0)]));
+        assert!(!is_lone(&[acquire(false, 50)]));
+        assert!(!is_lone(&[acquire(false, 0), acquire(false, 0)]));
+    }
 
     #[test]
     fn a_client_id_looks_like_redissons() {

@@ -356,12 +356,14 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
 
 #[test]
 fn a_value_that_is_no_number_is_counted_anew() {
-    let mut pair = with_limit(5, 1000);
-    pair.acquire(2, STORED).unwrap();
-    let value = pair.value_key();
-    pair.command(&["SET", &value, "lots"]);
-    pair.model.value = None;
-    assert_eq!(pair.acquire(4, STORED).unwrap().remaining, 3);
+    for text in ["lots", "nan"] {
+        let mut pair = with_limit(5, 1000);
+        pair.acquire(2, STORED).unwrap();
+        let value = pair.value_key();
+        pair.command(&["SET", &value, text]);
+        pair.model.value = None;
+        assert_eq!(pair.acquire(4, STORED).unwrap().remaining, 3);
+    }
 }
 
 #[test]

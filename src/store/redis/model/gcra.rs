@@ -231,6 +231,7 @@ impl Pair {
                 keep_alive,
             }),
             state: self.state,
+            ..Limiter::default()
         }
     }
 
@@ -238,6 +239,7 @@ impl Pair {
         Limiter {
             limit: self.hash,
             state: self.state,
+            ..Limiter::default()
         }
     }
 
@@ -430,7 +432,7 @@ impl Pair {
                 assert_eq!(wire::flag(&reply).unwrap(), expected);
                 if expected {
                     let mut limiter = self.of_hash();
-                    limiter.set_rate(limit, keep);
+                    limiter.set_rate(limit, keep, now);
                     (self.hash, self.state) = (limiter.limit, limiter.state);
                 }
                 self.compare();
