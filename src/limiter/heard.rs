@@ -25,7 +25,14 @@ pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) 
 /// # Cancel safety
 ///
 /// That is what it is for.
-pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
+pub(crate) async fn heard(
+    store: &Arc<dyn AnyStore>,
+    mut acquire: Acquire,
+) -> Result<Decision, Error> {
+    if let Some(decision) = store.decide_at_once(&mut acquire) {
+        return decision;
+    }
+    // Not before: by the id that it has now.
     let mut unheard = Unheard {
         store,
         receipts: acquire.receipts(),
