@@ -46,8 +46,8 @@ impl Arguments {
                 "--quick" => read.quick = true,
                 "--list" => read.list = true,
                 "--rows" => {
-                    let patterns = given.next().ok_or("--rows needs a pattern")?;
-                    read.patterns.extend(patterns.split(',').map(str::to_owned));
+                    let pattern = given.next().ok_or("--rows needs a pattern")?;
+                    read.patterns.push(pattern);
                 }
                 "-h" | "--help" => return Ok(Order::Help),
                 "serve" => {

@@ -30,6 +30,8 @@ pub(crate) struct Scene {
     pub(crate) keys: usize,
     /// How long a refusal is told again; none for the default
     pub(crate) cap: Option<Duration>,
+    /// For how long permits are taken ahead; none where they are not
+    pub(crate) lease: Option<Duration>,
     pub(crate) figures: [Figure; 4],
 }
 
@@ -50,13 +52,14 @@ const fn figure(name: &'static str, goal: Goal) -> Figure {
 pub(crate) const PER_SECOND: &str = "script calls per second";
 pub(crate) const PER_REQUEST: &str = "script calls per request";
 
-pub(crate) const SCENES: [Scene; 5] = [
+pub(crate) const SCENES: [Scene; 6] = [
     Scene {
         name: "http refused, 1 key",
         parameters: "1 per hour, spent",
         limit: HOURLY,
         keys: 1,
         cap: None,
+        lease: None,
         figures: figures(RatioAtLeast(0.95), figure(PER_SECOND, AtMost(2.0))),
     },
     Scene {
@@ -65,6 +68,7 @@ pub(crate) const SCENES: [Scene; 5] = [
         limit: HOURLY,
         keys: MANY,
         cap: Some(Duration::from_secs(60)),
+        lease: None,
         figures: figures(RatioAtLeast(0.90), figure(PER_REQUEST, Told)),
     },
     Scene {
@@ -73,6 +77,7 @@ pub(crate) const SCENES: [Scene; 5] = [
         limit: HOURLY,
         keys: MANY,
         cap: None,
+        lease: None,
         figures: figures(Told, figure(PER_REQUEST, Told)),
     },
     Scene {
@@ -81,7 +86,17 @@ pub(crate) const SCENES: [Scene; 5] = [
         limit: AMPLE,
         keys: 1,
         cap: None,
+        lease: None,
         figures: figures(RatioAtLeast(0.75), figure(PER_REQUEST, AtMost(0.06))),
+    },
+    Scene {
+        name: "http admitted, 1 key, lease",
+        parameters: "1,000,000 per second, taken ahead for 100 ms",
+        limit: AMPLE,
+        keys: 1,
+        cap: None,
+        lease: Some(Duration::from_millis(100)),
+        figures: figures(RatioAtLeast(0.90), figure(PER_REQUEST, AtMost(0.005))),
     },
     Scene {
         name: "http admitted, 100,000 keys",
@@ -89,6 +104,7 @@ pub(crate) const SCENES: [Scene; 5] = [
         limit: AMPLE,
         keys: MANY,
         cap: None,
+        lease: None,
         figures: figures(RatioAtLeast(0.55), figure(PER_REQUEST, Told)),
     },
 ];
@@ -108,12 +124,15 @@ impl Scene {
         if let Some(cap) = self.cap {
             store = store.deny_cache(cap).unwrap();
         }
-        let rule = self
+        let mut rule = self
             .limit
             .by(by_user())
             .named("goal")
             // A failure is no request that was let pass.
             .on_failure(FailurePolicy::Deny);
+        if let Some(lease) = self.lease {
+            rule = rule.lease(lease);
+        }
         RateLimitLayer::builder(&store)
             .otherwise(rule)
             .headers([HeaderStyle::Draft11])

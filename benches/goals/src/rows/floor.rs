@@ -24,7 +24,7 @@ const SPENT: Limit = Limit::per_day(1);
 const AMPLE: Limit = Limit::new(60_000_000, Duration::from_secs(60));
 
 /// Each way of counting, with its goals where it refuses and where it admits.
-const WAYS: [(&str, Algorithm, [Goal; 2]); 2] = [
+const WAYS: [(&str, Algorithm, [Goal; 2]); 3] = [
     (
         "sliding log",
         Algorithm::SlidingLog,
@@ -34,6 +34,11 @@ const WAYS: [(&str, Algorithm, [Goal; 2]); 2] = [
         "fixed window",
         Algorithm::FixedWindow,
         [Goal::Told, Goal::Told],
+    ),
+    (
+        "GCRA",
+        Algorithm::Gcra,
+        [Goal::RatioAtMost(2.2), Goal::RatioAtMost(3.6)],
     ),
 ];
 

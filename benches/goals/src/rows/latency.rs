@@ -30,7 +30,7 @@ pub(super) fn row(pace: Pace) -> Row {
         needs: &[Contender::Redis],
         rounds: Rounds {
             warm_up: 1,
-            counted: pace.pick(21, 3),
+            counted: pace.pick(15, 3),
         },
         figures: vec![
             Figure {

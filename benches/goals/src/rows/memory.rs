@@ -29,6 +29,8 @@ const STRIDE: usize = 61_803;
 
 /// Never reached, and soon forgotten: the log holds the grants of the last ten milliseconds.
 const AMPLE: Limit = Limit::new(1 << 40, Duration::from_millis(10));
+/// As fast as GCRA counts, and more at once than a row asks for.
+const FASTEST: Limit = Limit::new(60_000_000, Duration::from_secs(60));
 const HOURLY: Limit = Limit::per_hour(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +39,8 @@ enum Peer {
     Governor,
 }
 
-/// A way of counting beside a peer, and the goals where requests are admitted and refused.
-const PAIRS: [(&str, Algorithm, Peer, [Goal; 2]); 3] = [
+/// A way of counting beside a peer, and the goals where requests are admitted and refused. Both peers count by GCRA.
+const PAIRS: [(&str, Algorithm, Peer, [Goal; 2]); 5] = [
     (
         "sliding log",
         Algorithm::SlidingLog,
@@ -56,6 +58,18 @@ const PAIRS: [(&str, Algorithm, Peer, [Goal; 2]); 3] = [
         Algorithm::FixedWindow,
         Peer::Governor,
         [Told, Told],
+    ),
+    (
+        "GCRA",
+        Algorithm::Gcra,
+        Peer::TowerGovernor,
+        [RatioAtMost(1.0), RatioAtMost(0.02)],
+    ),
+    (
+        "GCRA",
+        Algorithm::Gcra,
+        Peer::Governor,
+        [Told, RatioAtMost(1.5)],
     ),
 ];
 
@@ -122,7 +136,11 @@ impl Layers {
             StatusCode::TOO_MANY_REQUESTS
         };
         let store = MemoryStore::new().max_limiters(2 * keys);
-        let limit = if admitted { AMPLE } else { HOURLY };
+        let limit = match algorithm {
+            _ if !admitted => HOURLY,
+            Algorithm::Gcra => FASTEST,
+            _ => AMPLE,
+        };
         let layer = RateLimitLayer::builder(&store)
             .otherwise(limit.by(by_user()).algorithm(algorithm))
             .headers([])

@@ -37,8 +37,8 @@ pub(super) fn row(pace: Pace) -> Row {
         needs: &[Contender::Redis, Contender::Redisson],
         rounds: Rounds {
             // The JVM compiles meanwhile.
-            warm_up: pace.pick(4, 1),
-            counted: pace.pick(9, 3),
+            warm_up: pace.pick(3, 1),
+            counted: pace.pick(7, 3),
         },
         figures: vec![Figure {
             name: "decisions/s",
