@@ -327,7 +327,7 @@ impl<'a> Book<'a> {
     /// `answers` are those of all limiters; this one's is the one at `place` of each caller.
     fn close(&mut self, now: i64, place: usize, limiters: usize, answers: &mut [Answer]) {
         let without_room = self.unmet.iter().filter(|(needs, _)| *needs > self.value);
-        let mut refused: Vec<_> = without_room
+        let mut refused: List<_> = without_room
             .map(|(needs, answer)| Needs::of(*needs, self.limit.rate, *answer))
             .collect();
         refused.sort_unstable();
