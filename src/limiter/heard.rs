@@ -20,7 +20,7 @@ pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) 
     }
 }
 
-/// Asks, and gives back what was taken if nobody hears the answer.
+/// Asks, the guards that answer at once first, and gives back what was taken if nobody hears the answer.
 ///
 /// # Cancel safety
 ///
