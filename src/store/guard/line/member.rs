@@ -69,7 +69,11 @@ impl Member {
         Self {
             ticket,
             acquire: acquire.clone(),
-            receipts: waits.then(|| acquire.receipts()).unwrap_or_default(),
+            receipts: if waits {
+                acquire.receipts()
+            } else {
+                List::EMPTY
+            },
             deadline,
             due: None,
             asking: false,
