@@ -53,7 +53,7 @@ impl Decision {
     #[must_use]
     pub fn source(&self) -> Source {
         match self {
-            Self::Allow(grant) => grant.source,
+            Self::Allow(grant) => grant.source(),
             Self::Deny(refusal) => refusal.source,
         }
     }
@@ -77,33 +77,68 @@ pub enum Source {
 }
 
 /// Permits that were taken.
-#[derive(Clone, Debug)]
-pub struct Grant {
-    pub(crate) limits: List<LimitState>,
-    pub(crate) receipts: List<Receipt>,
-    pub(crate) source: Source,
+///
+/// Cloning is cheap: a request, its charge and its answer share one.
+#[derive(Clone)]
+pub struct Grant(Arc<Given>);
+
+/// What was granted.
+#[derive(Clone)]
+struct Given {
+    limits: List<LimitState>,
+    receipts: List<Receipt>,
+    source: Source,
 }
 
 impl Grant {
     /// The limits that were met, the one closest to exhaustion first.
     #[must_use]
     pub fn limits(&self) -> &[LimitState] {
-        &self.limits
+        &self.0.limits
     }
 
     /// What was taken, one receipt for each limiter.
     #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
-        &self.receipts
+        &self.0.receipts
+    }
+
+    pub(crate) fn new(limits: List<LimitState>, receipts: List<Receipt>, source: Source) -> Self {
+        Self(Arc::new(Given {
+            limits,
+            receipts,
+            source,
+        }))
     }
 
     /// A grant that took nothing.
     pub(crate) fn by_policy() -> Self {
-        Self {
-            limits: List::EMPTY,
-            receipts: List::EMPTY,
-            source: Source::FailurePolicy,
-        }
+        Self::new(List::EMPTY, List::EMPTY, Source::FailurePolicy)
+    }
+
+    pub(crate) fn source(&self) -> Source {
+        self.0.source
+    }
+
+    /// The limits, to tell otherwise of them. To be done before anybody else has it, as it is copied then.
+    #[cfg(feature = "redis")]
+    pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
+        &mut Arc::make_mut(&mut self.0).limits
+    }
+
+    /// The receipts alone, for whoever gives back.
+    pub(crate) fn into_receipts(self) -> List<Receipt> {
+        Arc::unwrap_or_clone(self.0).receipts
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("limits", &self.0.limits)
+            .field("receipts", &self.0.receipts)
+            .field("source", &self.0.source)
+            .finish()
     }
 }
 
@@ -237,9 +272,9 @@ pub(crate) enum Fault {
 }
 
 /// One limit as a decision left it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LimitState {
-    pub(crate) name: Arc<str>,
+    pub(crate) rule: Arc<RuleTag>,
     pub(crate) permits: u64,
     pub(crate) interval: Duration,
     pub(crate) remaining: Option<u64>,
@@ -255,7 +290,7 @@ impl LimitState {
     /// The rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.rule.name
     }
 
     /// The permits of one interval, as stored: another process may have changed them.
@@ -323,6 +358,22 @@ impl LimitState {
             .cmp(&other.shadow)
             .then_with(|| refusal(other).cmp(&refusal(self)))
             .then_with(|| part(self, other).cmp(&part(other, self)))
+    }
+}
+
+impl fmt::Debug for LimitState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitState")
+            .field("name", &self.rule.name)
+            .field("permits", &self.permits)
+            .field("interval", &self.interval)
+            .field("remaining", &self.remaining)
+            .field("reset_after", &self.reset_after)
+            .field("refused", &self.refused)
+            .field("retry_after", &self.retry_after)
+            .field("shadow", &self.shadow)
+            .field("hidden", &self.hidden)
+            .finish()
     }
 }
 

@@ -63,50 +63,60 @@ pin_project! {
             // What was granted, until the answer's body has it.
             granted: Option<Granted>,
         },
-        Refusing { answer: Option<Response<Bytes>> },
+        // Until the answer is made, by the first poll.
+        Refusing { refused: Option<Refused> },
+    }
+}
+
+/// A request that is refused.
+struct Refused {
+    refusal: Refusal,
+    parts: Parts,
+    shared: Arc<Shared>,
+}
+
+impl Refused {
+    /// The answer, with the decision.
+    fn answer<B>(self) -> Response<RateLimitBody<B>> {
+        let mut answer = self.shared.answers.refuse(&self.refusal, &self.parts);
+        note(answer.extensions_mut(), Decision::Deny(self.refusal));
+        answer.map(RateLimitBody::refusal)
     }
 }
 
 /// A grant, until the inner service has answered.
 struct Granted {
-    grant: Grant,
-    /// Who tells it in the response, and when it was made; `None` if nobody does.
-    told: Option<(Arc<Shared>, Noted)>,
     settling: Settling,
+    /// How the response tells it, and when it was made; `None` if it does not.
+    told: Option<Noted>,
 }
 
 impl Granted {
     /// Leaves the grant where handlers look for it.
-    fn tell<B>(grant: Grant, request: &mut Request<B>, shared: &Arc<Shared>) -> Self {
+    fn tell<B>(grant: Grant, request: &mut Request<B>, shared: &Shared) -> Self {
         tell_trials(&grant);
-        let at = shared.answers.noted(request);
-        let told = at.map(|at| (Arc::clone(shared), at));
-        let settling = Settling::new(shared, &grant);
+        let told = shared.answers.noted(request);
         let extensions = request.extensions_mut();
-        settling.tell(extensions);
         note(extensions, Decision::Allow(grant.clone()));
-        Self {
-            grant,
-            told,
-            settling,
-        }
+        let settling = Settling::new(shared, grant);
+        settling.tell(extensions);
+        Self { settling, told }
     }
 
     /// Tells it in the answer, and hears what that says of the charge.
-    fn tell_outside<B>(self, response: Response<B>) -> (Response<B>, Settling) {
-        let Self {
-            grant,
-            told,
-            mut settling,
-        } = self;
+    fn tell_outside<B>(self, response: Response<B>) -> Response<RateLimitBody<B>>
+    where
+        B: Body<Data = Bytes>,
+    {
+        let Self { mut settling, told } = self;
         let (mut head, body) = response.into_parts();
-        if let Some((shared, at)) = told {
-            let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-            shared.answers.granted(&grant, at, headers, extensions);
-        }
         settling.head(&mut head);
-        note_outside(&mut head.extensions, Decision::Allow(grant));
-        (Response::from_parts(head, body), settling)
+        let grant = settling.grant();
+        if let Some(noted) = told {
+            noted.granted(grant, &mut head.headers, &mut head.extensions);
+        }
+        note_outside(&mut head.extensions, Decision::Allow(grant.clone()));
+        Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
     }
 }
 
@@ -139,12 +149,28 @@ where
         inner: &mut S,
         mut request: Request<ReqBody>,
         grant: Grant,
-        shared: &Arc<Shared>,
+        shared: &Shared,
     ) -> Self {
         let granted = Some(Granted::tell(grant, &mut request, shared));
         Self {
             state: State::Calling {
                 future: inner.call(request),
+                granted,
+            },
+        }
+    }
+
+    /// The same, before the inner service is ready.
+    pub(crate) fn call_granted_when_ready(
+        inner: S,
+        mut request: Request<ReqBody>,
+        grant: Grant,
+        shared: &Shared,
+    ) -> Self {
+        let granted = Some(Granted::tell(grant, &mut request, shared));
+        Self {
+            state: State::Readying {
+                call: Some((inner, request)),
                 granted,
             },
         }
@@ -166,11 +192,15 @@ where
         }
     }
 
-    /// The request lacks what it is limited by.
-    pub(crate) fn refuse(refusal: Refusal, parts: &Parts, shared: &Shared) -> Self {
+    /// It is known at once that it is refused.
+    pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: Arc<Shared>) -> Self {
         Self {
             state: State::Refusing {
-                answer: Some(refused(refusal, parts, shared)),
+                refused: Some(Refused {
+                    refusal,
+                    parts,
+                    shared,
+                }),
             },
         }
     }
@@ -200,9 +230,13 @@ where
                         .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)))
                     {
                         Decision::Deny(refusal) => {
-                            let (parts, _) = request.into_parts();
+                            let refused = Refused {
+                                refusal,
+                                parts: request.into_parts().0,
+                                shared: Arc::clone(shared),
+                            };
                             State::Refusing {
-                                answer: Some(refused(refusal, &parts, shared)),
+                                refused: Some(refused),
                             }
                         }
                         Decision::Allow(grant) => {
@@ -241,21 +275,17 @@ where
                     // Taken first: where there is no answer, it is over now.
                     let granted = granted.take();
                     let response = response?;
-                    let (response, settling) = match granted {
-                        Some(granted) => {
-                            let (response, settling) = granted.tell_outside(response);
-                            (response, Some(settling))
-                        }
-                        None => (response, None),
+                    let response = match granted {
+                        Some(granted) => granted.tell_outside(response),
+                        None => response.map(|body| RateLimitBody::inner(body, None)),
                     };
-                    let response = response.map(|body| RateLimitBody::inner(body, settling));
                     return Poll::Ready(Ok(response));
                 }
-                StateProj::Refusing { answer } => {
-                    let Some(answer) = answer.take() else {
+                StateProj::Refusing { refused } => {
+                    let Some(refused) = refused.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
+                    return Poll::Ready(Ok(refused.answer()));
                 }
             };
             this.state.set(next);
@@ -276,13 +306,6 @@ fn tell_trials(grant: &Grant) {
             "a request passes that this rule would refuse if it were enforced"
         );
     }
-}
-
-/// The answer to a refused request, with the decision.
-fn refused(refusal: Refusal, parts: &Parts, shared: &Shared) -> Response<Bytes> {
-    let mut answer = shared.answers.refuse(&refusal, parts);
-    note(answer.extensions_mut(), Decision::Deny(refusal));
-    answer
 }
 
 /// Leaves a decision where handlers and other layers look for it, beside those that other layers have left.

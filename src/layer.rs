@@ -5,7 +5,13 @@ use std::{
     path::PathBuf,
     sync::{Mutex, PoisonError},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tower_layer::Layer;
 
@@ -53,6 +59,7 @@ pub struct RateLimitLayer {
 /// What all services of a layer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
     pub(crate) planner: Swap<Planner>,
     pub(crate) answers: Answers,
@@ -62,6 +69,17 @@ pub(crate) struct Shared {
     /// One at a time replaces the rules. With the fields of rules that choose none.
     #[cfg(feature = "config")]
     replacing: Mutex<Fields>,
+}
+
+/// Tells a layer, with its clones, from all others of the process, also when it is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayerId(u64);
+
+impl LayerId {
+    fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 #[cfg(feature = "config")]
@@ -428,6 +446,7 @@ impl RateLimitLayerBuilder {
         let planner = Planner::new(self.rules, &*self.store, self.defaults)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
+                id: LayerId::new(),
                 store: self.store,
                 planner: Swap::new(planner),
                 answers: Answers {

@@ -6,6 +6,7 @@ mod clock;
 mod decision;
 #[cfg(any(doc, doctest))]
 pub mod docs;
+mod draft;
 mod error;
 mod future;
 pub mod key;

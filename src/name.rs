@@ -12,12 +12,12 @@ use std::{
     sync::Arc,
 };
 
-use self::text::Draft;
 pub(crate) use self::{
     identity::Identity,
     text::{BuildSpread, Text},
 };
 use crate::{
+    draft::Draft,
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, Slots, StoredLimit},
 };

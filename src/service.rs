@@ -11,13 +11,13 @@ use http::{Request, Response, request::Parts};
 use tower_service::Service;
 
 use crate::{
-    decision::Decision,
+    decision::{Decision, Refusal},
     future::ResponseFuture,
     layer::Shared,
     response::RateLimitBody,
     rule::Plan,
     settle::has_met,
-    store::{Acquire, Deciding},
+    store::Acquire,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -74,7 +74,7 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // One layer may be met twice: of a nested router, and of the one around it.
-        if !self.shared.enabled || has_met(request.extensions(), &self.shared) {
+        if !self.shared.enabled || has_met(request.extensions(), self.shared.id) {
             return self.pass(request);
         }
         self.shared.lifetime.note_request();
@@ -82,11 +82,7 @@ where
         let plan = self.shared.planner.load().plan(&parts);
         match plan {
             Plan::Pass => self.pass(Request::from_parts(parts, body)),
-            Plan::Refuse(refusal) => {
-                // Whoever keeps this service for later must not keep a permit that nobody uses.
-                drop(take_ready(&mut self.inner));
-                ResponseFuture::refuse(refusal, &parts, &self.shared)
-            }
+            Plan::Refuse(refusal) => self.refuse(refusal, parts),
             Plan::Ask(acquire) => self.ask(acquire, parts, body),
         }
     }
@@ -104,17 +100,38 @@ impl<S> RateLimit<S> {
         S: Service<Request<ReqBody>> + Clone,
     {
         let shared = &self.shared;
-        let deciding = match shared.store.decide_at_once(&mut acquire) {
-            Some(Ok(Decision::Allow(grant))) if !shared.decide_first => {
+        let decision = match shared.store.decide_at_once(&mut acquire) {
+            Some(Ok(decision)) => decision,
+            Some(Err(error)) => Decision::Deny(Refusal::unavailable(error)),
+            None => {
+                let deciding = Arc::clone(&shared.store).acquire(acquire);
+                let ready = take_ready(&mut self.inner);
                 let request = Request::from_parts(parts, body);
-                return ResponseFuture::call_granted(&mut self.inner, request, grant, shared);
+                return ResponseFuture::decide(deciding, ready, request, Arc::clone(shared));
             }
-            Some(decision) => Deciding::ready(decision),
-            None => Arc::clone(&shared.store).acquire(acquire),
         };
-        let ready = take_ready(&mut self.inner);
-        let request = Request::from_parts(parts, body);
-        ResponseFuture::decide(deciding, ready, request, Arc::clone(&self.shared))
+        match decision {
+            Decision::Allow(grant) => {
+                let request = Request::from_parts(parts, body);
+                if shared.decide_first {
+                    let ready = take_ready(&mut self.inner);
+                    ResponseFuture::call_granted_when_ready(ready, request, grant, shared)
+                } else {
+                    ResponseFuture::call_granted(&mut self.inner, request, grant, shared)
+                }
+            }
+            Decision::Deny(refusal) => self.refuse(refusal, parts),
+        }
+    }
+
+    /// For a request that is refused before anything is waited for.
+    fn refuse<ReqBody>(&mut self, refusal: Refusal, parts: Parts) -> ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>> + Clone,
+    {
+        // Whoever keeps this service for later must not keep a permit that nobody uses.
+        drop(take_ready(&mut self.inner));
+        ResponseFuture::refuse(refusal, parts, Arc::clone(&self.shared))
     }
 
     /// For a request that no rule concerns.

@@ -5,14 +5,14 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode, header, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
 
 use crate::{
     decision::{Grant, Receipt},
-    layer::Shared,
+    layer::{LayerId, Shared},
     list::List,
     store::AnyStore,
 };
@@ -165,7 +165,7 @@ impl Outcome {
 pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 
 /// Whether this layer has decided on the request already.
-pub(crate) fn has_met(extensions: &Extensions, layer: &Arc<Shared>) -> bool {
+pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     extensions.get::<Charge>().is_some_and(|charge| {
         let mut ledgers = charge.ledgers.iter();
         ledgers.any(|ledger| ledger.is_open_of(layer))
@@ -180,25 +180,27 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    pub(crate) fn new(layer: &Arc<Shared>, grant: &Grant) -> Self {
-        let receipts = grant.receipts.iter().cloned();
-        let entries = receipts.map(|receipt| Entry {
-            receipt,
-            said: None,
-            judged: None,
-        });
+    pub(crate) fn new(layer: &Shared, grant: Grant) -> Self {
+        let entries = grant.receipts().iter().map(|_| Entry::default());
+        let state = State {
+            open: true,
+            cost: None,
+            entries: entries.collect(),
+        };
         Self {
             ledger: Arc::new(Ledger {
-                layer: Arc::downgrade(layer),
+                layer: layer.id,
                 store: Arc::clone(&layer.store),
-                state: Mutex::new(State {
-                    open: true,
-                    cost: None,
-                    entries: entries.collect(),
-                }),
+                grant,
+                state: Mutex::new(state),
             }),
             awaits: None,
         }
+    }
+
+    /// What it settles.
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.ledger.grant
     }
 
     /// Leaves the charge where handlers look for it.
@@ -217,7 +219,7 @@ impl Settling {
         if let Some(Cost(permits)) = head.extensions.remove() {
             self.ledger.state().cost = Some(permits);
         }
-        let grpc_status = head.headers.get("grpc-status").map(code);
+        let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
             self.awaits = Some(head.status);
         } else {
@@ -232,7 +234,7 @@ impl Settling {
     pub(crate) fn trailers(&mut self, trailers: &HeaderMap) {
         if let Some(status) = self.awaits.take() {
             // PROTOCOL-HTTP2.md has a status in all trailers; without one clients read it as UNKNOWN.
-            let grpc_status = trailers.get("grpc-status").map_or(UNKNOWN, code);
+            let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
             self.ledger.judge(&Outcome {
                 status,
                 grpc_status: Some(grpc_status),
@@ -254,6 +256,7 @@ impl fmt::Debug for Settling {
 }
 
 const UNKNOWN: u32 = 2;
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 fn code(value: &HeaderValue) -> u32 {
     let code = value.to_str().ok().and_then(|text| text.parse().ok());
@@ -269,9 +272,9 @@ fn has_trailers(headers: &HeaderMap) -> bool {
 
 /// What one layer has taken for one request.
 struct Ledger {
-    /// Not kept alive: an answer can last longer than its layer is in use.
-    layer: Weak<Shared>,
+    layer: LayerId,
     store: Arc<dyn AnyStore>,
+    grant: Grant,
     state: Mutex<State>,
 }
 
@@ -279,31 +282,27 @@ struct State {
     /// Whether the answer is not over.
     open: bool,
     cost: Option<u32>,
+    /// One for each receipt of the grant.
     entries: List<Entry>,
 }
 
-/// What was taken for one rule, and what is to be charged in its place.
+/// What is to be charged for one rule in the place of what was taken.
+#[derive(Clone, Copy, Default)]
 struct Entry {
-    receipt: Receipt,
     /// By the handler.
     said: Option<u32>,
     /// By the rule.
     judged: Option<u32>,
 }
 
-impl Entry {
-    fn is_of(&self, rule: &str) -> bool {
-        &*self.receipt.rule.name == rule
-    }
-}
-
 impl Ledger {
-    fn is_open_of(&self, layer: &Arc<Shared>) -> bool {
-        std::ptr::eq(self.layer.as_ptr(), Arc::as_ptr(layer)) && self.state().open
+    fn is_open_of(&self, layer: LayerId) -> bool {
+        self.layer == layer && self.state().open
     }
 
     fn has(&self, rule: &str) -> bool {
-        self.state().entries.iter().any(|entry| entry.is_of(rule))
+        let mut receipts = self.grant.receipts().iter();
+        receipts.any(|receipt| is_of(receipt, rule)) && self.state().open
     }
 
     fn say(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
@@ -311,25 +310,22 @@ impl Ledger {
         if !state.open {
             return false;
         }
-        let named = |entry: &&mut Entry| rule.is_none_or(|rule| entry.is_of(rule));
-        for entry in state.entries.iter_mut().filter(named) {
-            entry.said = Some(charge(entry.said.unwrap_or(entry.receipt.permits)));
+        let entries = self.grant.receipts().iter().zip(state.entries.iter_mut());
+        for (receipt, entry) in entries {
+            if rule.is_none_or(|rule| is_of(receipt, rule)) {
+                entry.said = Some(charge(entry.said.unwrap_or(receipt.permits)));
+            }
         }
         true
     }
 
     fn judge(&self, outcome: &Outcome) {
-        // The user's code is called without the lock, and not while something is dropped.
-        let judges: List<_> = {
-            let state = self.state();
-            let rules = state.entries.iter().map(|entry| &entry.receipt.rule);
-            rules.map(|rule| rule.charge_if().cloned()).collect()
-        };
-        for (place, charge_if) in judges.iter().enumerate() {
-            let free = charge_if
-                .as_ref()
-                .is_some_and(|charge_if| !charge_if(outcome));
-            if let Some(entry) = self.state().entries.get_mut(place).filter(|_| free) {
+        for (place, receipt) in self.grant.receipts().iter().enumerate() {
+            // The user's code is called without the lock, and not while something is dropped.
+            let charge_if = receipt.rule.charge_if();
+            if charge_if.is_some_and(|charge_if| !charge_if(outcome))
+                && let Some(entry) = self.state().entries.get_mut(place)
+            {
                 entry.judged = Some(0);
             }
         }
@@ -345,10 +341,10 @@ impl Ledger {
                 std::mem::replace(&mut state.entries, List::EMPTY),
             )
         };
-        for entry in entries.iter() {
+        for (receipt, entry) in self.grant.receipts().iter().zip(entries.iter()) {
             let keep = entry.said.or(cost).or(entry.judged);
-            if let Some(keep) = keep.filter(|keep| *keep != entry.receipt.permits) {
-                self.store.give_back(entry.receipt.clone(), keep);
+            if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
+                self.store.give_back(receipt.clone(), keep);
             }
         }
     }
@@ -357,6 +353,10 @@ impl Ledger {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_of(receipt: &Receipt, rule: &str) -> bool {
+    &*receipt.rule.name == rule
 }
 
 #[cfg(test)]

@@ -213,11 +213,12 @@ mod tests {
         decision::{Fault, Grant, LimitState, Missing, Refusal},
         error::{Error, ErrorKind},
         list::List,
+        store::RuleTag,
     };
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {
         List::one(LimitState {
-            name: "login".into(),
+            rule: RuleTag::unnamed("login"),
             permits: 5,
             interval: Duration::from_secs(60),
             remaining,
@@ -230,11 +231,7 @@ mod tests {
     }
 
     fn allowed(remaining: Option<u64>) -> Decision {
-        Decision::Allow(Grant {
-            limits: limit(remaining),
-            receipts: List::EMPTY,
-            source: Source::Store,
-        })
+        Decision::Allow(Grant::new(limit(remaining), List::EMPTY, Source::Store))
     }
 
     fn refused(wait: Duration) -> Decision {

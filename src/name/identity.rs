@@ -3,10 +3,10 @@
 use std::{
     fmt::{self, Display, Write},
     hash::{Hash, Hasher},
-    str,
 };
 
-use super::{LONGEST_IDENTITY, push_hex, text::Draft};
+use super::{LONGEST_IDENTITY, push_hex};
+use crate::draft::Draft;
 
 /// Who a request is from: one or more components, encoded.
 #[derive(Clone, Default)]
@@ -62,7 +62,7 @@ impl Identity {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.len() == 0
+        self.0.is_empty()
     }
 
     /// The components as a name spells them, however long.
@@ -72,11 +72,11 @@ impl Identity {
 
     /// Adds it to a name: whole, or digested if it is longer than names spell out.
     pub(super) fn spell(&self, name: &mut Draft) {
-        let identity = self.as_str();
-        if identity.len() > LONGEST_IDENTITY {
-            name.push(&digested(identity));
+        if self.0.len() > LONGEST_IDENTITY {
+            name.push(&digested(self.as_str()));
         } else {
-            name.push(identity);
+            // Encoded.
+            name.push_ascii(self.0.as_bytes());
         }
     }
 
@@ -88,22 +88,17 @@ impl Identity {
 
     fn encode(&mut self, component: &[u8]) {
         let mut rest = component;
-        while let Some(first) = rest.first() {
-            let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
-            let (spelled, after) = if plain > 0 {
-                rest.split_at(plain)
-            } else {
-                rest.split_at(1)
+        while !rest.is_empty() {
+            let special = rest.iter().position(|byte| !is_plain(*byte));
+            let (plain, after) = rest.split_at(special.unwrap_or(rest.len()));
+            self.0.push_ascii(plain);
+            let Some((special, after)) = after.split_first() else {
+                return;
             };
-            if plain > 0 {
-                // Plain bytes are ASCII.
-                self.0.push(str::from_utf8(spelled).unwrap_or_default());
-            } else {
-                const HEX: [u8; 16] = *b"0123456789ABCDEF";
-                let digit = |nibble: u8| HEX[usize::from(nibble)];
-                let encoded = [b'%', digit(first >> 4), digit(first & 15)];
-                self.0.push(str::from_utf8(&encoded).unwrap_or_default());
-            }
+            const HEX: [u8; 16] = *b"0123456789ABCDEF";
+            let digit = |nibble: u8| HEX[usize::from(nibble)];
+            self.0
+                .push_ascii(&[b'%', digit(special >> 4), digit(special & 15)]);
             rest = after;
         }
     }
@@ -140,7 +135,17 @@ impl Write for Encoding<'_> {
 }
 
 fn is_plain(byte: u8) -> bool {
-    matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'~' | b'-')
+    // Looked up: it is asked for each byte of each request's key.
+    const PLAIN: [bool; 256] = {
+        let mut plain = [false; 256];
+        let mut byte = 0;
+        while byte < plain.len() {
+            plain[byte] = matches!(byte as u8, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'~' | b'-');
+            byte += 1;
+        }
+        plain
+    };
+    PLAIN[usize::from(byte)]
 }
 
 /// `!`, which no encoding begins with, and the first 128 bits of SHA-256 in hexadecimal.

@@ -1,14 +1,11 @@
-//! Texts that are short as a rule, and then stand in place instead of on the heap.
+//! Names as texts that are finished, each with its hash.
 
 use std::{
-    fmt,
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
-    str,
     sync::{Arc, LazyLock},
 };
 
-/// The longest that stands in place: `ratelimit:{..}:..` with a UUID for an identity leaves 21 bytes for the rule.
-const SHORT: usize = 70;
+use crate::draft::{Draft, Short};
 
 /// Of the process: nobody outside can choose texts that share a place in its tables.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -122,107 +119,6 @@ impl Hasher for Spread {
     }
 }
 
-/// A text that grows at its end.
-#[derive(Clone)]
-pub(super) enum Draft {
-    Short(Short),
-    Long(String),
-}
-
-impl Draft {
-    pub(super) fn push(&mut self, text: &str) {
-        match self {
-            Self::Short(short) => {
-                if !short.push(text) {
-                    let mut long = String::with_capacity(2 * (short.len() + text.len()));
-                    long.push_str(short.as_str());
-                    long.push_str(text);
-                    *self = Self::Long(long);
-                }
-            }
-            Self::Long(long) => long.push_str(text),
-        }
-    }
-
-    /// Drops what follows the first `end` bytes.
-    pub(super) fn truncate(&mut self, end: usize) {
-        match self {
-            Self::Short(short) => short.truncate(end),
-            Self::Long(long) => long.truncate(end),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Short(short) => short.len(),
-            Self::Long(long) => long.len(),
-        }
-    }
-
-    pub(super) fn as_str(&self) -> &str {
-        match self {
-            Self::Short(short) => short.as_str(),
-            Self::Long(long) => long,
-        }
-    }
-}
-
-impl Default for Draft {
-    fn default() -> Self {
-        Self::Short(Short {
-            len: 0,
-            bytes: [0; SHORT],
-        })
-    }
-}
-
-impl fmt::Write for Draft {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.push(text);
-        Ok(())
-    }
-}
-
-/// Bytes in place, of which the first so many are a text.
-#[derive(Clone)]
-pub(super) struct Short {
-    len: u8,
-    bytes: [u8; SHORT],
-}
-
-impl Short {
-    /// Adds a text, if there is room for it.
-    fn push(&mut self, text: &str) -> bool {
-        let begin = self.len();
-        let end = begin + text.len();
-        match (self.bytes.get_mut(begin..end), u8::try_from(end)) {
-            (Some(place), Ok(len)) => {
-                place.copy_from_slice(text.as_bytes());
-                self.len = len;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn truncate(&mut self, end: usize) {
-        self.len = self.len.min(u8::try_from(end).unwrap_or(u8::MAX));
-    }
-
-    fn len(&self) -> usize {
-        self.len.into()
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len()).unwrap_or_default()
-    }
-
-    fn as_str(&self) -> &str {
-        // Whole texts were put in, and nothing was cut but between them.
-        str::from_utf8(self.as_bytes()).unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;
@@ -230,6 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::draft::SHORT;
 
     proptest! {
         /// However a text came about, it is the same text as a `String` would hold, in place up to the last byte.

@@ -7,6 +7,9 @@ const FULL: u16 = 1000;
 
 /// Whether the caller would rather read plain text than problem details. One that reads JSON reads those, too.
 pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
+    if !headers.contains_key(header::ACCEPT) {
+        return false;
+    }
     let (mut text, mut json) = (Wish::default(), Wish::default());
     let lines = headers.get_all(header::ACCEPT).iter();
     let ranges = lines

@@ -2,14 +2,14 @@
 //!
 //! Written by hand in the canonical form of RFC 9651; `tests/headers.rs` reads them with a parser that is not ours.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
-use bytes::BytesMut;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, LimitState},
+    draft::Draft,
     error::ConfigError,
 };
 
@@ -120,6 +120,28 @@ impl Wrote {
     }
 }
 
+/// The policy of a rule as it was first told: it seldom is another, and each request tells it.
+#[derive(Debug, Default)]
+pub(crate) struct ToldPolicy(OnceLock<(u64, Duration, HeaderValue)>);
+
+impl ToldPolicy {
+    fn of(&self, limit: &LimitState, text: &mut Draft) -> Option<HeaderValue> {
+        match self.0.get() {
+            Some((permits, interval, value))
+                if *permits == limit.permits && *interval == limit.interval =>
+            {
+                Some(value.clone())
+            }
+            _ => {
+                push_policy(text, limit);
+                let value = value(text)?;
+                let _ = self.0.set((limit.permits, limit.interval, value.clone()));
+                Some(value)
+            }
+        }
+    }
+}
+
 /// What is told of a decision.
 struct Told<'a> {
     limits: &'a [LimitState],
@@ -193,15 +215,14 @@ impl Fields {
             at,
             earlier: earlier(extensions),
         };
-        // The values share one allocation.
-        let mut text = BytesMut::with_capacity(128);
+        let mut text = Draft::default();
         let first = told.is_tighter();
         match self.policy {
             Some(Policy::Draft11) => {
                 told.write_limits(&mut text);
                 add(headers, &RATE_LIMIT, value(&mut text), first);
-                told.write_policies(&mut text);
-                add(headers, &POLICY, value(&mut text), first);
+                let policies = told.policies(&mut text);
+                add(headers, &POLICY, policies, first);
             }
             Some(Policy::Draft6) => {
                 told.write_nameless_policies(&mut text);
@@ -239,41 +260,39 @@ impl Told<'_> {
     }
 
     /// `"api";r=9;t=60`
-    fn write_limits(&self, text: &mut BytesMut) {
+    fn write_limits(&self, text: &mut Draft) {
         for (place, limit) in shown(self.limits) {
             let Some(remaining) = limit.remaining else {
                 continue;
             };
             comma(text);
-            push_name(text, &limit.name);
-            push_number(text, b";r=", remaining);
+            push_name(text, limit.name());
+            push_number(text, ";r=", remaining);
             // Section 6 of the draft: Retry-After is not to be earlier than `t`.
             let contradicts = matches!(self.outcome, Outcome::Granted) && self.retries_elsewhere;
             if let (Some(reset), false) = (self.reset(place, limit), contradicts) {
-                push_number(text, b";t=", reset);
+                push_number(text, ";t=", reset);
             }
         }
     }
 
     /// `"api";q=10;w=60`
-    fn write_policies(&self, text: &mut BytesMut) {
-        for (_, limit) in shown(self.limits) {
-            comma(text);
-            push_name(text, &limit.name);
-            push_number(text, b";q=", limit.permits);
-            if let Some(window) = whole_seconds(limit.interval) {
-                push_number(text, b";w=", window);
-            }
+    fn policies(&self, text: &mut Draft) -> Option<HeaderValue> {
+        let mut limits = shown(self.limits);
+        if let (Some((_, only)), None) = (limits.next(), limits.next()) {
+            return only.rule.told_policy.of(only, text);
         }
+        shown(self.limits).for_each(|(_, limit)| push_policy(text, limit));
+        value(text)
     }
 
     /// `10;w=60`; without a window it would not be one.
-    fn write_nameless_policies(&self, text: &mut BytesMut) {
+    fn write_nameless_policies(&self, text: &mut Draft) {
         for (_, limit) in shown(self.limits) {
             if let Some(window) = whole_seconds(limit.interval) {
                 comma(text);
-                push_number(text, b"", limit.permits);
-                push_number(text, b";w=", window);
+                push_number(text, "", limit.permits);
+                push_number(text, ";w=", window);
             }
         }
     }
@@ -285,7 +304,7 @@ impl Told<'_> {
         extensions: &mut Extensions,
         trio: &Trio,
         unit: ResetUnit,
-        text: &mut BytesMut,
+        text: &mut Draft,
     ) {
         let Some((place, limit)) = shown(self.limits).next() else {
             return;
@@ -307,7 +326,7 @@ impl Told<'_> {
         let wrote = extensions.get_or_insert_default::<Wrote>();
         wrote.0.retain(|(name, _)| !names.contains(&name));
         let mut insert = |name: &HeaderName, number: u64| {
-            push_number(text, b"", number);
+            push_number(text, "", number);
             if let Some(value) = value(text) {
                 wrote.0.push((name.clone(), value.clone()));
                 // An error only where there are more fields than a map can hold.
@@ -374,42 +393,43 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>, f
 }
 
 /// Takes what was written; `None` if nothing was.
-fn value(text: &mut BytesMut) -> Option<HeaderValue> {
-    let written = text.split().freeze();
-    if written.is_empty() {
+fn value(text: &mut Draft) -> Option<HeaderValue> {
+    if text.is_empty() {
         return None;
     }
     // Names of rules were checked when they were built: always a value.
-    HeaderValue::from_maybe_shared(written).ok()
+    let value = HeaderValue::from_bytes(text.as_bytes()).ok();
+    text.truncate(0);
+    value
 }
 
-fn comma(text: &mut BytesMut) {
+fn comma(text: &mut Draft) {
     if !text.is_empty() {
-        text.extend_from_slice(b", ");
+        text.push(", ");
     }
 }
 
 /// A String of RFC 9651: the names of rules have nothing in them to escape.
-fn push_name(text: &mut BytesMut, name: &str) {
-    text.extend_from_slice(b"\"");
-    text.extend_from_slice(name.as_bytes());
-    text.extend_from_slice(b"\"");
+fn push_name(text: &mut Draft, name: &str) {
+    text.push("\"");
+    text.push(name);
+    text.push("\"");
 }
 
-/// Adds a number, clamped, behind what names it. By hand: this is done four times for each request.
-fn push_number(text: &mut BytesMut, label: &[u8], number: u64) {
-    let (mut digits, mut rest) = ([0; 20], clamp(number));
-    let mut first = digits.len();
-    for place in digits.iter_mut().rev() {
-        *place = b"0123456789"[(rest % 10) as usize];
-        rest /= 10;
-        first -= 1;
-        if rest == 0 {
-            break;
-        }
+/// Adds a number, clamped, behind what names it.
+fn push_number(text: &mut Draft, label: &str, number: u64) {
+    text.push(label);
+    text.push_number(clamp(number));
+}
+
+/// Adds `"api";q=10;w=60`.
+fn push_policy(text: &mut Draft, limit: &LimitState) {
+    comma(text);
+    push_name(text, limit.name());
+    push_number(text, ";q=", limit.permits);
+    if let Some(window) = whole_seconds(limit.interval) {
+        push_number(text, ";w=", window);
     }
-    text.extend_from_slice(label);
-    text.extend_from_slice(digits.get(first..).unwrap_or_default());
 }
 
 pub(super) fn clamp(number: u64) -> u64 {

@@ -1,12 +1,18 @@
 //! A refusal over HTTP: problem details (RFC 9457), or plain text for those who would rather have it.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 
 use super::accept::prefers_text;
-use crate::decision::{Fault, LimitState, Refusal, RefusalKind};
+use crate::{
+    decision::{Fault, LimitState, Refusal, RefusalKind},
+    draft::Draft,
+};
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// RFC 6585, section 4: a cache must not store a 429.
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Of draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
 const QUOTA_EXCEEDED: (&str, &str) = (
@@ -37,17 +43,16 @@ pub(super) fn answer(
         let mut text = String::with_capacity(64);
         push_detail(&mut text, refusal, retry_after);
         text.push('\n');
-        ("text/plain; charset=utf-8", text)
+        (TEXT, text)
     } else {
         let body = problem(refusal, status, retry_after);
-        ("application/problem+json", body)
+        (PROBLEM, body)
     };
     let mut answer = Response::new(Bytes::from(body));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    // RFC 6585, section 4: a cache must not store a 429.
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::CONTENT_TYPE, content_type);
+    headers.insert(header::CACHE_CONTROL, NO_STORE);
     if let Some(seconds) = retry_after {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -66,9 +71,11 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
     };
     text.push_str(words);
     if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
-        let unit = if seconds == 1 { "second" } else { "seconds" };
-        // A `String` takes everything: never an error.
-        let _ = write!(text, ": retry after {seconds} {unit}");
+        let mut number = Draft::default();
+        number.push_number(seconds);
+        text.push_str(": retry after ");
+        text.push_str(number.as_str());
+        text.push_str(if seconds == 1 { " second" } else { " seconds" });
     }
 }
 
@@ -126,8 +133,12 @@ fn push_string(json: &mut String, write: impl FnOnce(&mut String)) {
     let begin = json.len();
     write(json);
     let is_special = |byte: &u8| matches!(byte, ..b' ' | b'"' | b'\\');
-    // Hardly ever.
-    if json.as_bytes().iter().skip(begin).any(is_special) {
+    let text = json.as_bytes().get(begin..).unwrap_or_default();
+    // Hardly ever. All are looked at, as that goes many at a time.
+    if text
+        .iter()
+        .fold(false, |found, byte| found | is_special(byte))
+    {
         let text = json.split_off(begin);
         push_escaped(json, &text);
     }
@@ -135,6 +146,8 @@ fn push_string(json: &mut String, write: impl FnOnce(&mut String)) {
 }
 
 fn push_escaped(json: &mut String, text: &str) {
+    use std::fmt::Write;
+
     for letter in text.chars() {
         match letter {
             '"' => json.push_str("\\\""),

@@ -13,8 +13,8 @@ use ::http::{
 };
 use bytes::Bytes;
 
-pub(crate) use self::headers::Fields;
 use self::headers::Outcome;
+pub(crate) use self::headers::{Fields, ToldPolicy};
 pub use self::{
     body::RateLimitBody,
     headers::{HeaderStyle, ResetUnit},
@@ -67,6 +67,16 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
+    /// Tells a grant in the head of the inner service's response.
+    pub(crate) fn granted(
+        self,
+        grant: &Grant,
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        self.tell(grant.limits(), Outcome::Granted, headers, extensions);
+    }
+
     fn tell(
         self,
         limits: &[LimitState],
@@ -117,17 +127,6 @@ impl Answers {
     /// gRPC has no such fields: its clients read trailers.
     pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
         (!is_grpc(request.method(), request.headers())).then(|| self.now())
-    }
-
-    /// Tells a grant in the head of the inner service's response.
-    pub(crate) fn granted(
-        &self,
-        grant: &Grant,
-        at: Noted,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
-        at.tell(grant.limits(), Outcome::Granted, headers, extensions);
     }
 
     fn now(&self) -> Noted {

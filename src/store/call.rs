@@ -2,6 +2,8 @@
 //!
 //! Pure, and what `lua/acquire_list.lua` does in Redis. How a limiter counts is said in a file of its own: `window.rs`.
 
+use std::slice;
+
 use super::{Answer, Changed, Verdict, gcra::Tat, window::ahead_of};
 use crate::{
     decision::PermitId,
@@ -218,6 +220,38 @@ pub(crate) fn acquire<'a>(
     Ok(answers)
 }
 
+/// The same for one caller of one limiter, as most are.
+pub(crate) fn acquire_one(
+    limiter: &mut dyn Counts,
+    ask: Ask,
+    take: &Take,
+    waits: bool,
+    now: i64,
+) -> Result<Answer, ErrorKind> {
+    let mut book = Book::open(limiter, ask)?;
+    let mut answer = book.first_answer(take, now);
+    let is_above_rate = !take.shadow && !book.is_possible(take);
+    let hopeless = is_above_rate && !book.holds(take);
+    if hopeless && book.changed == Changed::Nothing {
+        return Ok(answer);
+    }
+    let wanted = (!hopeless).then_some(take);
+    book.begin(wanted.into_iter(), Some(take), now);
+    if hopeless {
+        // The limit has changed all the same.
+    } else if book.holds(take) {
+        answer.verdict = Verdict::Granted;
+    } else if is_above_rate {
+        // Granted before the limit was lowered, and expired since.
+    } else if book.has_room(take) {
+        book.take(take, now);
+    } else if book.is_possible(take) {
+        book.pass_over(take, waits && !take.shadow, 0);
+    }
+    book.close(now, 0, 1, slice::from_mut(&mut answer));
+    Ok(answer)
+}
+
 /// Whether it asks for more than a limit ever allows, and was not granted that before the limit was lowered.
 fn is_hopeless(caller: &Caller, books: &[Book<'_>]) -> bool {
     is_above_rate(caller, books) && !is_granted(caller, books)
@@ -341,6 +375,95 @@ impl<'a> Book<'a> {
             answer.reset = end.reset;
             answer.repaired = end.repaired;
             answer.tat = end.tat;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt::Debug, iter};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        limit::{Limit, Slots},
+        store::{fixed_window, gcra, window},
+    };
+
+    /// What is asked, and how long after what was asked before.
+    #[derive(Clone, Copy, Debug)]
+    struct Step {
+        take: Take,
+        waits: bool,
+        ask: Ask,
+        pause: i64,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let limit = (1..6_u64, prop::sample::select(vec![10_u64, 1000])).prop_map(|(rate, ms)| {
+            let limit = Limit::new(rate, std::time::Duration::from_millis(ms));
+            LimitSource::Code(limit)
+        });
+        let limit = prop_oneof![9 => limit, 1 => Just(LimitSource::Store)];
+        let flags = any::<[bool; 6]>();
+        let step = (limit, flags, 1..8_u32, 0..12_u8, 0..400_i64).prop_map(
+            |(limit, [waits, shadow, rewrite, exact, resendable, leads], permits, id, pause)| {
+                Step {
+                    take: Take {
+                        permits,
+                        // Some are sent again.
+                        id: PermitId([id; 16]),
+                        shadow,
+                        lead: if leads { 100 } else { 0 },
+                    },
+                    waits,
+                    ask: Ask {
+                        limit,
+                        rewrite,
+                        exact,
+                        resendable,
+                        own_clock: true,
+                    },
+                    pause,
+                }
+            },
+        );
+        prop::collection::vec(step, 1..30)
+    }
+
+    /// Asks both ways, and holds answers and what is kept against each other.
+    fn agree<L: Counts + Clone + Debug + PartialEq>(
+        steps: &[Step],
+        mut one: L,
+    ) -> Result<(), TestCaseError> {
+        let mut many = one.clone();
+        let mut now = 1_700_000_000_000;
+        for step in steps {
+            now += step.pause;
+            let (take, ask) = (step.take, step.ask);
+            let answer = acquire_one(&mut one, ask, &take, step.waits, now);
+            let caller = Caller {
+                waits: step.waits,
+                takes: List::one(take),
+            };
+            let limiters = iter::once((&mut many as &mut dyn Counts, ask));
+            let answers = acquire(limiters, &[caller], now);
+            prop_assert_eq!(answer.map(List::one), answers, "{:?}", step);
+            prop_assert_eq!(&one, &many, "{:?}", step);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn one_caller_of_one_limiter_is_answered_as_a_list_of_one(steps in steps()) {
+            let mut slotted = window::Limiter::default();
+            slotted.note_in(Some(Slots::try_new(10, "orders", iter::empty()).unwrap()));
+            agree(&steps, slotted)?;
+            agree(&steps, window::Limiter::default())?;
+            agree(&steps, fixed_window::Limiter::default())?;
+            agree(&steps, gcra::Limiter::default())?;
         }
     }
 }

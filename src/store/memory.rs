@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use self::shard::{Shard, ask, caller, lock};
+use self::shard::{Kept, Shard, ask, caller, lock};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
@@ -245,8 +245,14 @@ impl Decide for Shared {
 impl Shared {
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let run = std::slice::from_ref(acquire);
-        match self.decide(run) {
-            Ok(answers) => Ok(acquire.decision(&answers)),
+        let decision = if acquire.rest.is_empty() {
+            self.decide_one(acquire)
+                .map(|answer| acquire.decision(&[answer]))
+        } else {
+            self.decide(run).map(|answers| acquire.decision(&answers))
+        };
+        match decision {
+            Ok(decision) => Ok(decision),
             Err(error) => match fallback::without_trials(run, &error).as_deref() {
                 Some([enforced]) => {
                     let answers = self.decide(std::slice::from_ref(enforced))?;
@@ -269,6 +275,31 @@ impl Shared {
             .collect())
     }
 
+    /// Decides for one caller of one limiter.
+    fn decide_one(&self, acquire: &Acquire) -> Result<Answer, Error> {
+        acquire.check()?;
+        self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now))
+    }
+
+    /// Finds the limiter of a charge, or makes it.
+    fn with_limiter<T>(
+        &self,
+        charge: &Charge,
+        decide: impl FnOnce(&mut Kept, i64) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let now = self.now();
+        let mut shard = self.shard(&charge.name);
+        if let Some(kept) = shard.limiters.get_mut(charge.name.text())
+            && kept.is_there(now)
+        {
+            return decide(kept, now);
+        }
+        drop(shard);
+        let mut shard = self.shard_with(charge, now)?;
+        let kept = shard.limiters.get_mut(charge.name.text());
+        decide(kept.ok_or(ErrorKind::Full)?, now)
+    }
+
     /// Decides for callers of the same limiters; all of them go by the limits of the first.
     fn decide(&self, run: &[Acquire]) -> Result<List<Answer>, Error> {
         let Some(first) = run.first() else {
@@ -280,18 +311,9 @@ impl Shared {
             return self.decide_list(first, &callers);
         }
         let charge = &first.first;
-        let now = self.now();
-        let mut shard = self.shard(&charge.name);
-        if let Some(kept) = shard.limiters.get_mut(charge.name.text())
-            && kept.is_there(now)
-        {
-            return kept.decide(charge, first.remaining, &callers, now);
-        }
-        drop(shard);
-        let mut shard = self.shard_with(charge, now)?;
-        let kept = shard.limiters.get_mut(charge.name.text());
-        let kept = kept.ok_or(ErrorKind::Full)?;
-        kept.decide(charge, first.remaining, &callers, now)
+        self.with_limiter(charge, |kept, now| {
+            kept.decide(charge, first.remaining, &callers, now)
+        })
     }
 
     fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {

@@ -31,6 +31,7 @@ use crate::{
     limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     name::Name,
+    response::ToldPolicy,
     settle::ChargeIf,
 };
 
@@ -192,35 +193,26 @@ impl Acquire {
 
     /// What the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
-        let enforced = || {
-            let answers = self.charges().zip(answers);
-            answers.filter(|(charge, _)| !charge.shadow)
-        };
-        let above_rate = enforced().any(|(_, answer)| answer.verdict == Verdict::AboveRate);
-        let refused = enforced().any(|(_, answer)| answer.verdict == Verdict::Refused);
-        let mut limits: List<_> = self
-            .charges()
-            .zip(answers)
-            .map(|(charge, answer)| {
-                let counted = self.remaining || answer.verdict == Verdict::Refused;
-                answer.state(charge, counted && !above_rate)
-            })
-            .collect();
+        let answers = || self.charges().zip(answers);
+        let (mut above_rate, mut refused, mut wait) = (false, false, 0);
+        for (_, answer) in answers().filter(|(charge, _)| !charge.shadow) {
+            above_rate |= answer.verdict == Verdict::AboveRate;
+            refused |= answer.verdict == Verdict::Refused;
+            wait = answer.wait.max(wait);
+        }
+        let mut limits = List::EMPTY;
+        for (charge, answer) in answers() {
+            let counted = self.remaining || answer.verdict == Verdict::Refused;
+            limits.push(answer.state(charge, counted && !above_rate));
+        }
         if limits.len() > 1 {
             limits.sort_by(LimitState::by_tightness);
         }
         if !above_rate && !refused {
-            let answers = self.charges().zip(answers);
-            let taken = answers.filter(|(_, answer)| answer.verdict == Verdict::Granted);
-            return Decision::Allow(Grant {
-                limits,
-                receipts: taken
-                    .map(|(charge, answer)| answer.receipt(charge))
-                    .collect(),
-                source: Source::Store,
-            });
+            let taken = answers().filter(|(_, answer)| answer.verdict == Verdict::Granted);
+            let receipts = taken.map(|(charge, answer)| answer.receipt(charge));
+            return Decision::Allow(Grant::new(limits, receipts.collect(), Source::Store));
         }
-        let wait = enforced().map(|(_, answer)| answer.wait).max().unwrap_or(0);
         Decision::Deny(Refusal {
             kind: if above_rate {
                 RefusalKind::AboveRate
@@ -251,7 +243,7 @@ pub(crate) struct Charge {
     pub(crate) lead: i64,
 }
 
-/// A rule as its charges know it: its name, which answers it charges, and what was already said of it.
+/// A rule as its charges and its limits know it: its name, which answers it charges, and what was already said of it.
 pub(crate) struct RuleTag {
     /// What answers call it; of a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
@@ -263,6 +255,8 @@ pub(crate) struct RuleTag {
     charge_if: OnceLock<ChargeIf>,
     /// For how long permits are taken ahead; not at all without it.
     lease: OnceLock<Duration>,
+    /// What answers say of its limit.
+    pub(crate) told_policy: ToldPolicy,
     /// That nobody has set its limit.
     pub(crate) told_unset: AtomicBool,
     /// That another process has stored another limit.
@@ -290,6 +284,7 @@ impl RuleTag {
             hidden,
             charge_if: OnceLock::new(),
             lease: OnceLock::new(),
+            told_policy: ToldPolicy::default(),
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]
             told_rewritten: AtomicBool::new(false),
@@ -337,6 +332,15 @@ impl RuleTag {
         }
     }
 }
+
+// By what they are called: a limit that is told again is the same, whoever's tag it has.
+impl PartialEq for RuleTag {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for RuleTag {}
 
 impl Debug for RuleTag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -502,7 +506,7 @@ impl Answer {
     /// The limit as this answer leaves it.
     fn state(&self, charge: &Charge, counted: bool) -> LimitState {
         LimitState {
-            name: Arc::clone(&charge.rule.name),
+            rule: Arc::clone(&charge.rule),
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),

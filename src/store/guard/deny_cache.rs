@@ -68,10 +68,10 @@ impl<S: Decide> Decide for DenyCache<S> {
         let decision = self.inner.acquire(acquire).await?;
         match &decision {
             // It was taken before: nothing has changed.
-            Decision::Allow(grant) if grant.source == Source::Lease => {}
+            Decision::Allow(grant) if grant.source() == Source::Lease => {}
             // What is told of these limiters is no longer true, though it goes on being a refusal.
             Decision::Allow(grant) => grant
-                .receipts
+                .receipts()
                 .iter()
                 .for_each(|receipt| self.refusals.changed(&receipt.name)),
             Decision::Deny(refusal) => {

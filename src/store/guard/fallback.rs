@@ -49,14 +49,19 @@ impl FailurePolicy {
 ///
 /// Whatever was chosen, three errors refuse: nobody has set a limit, it cannot be counted by, and no room for another
 /// limiter. Letting pass would open the gate for as long as a configuration is wrong, or to whoever fills the store. What is only tried out passes.
+#[inline]
 pub(crate) fn settle(
     acquire: &Acquire,
     decision: Result<Decision, Error>,
 ) -> Result<Decision, Error> {
-    let (error, policy) = match (decision, acquire.on_failure) {
-        (Err(error), Some(policy)) => (error, policy),
-        (decision, _) => return decision,
-    };
+    match (decision, acquire.on_failure) {
+        (Err(error), Some(policy)) => settled(acquire, error, policy),
+        (decision, _) => decision,
+    }
+}
+
+#[cold]
+fn settled(acquire: &Acquire, error: Error, policy: FailurePolicy) -> Result<Decision, Error> {
     if acquire.is_trial() {
         note_uncounted(acquire, &error);
         return Ok(Decision::Allow(Grant::by_policy()));

@@ -124,7 +124,7 @@ impl<S: Decide> Leasing<S> {
             None => {}
             Some(Decision::Deny(_)) => self.pools.refused(name, plan.ahead),
             Some(Decision::Allow(grant)) => {
-                let (Some(state), Some(receipt)) = (grant.limits.first(), receipt) else {
+                let (Some(state), Some(receipt)) = (grant.limits().first(), receipt) else {
                     return Ok(decisions);
                 };
                 let account = Arc::new(Account::new(receipt.granted(state.interval)));
@@ -203,7 +203,7 @@ fn state_of(decision: &Decision) -> Option<&LimitState> {
 /// Has a decision tell of permits that are left in hand.
 fn add(decision: &mut Decision, in_hand: u32) {
     let limits = match decision {
-        Decision::Allow(grant) => &mut grant.limits,
+        Decision::Allow(grant) => grant.limits_mut(),
         Decision::Deny(refusal) => &mut refusal.limits,
     };
     for limit in limits.iter_mut() {

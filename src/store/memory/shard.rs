@@ -52,6 +52,17 @@ impl Kept {
         self.expires_at.is_none_or(|end| end > now)
     }
 
+    /// Decides for one caller of this limiter alone.
+    pub(super) fn decide_one(&mut self, acquire: &Acquire, now: i64) -> Result<Answer, Error> {
+        let charge = &acquire.first;
+        self.limiter.count_by(&charge.name, now);
+        let ask = ask(charge, acquire.remaining);
+        let waits = acquire.patience.is_some();
+        let answer = call::acquire_one(self.limiter.counts(), ask, &take(charge), waits, now)?;
+        self.keep_alive(now);
+        Ok(answer)
+    }
+
     /// Decides for callers of this limiter alone.
     pub(super) fn decide(
         &mut self,
@@ -188,15 +199,18 @@ impl Shard {
 }
 
 pub(super) fn caller(acquire: &Acquire) -> Caller {
-    let takes = acquire.charges().map(|charge| Take {
+    Caller {
+        waits: acquire.patience.is_some(),
+        takes: acquire.charges().map(take).collect(),
+    }
+}
+
+fn take(charge: &Charge) -> Take {
+    Take {
         permits: charge.permits,
         id: charge.id,
         shadow: charge.shadow,
         lead: charge.lead,
-    });
-    Caller {
-        waits: acquire.patience.is_some(),
-        takes: takes.collect(),
     }
 }
 

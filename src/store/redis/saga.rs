@@ -62,11 +62,11 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
             None => {}
             Some(Decision::Allow(grant)) => {
                 grant
-                    .limits
+                    .limits()
                     .iter()
                     .for_each(|limit| taken.limits.push(limit.clone()));
                 grant
-                    .receipts
+                    .receipts()
                     .iter()
                     .for_each(|receipt| taken.receipts.push(receipt.clone()));
             }
@@ -75,11 +75,8 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
     }
     let mut limits = mem::replace(&mut taken.limits, List::EMPTY);
     limits.sort_by(LimitState::by_tightness);
-    Ok(Decision::Allow(Grant {
-        limits,
-        receipts: mem::replace(&mut taken.receipts, List::EMPTY),
-        source: Source::Store,
-    }))
+    let receipts = mem::replace(&mut taken.receipts, List::EMPTY);
+    Ok(Decision::Allow(Grant::new(limits, receipts, Source::Store)))
 }
 
 /// The list, one for each call.

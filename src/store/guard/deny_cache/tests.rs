@@ -114,7 +114,7 @@ fn one(name: &str) -> Acquire {
 fn refusal(acquire: &Acquire, wait: u64) -> Decision {
     let wait = Duration::from_millis(wait);
     let limits = acquire.charges().map(|charge| LimitState {
-        name: Arc::clone(&charge.rule.name),
+        rule: Arc::clone(&charge.rule),
         permits: 1,
         interval: wait,
         remaining: Some(0),
@@ -184,11 +184,11 @@ fn a_grant_drops_it_unless_it_was_taken_before() {
     for (source, told) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
         let mut asking = pin!(world.cache.acquire(&ask));
         assert!(poll(asking.as_mut()).is_pending());
-        world.cache.inner.answer(Decision::Allow(Grant {
-            limits: List::EMPTY,
-            receipts: ask.receipts(),
+        world.cache.inner.answer(Decision::Allow(Grant::new(
+            List::EMPTY,
+            ask.receipts(),
             source,
-        }));
+        )));
         assert!(poll(asking).is_ready());
         assert_eq!(world.told(&many), told, "{source:?}");
     }
@@ -230,11 +230,11 @@ fn what_this_process_does_drops_it() {
     let granted = ask.first.receipt().granted(Duration::from_secs(1));
 
     known();
-    let grant = Decision::Allow(Grant {
-        limits: List::EMPTY,
-        receipts: List::one(granted.clone()),
-        source: Source::Store,
-    });
+    let grant = Decision::Allow(Grant::new(
+        List::EMPTY,
+        List::one(granted.clone()),
+        Source::Store,
+    ));
     world.cache.inner.answer(grant);
     assert!(poll(pin!(world.cache.acquire(&ask))).is_ready());
     assert!(world.told(&ask).is_none(), "a grant");

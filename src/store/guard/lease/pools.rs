@@ -290,7 +290,7 @@ impl Lease {
         let answered = elapsed.saturating_sub(self.received);
         let remaining = acquire.remaining.then_some(self.state.remaining).flatten();
         let state = LimitState {
-            name: Arc::clone(&charge.rule.name),
+            rule: Arc::clone(&charge.rule),
             permits: self.state.permits,
             interval: self.state.interval,
             remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
@@ -304,11 +304,9 @@ impl Lease {
             id,
             ..charge.receipt().granted(self.state.interval)
         };
-        Decision::Allow(Grant {
-            limits: List::one(state),
-            receipts: List::one(receipt.leased(Arc::clone(&self.account))),
-            source: Source::Lease,
-        })
+        let receipt = receipt.leased(Arc::clone(&self.account));
+        let (limits, receipts) = (List::one(state), List::one(receipt));
+        Decision::Allow(Grant::new(limits, receipts, Source::Lease))
     }
 }
 

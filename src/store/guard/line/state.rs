@@ -293,7 +293,7 @@ impl State {
                     {
                         // Whoever left gave back perhaps before it was taken: giving back twice is giving back once. One
                         // that waited, and was told otherwise meanwhile, does not know of it.
-                        unheard.extend(grant.receipts);
+                        unheard.extend(grant.into_receipts());
                     }
                 }
                 self.turn_away(now, wakes);
@@ -329,7 +329,7 @@ impl State {
         self.look_again();
         match member.outcome {
             // Its receipts may know more than those made before the call.
-            Some(Ok(Decision::Allow(grant))) => grant.receipts,
+            Some(Ok(Decision::Allow(grant))) => grant.into_receipts(),
             None if member.asking => member.receipts,
             _ => List::EMPTY,
         }

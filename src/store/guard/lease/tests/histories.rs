@@ -89,7 +89,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                         held.push(Held {
                             at: world.now(),
                             permits,
-                            receipt: grant.receipts[0].clone(),
+                            receipt: grant.receipts()[0].clone(),
                             process,
                             settled: false,
                         });
@@ -108,7 +108,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                 polls,
             } => {
                 if let Some(Decision::Allow(grant)) = world.ask(process, permits, polls) {
-                    world.processes[process].give_back(grant.receipts[0].clone(), 0);
+                    world.processes[process].give_back(grant.receipts()[0].clone(), 0);
                 }
             }
             Step::Settle { which, keep } if !held.is_empty() => {

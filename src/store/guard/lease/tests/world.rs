@@ -262,7 +262,7 @@ pub(super) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 
 pub(super) fn receipt(decision: &Decision) -> Receipt {
     match decision {
-        Decision::Allow(grant) => grant.receipts[0].clone(),
+        Decision::Allow(grant) => grant.receipts()[0].clone(),
         Decision::Deny(_) => panic!("{decision:?}"),
     }
 }

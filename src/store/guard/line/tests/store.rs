@@ -494,11 +494,8 @@ fn is_granted(id: u64) -> bool {
 }
 
 fn grant(acquire: &Acquire) -> Decision {
-    Decision::Allow(Grant {
-        limits: List::EMPTY,
-        receipts: acquire.receipts(),
-        source: Source::Store,
-    })
+    let receipts = acquire.receipts();
+    Decision::Allow(Grant::new(List::EMPTY, receipts, Source::Store))
 }
 
 fn leased(caller: &Acquire) -> Decision {
@@ -515,7 +512,7 @@ fn refusal(wait: u64) -> Decision {
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,
         limits: List::one(LimitState {
-            name: "line".into(),
+            rule: RuleTag::unnamed("line"),
             permits: 5,
             interval: wait,
             remaining: None,
