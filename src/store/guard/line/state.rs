@@ -318,7 +318,7 @@ impl State {
         }
         if !member.waits() {
             return match member.outcome {
-                Some(Ok(Decision::Allow(grant))) if is_leased(&grant) => grant.receipts,
+                Some(Ok(Decision::Allow(grant))) if is_leased(&grant) => grant.into_receipts(),
                 _ => List::EMPTY,
             };
         }
@@ -453,5 +453,5 @@ impl State {
 /// Whether a grant was taken from what was at hand, and for no call: one who leaves before it heard of it takes nothing. The
 /// receipt that it made beforehand does not tell whom to give it back to.
 fn is_leased(grant: &Grant) -> bool {
-    grant.source == Source::Lease
+    grant.source() == Source::Lease
 }

@@ -500,11 +500,8 @@ fn grant(acquire: &Acquire) -> Decision {
 
 fn leased(caller: &Acquire) -> Decision {
     let id = number(caller.first.id) | LEASED;
-    Decision::Allow(Grant {
-        limits: List::EMPTY,
-        receipts: acquire(id).receipts(),
-        source: Source::Lease,
-    })
+    let receipts = acquire(id).receipts();
+    Decision::Allow(Grant::new(List::EMPTY, receipts, Source::Lease))
 }
 
 fn refusal(wait: u64) -> Decision {
