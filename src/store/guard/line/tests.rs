@@ -409,7 +409,7 @@ fn note(fates: &mut Fates, caller: &mut Caller<'_>) -> bool {
         return false;
     };
     if let Ok(Decision::Allow(grant)) = outcome {
-        let ids = grant.receipts.iter().map(|receipt| number(receipt.id));
+        let ids = grant.receipts().iter().map(|receipt| number(receipt.id));
         fates.granted.extend(ids);
     }
     true
