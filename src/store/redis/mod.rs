@@ -3,9 +3,11 @@
 mod connection;
 mod diagnose;
 #[cfg(test)]
+mod history;
+#[cfg(test)]
 mod model;
 mod returns;
-mod rewritten;
+pub(crate) mod rewritten;
 mod saga;
 mod script;
 mod server;
