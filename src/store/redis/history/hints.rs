@@ -137,7 +137,10 @@ impl<'a> Shown<'a> {
                 match told {
                     _ if is_open => return Some(Hint::never()),
                     Told::Decision { decision, .. } if !decision.is_allowed() => {
-                        places.asked.iter().rfind(within).copied()?
+                        let place = places.asked.iter().rfind(within).copied()?;
+                        // Of several callers of one call it is told what all have left.
+                        let time = self.time(history, event, place);
+                        return Some(Hint::new(self.last_of(place), time));
                     }
                     _ => return None,
                 }
@@ -185,6 +188,14 @@ impl<'a> Shown<'a> {
             }
         };
         Some(Hint::new(place, self.time(history, event, place)))
+    }
+
+    /// The last that the script did whose call is at a place.
+    fn last_of(&self, place: usize) -> usize {
+        let by_script = self.seen[place + 1..]
+            .iter()
+            .take_while(|seen| seen.by_script);
+        place + by_script.count()
     }
 
     /// When the command at a place was carried out, by the clock that counts.
