@@ -23,6 +23,8 @@ mod service;
 mod settle;
 mod store;
 mod swap;
+#[cfg(feature = "redis")]
+mod sync;
 #[cfg(any(test, feature = "test-util"))]
 mod test_util;
 
@@ -34,6 +36,10 @@ pub use clock::ManualClock;
 pub use store::redis::{Diagnosis, Finding, OtherClient, RedisStore, RedissonReleases};
 #[cfg(feature = "redis")]
 pub use {deadpool_redis, redis};
+
+#[cfg(interleavings)]
+#[path = "../tests/interleavings/models.rs"]
+pub mod interleavings;
 
 #[cfg(feature = "config")]
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]

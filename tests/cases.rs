@@ -28,6 +28,8 @@
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
+#[path = "laws/guards.rs"]
+mod guards;
 mod support;
 #[path = "cases/world.rs"]
 mod world;
@@ -37,6 +39,7 @@ use std::{fs, path::Path, time::Duration};
 use serde::Deserialize;
 use tower_ratelimit::{Algorithm, Decision, Limit, RefusalKind, Source};
 
+use guards::Guards;
 use world::{World, memory, redis};
 
 #[derive(Debug, Deserialize)]
@@ -173,9 +176,10 @@ async fn in_redis() {
     for (file, case) in cases() {
         if case.algorithm.as_deref() != Some("FixedWindow") {
             let what = format!("{file}: {}", case.name);
-            // A refusal that is told again is the one that Redis would tell.
-            for deny_cache in [Duration::ZERO, Duration::from_secs(1)] {
-                play(&what, &mut redis(deny_cache), &case).await;
+            // Guards change what a decision costs, and none.
+            for guards in Guards::all() {
+                let what = format!("{what}, {guards:?}");
+                play(&what, &mut redis(guards), &case).await;
             }
         }
     }
@@ -299,12 +303,17 @@ fn assert_decision(what: &str, decision: &Decision, step: &Step) {
         }
         Decision::Deny(refusal) if refusal.kind() == RefusalKind::OverLimit => {
             let wait = refusal.retry_after().expect("a wait");
-            let answer = Deny {
+            let mut answer = Deny {
                 wait: millis(wait),
                 remaining: state.remaining().expect("permits are counted"),
                 reset,
             };
             assert_eq!(said, (false, true, false), "{what}: {answer:?}");
+            if let (Source::Cache, Some(deny)) = (decision.source(), &step.deny) {
+                // What was left when it was told first: some may have become free since, but not what is asked for.
+                assert!(answer.remaining <= deny.remaining, "{what}: {answer:?}");
+                answer.remaining = deny.remaining;
+            }
             assert_eq!(Some(&answer), step.deny.as_ref(), "{what}");
         }
         Decision::Deny(refusal) => {

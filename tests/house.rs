@@ -95,6 +95,31 @@ fn the_peers_stay_outside() {
     assert!(!listed.contains("benches/"), "{listed}");
 }
 
+/// What is tried in every order is the library with what it stands on everywhere else.
+#[test]
+fn interleavings_are_those_of_the_same_dependencies() {
+    let dependencies = |manifest: &str| {
+        let manifest: toml::Table = read(manifest).parse().expect("a manifest");
+        manifest["dependencies"]
+            .as_table()
+            .expect("a table")
+            .clone()
+    };
+    let ours = dependencies("Cargo.toml");
+    for (name, theirs) in dependencies("tests/interleavings/Cargo.toml") {
+        if name == "loom" {
+            continue;
+        }
+        let version = |requirement: &toml::Value| {
+            let version = requirement.get("version").unwrap_or(requirement);
+            version.as_str().map(str::to_owned)
+        };
+        let ours = ours.get(&name).and_then(version);
+        assert!(ours.is_some(), "{name} is no dependency");
+        assert_eq!(version(&theirs), ours, "{name}");
+    }
+}
+
 #[test]
 fn every_script_says_what_it_takes_and_gives() {
     let table = read("lua/README.md");

@@ -1,13 +1,14 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
-//! `real_time` and a part of `fixed_window` and of `gcra` wait.
+//! `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold in every combination of guards, see `guards`.
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+    reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
 )]
 
 #[path = "laws/exact_wait.rs"]
@@ -18,6 +19,8 @@ mod fixed_window;
 mod free_refusals;
 #[path = "laws/gcra.rs"]
 mod gcra;
+#[path = "laws/guards.rs"]
+mod guards;
 #[path = "laws/never_over.rs"]
 mod never_over;
 #[path = "laws/nothing_lost.rs"]

@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--long] [--help] [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--interleavings] [--long] [--help] [-- ARGS...]
 
 Runs all tests, doctests included. ARGS are passed on to `cargo test`:
     tests/run.sh -- --test layer
@@ -20,7 +20,10 @@ Options:
     --redisson         then the tests against the real Redisson, too: they need a JDK and Maven, which are installed
                        with apt-get if missing, and bring in Redisson's jars from the Maven repository
     --redisson-only    those tests alone
-    --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds
+    --interleavings    nothing else but every order of what threads do with the pieces they share, by loom: see
+                       tests/interleavings
+    --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
+                       histories instead of one
     -h, --help         print this text
 
 Environment:
@@ -28,7 +31,9 @@ Environment:
                         another Redis version or valkey-server will do
     TOWER_RATELIMIT_SEED, _STEPS, _FLEET_SECONDS
                         the random steps against Redisson begin with this seed (a failing run prints its own), are so
-                        many; so long the fleet saturates its limits
+                        many; so long the fleet saturates its limits. Recorded histories begin with this seed, too
+    TOWER_RATELIMIT_HISTORIES
+                        so many rounds of recorded histories, one of each combination of guards
     TOWER_RATELIMIT_REDISSON_VERSIONS
                         which versions of Redisson (default: 4.7.0 3.27.2)
     CI                  if set and not empty, Cargo.lock must be up to date (--locked)
@@ -80,7 +85,7 @@ has_clients() {
     command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
 }
 
-everything=1 redisson='' long=''
+everything=1 redisson='' interleavings='' long=''
 while (($# > 0)); do
     case $1 in
         --redisson)
@@ -89,6 +94,10 @@ while (($# > 0)); do
             ;;
         --redisson-only)
             redisson=1 everything=''
+            shift
+            ;;
+        --interleavings)
+            interleavings=1
             shift
             ;;
         --long)
@@ -110,6 +119,12 @@ while (($# > 0)); do
             ;;
     esac
 done
+
+if [[ -n $interleavings ]]; then
+    # A package of its own, which shares what it can with the other builds.
+    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+    exec cargo test --manifest-path tests/interleavings/Cargo.toml ${CI:+--locked} "$@"
+fi
 
 if [[ -n ${REDIS_SERVER_BIN:-} ]]; then
     if ! command -v "$REDIS_SERVER_BIN" >/dev/null; then
@@ -135,6 +150,9 @@ if [[ -n ${CI:-} ]]; then
     cargo_args+=(--locked)
 fi
 
+if [[ -n $long ]]; then
+    export TOWER_RATELIMIT_HISTORIES=${TOWER_RATELIMIT_HISTORIES:-40}
+fi
 if [[ -z $redisson ]]; then
     # The last command, and in no pipe: its output and its exit status are those of this script.
     exec cargo test "${cargo_args[@]}" "$@"

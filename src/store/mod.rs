@@ -1,6 +1,6 @@
 //! Is there room? Where limiters are kept, and what they are asked.
 
-mod call;
+pub(crate) mod call;
 mod claims;
 mod counted;
 pub(crate) mod fixed_window;

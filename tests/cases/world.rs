@@ -9,7 +9,10 @@ use tower_ratelimit::{
     Rule, Store, Tiers, key::Extension, limit_by,
 };
 
-use super::support::{RedisServer, unique};
+use super::{
+    guards::Guards,
+    support::{RedisServer, unique},
+};
 
 type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
 
@@ -39,7 +42,7 @@ pub(crate) fn memory() -> World {
     World::new(clock, stores)
 }
 
-pub(crate) fn redis(deny_cache: Duration) -> World {
+pub(crate) fn redis(guards: Guards) -> World {
     let clock = ManualClock::new();
     let prefix = unique("cases");
     let stores = ["a", "b"].map(|client| {
@@ -48,13 +51,8 @@ pub(crate) fn redis(deny_cache: Duration) -> World {
             .prefix(&prefix)
             .client_clock(clock.clone())
             .client_id(client)
-            .expect("a client id")
-            // A busy machine is no reason to answer by policy.
-            .response_timeout(Duration::from_secs(5))
-            .deadline(Duration::from_secs(5))
-            .deny_cache(deny_cache)
-            .expect("a time");
-        (client, store)
+            .expect("a client id");
+        (client, guards.put_on(store))
     });
     World::new(clock, stores)
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tower_ratelimit::{Limit, Store};
 
-use super::world::{Request, World, check, limit, take, traffic};
+use super::world::{Request, World, check, check_in_redis, limit, take, traffic};
 
 /// A limit, the traffic before, a request, and where before its wait to probe (in thousandths).
 type Input = (Limit, Vec<Request>, u32, Vec<u64>);
@@ -56,12 +56,5 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    let world = World::redis();
-    check(250, &input(), |input| law(&world, input));
-}
-
-#[test]
-fn in_redis_asked_each_time() {
-    let world = World::redis_asked_each_time();
-    check(250, &input(), |input| law(&world, input));
+    check_in_redis(480, &input(), law);
 }

@@ -10,9 +10,10 @@ use proptest::prelude::*;
 use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
 
 use super::{
+    guards::Guards,
     never_over::fullest,
     support::{RedisServer, Reply, unique},
-    world::{Grant, Request, World, check, limit, redis_store, take, traffic},
+    world::{Grant, Request, World, check, in_all_at_once, limit, redis_store, take, traffic},
 };
 
 fn interval_of(limit: Limit) -> u64 {
@@ -142,8 +143,8 @@ fn nothing_is_lost() {
 const INTERVAL: Duration = Duration::from_millis(100);
 const RATE: u64 = 5;
 
-async fn in_redis() -> RateLimiter {
-    let limiter = RateLimiter::new(&redis_store(), &unique("window")).unwrap();
+async fn in_redis(guards: Guards) -> RateLimiter {
+    let limiter = RateLimiter::new(&redis_store(guards), &unique("window")).unwrap();
     let limiter = limiter.algorithm(Algorithm::FixedWindow);
     let limit = Limit::new(RATE, INTERVAL);
     limiter.try_set_rate(limit).await.unwrap();
@@ -161,7 +162,11 @@ fn server_time() -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_in_redis_has_more_than_the_rate() {
-    let limiter = in_redis().await;
+    in_all_at_once(has_no_window_with_more).await;
+}
+
+async fn has_no_window_with_more(guards: Guards) {
+    let limiter = in_redis(guards).await;
     let (begun, end) = (server_time(), Instant::now() + 12 * INTERVAL);
     let mut sum = 0;
     while Instant::now() < end {
@@ -183,9 +188,13 @@ async fn no_window_in_redis_has_more_than_the_rate() {
     assert!(sum <= most * RATE, "{sum} in {most} windows");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_in_redis_is_long_enough() {
-    let limiter = in_redis().await;
+    in_all_at_once(waits_for_windows).await;
+}
+
+async fn waits_for_windows(guards: Guards) {
+    let limiter = in_redis(guards).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut waited = 0;
     while waited < 10 {

@@ -7,7 +7,7 @@ use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Rule, Source
 
 use super::{
     support::{RedisServer, Reply, unique},
-    world::{Request, World, check, limit, take, traffic, wait_of},
+    world::{Request, World, check, check_in_redis, limit, take, traffic, wait_of},
 };
 
 /// A limit, the traffic before, and by how much each request exceeds what is free.
@@ -52,8 +52,7 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    let world = World::redis();
-    check(150, &input(), |input| law(&world, input, bytes));
+    check_in_redis(150, &input(), |world, input| law(world, input, bytes));
 }
 
 /// Requests that meet a limit and another that is tried out, each at its own cost.
@@ -142,8 +141,7 @@ fn of_trials_in_memory() {
 
 #[test]
 fn of_trials_in_redis() {
-    let world = World::redis();
-    check(60, &trial(), |input| law_of_trials(&world, input));
+    check_in_redis(60, &trial(), law_of_trials);
 }
 
 /// The three keys as they stand.

@@ -9,7 +9,7 @@ use tower_ratelimit::{Decision, Limit, RateLimitLayer, Rule, Store, key::Extensi
 
 use super::{
     support::unique,
-    world::{Grant, Request, World, check, limit, traffic, wait_of},
+    world::{Grant, Request, World, check, check_in_redis, limit, traffic, wait_of},
 };
 
 /// The most permits granted in a window of `interval` ms that ends with one of these grants.
@@ -53,8 +53,7 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    let world = World::redis();
-    check(150, &input(), |input| law(&world, input));
+    check_in_redis(150, &input(), law);
 }
 
 /// The rate may change once, at this request; the interval stays.
@@ -119,10 +118,7 @@ fn in_memory_with_a_changed_rate() {
 
 #[test]
 fn in_redis_with_a_changed_rate() {
-    let world = World::redis();
-    check(150, &changed(), |input| {
-        law_of_changed_limits(&world, input);
-    });
+    check_in_redis(150, &changed(), law_of_changed_limits);
 }
 
 #[test]

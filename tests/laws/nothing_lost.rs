@@ -11,7 +11,7 @@ use tower_ratelimit::{Limit, RateLimiter, Store};
 
 use super::{
     support::RedisServer,
-    world::{World, check, limit, take},
+    world::{World, check, check_in_redis, limit, take},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +101,7 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    let world = World::redis();
-    check(250, &input(), |input| law(&world, input, spoil));
+    check_in_redis(250, &input(), |world, input| law(world, input, spoil));
 }
 
 fn spoil(limiter: &RateLimiter, loss: Loss) {

@@ -8,16 +8,17 @@ use std::{
 use tower_ratelimit::{Limit, RateLimiter};
 
 use super::{
+    guards::Guards,
     never_over::fullest,
     support::{RedisServer, Reply, unique},
-    world::{Grant, redis_store, take},
+    world::{Grant, in_all_at_once, redis_store, take},
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);
 const RATE: u64 = 5;
 
-async fn limiter() -> RateLimiter {
-    let limiter = RateLimiter::new(&redis_store(), &unique("real")).unwrap();
+async fn limiter(guards: Guards) -> RateLimiter {
+    let limiter = RateLimiter::new(&redis_store(guards), &unique("real")).unwrap();
     limiter
         .try_set_rate(Limit::new(RATE, INTERVAL))
         .await
@@ -49,7 +50,11 @@ fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_over_with_many_callers() {
-    let limiter = limiter().await;
+    in_all_at_once(is_never_over).await;
+}
+
+async fn is_never_over(guards: Guards) {
+    let limiter = limiter(guards).await;
     let end = Instant::now() + 8 * INTERVAL;
     let mut granted = BTreeMap::new();
     while Instant::now() < end {
@@ -74,9 +79,13 @@ async fn never_over_with_many_callers() {
     assert!(fullest(&grants, 200) <= RATE, "{grants:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_is_long_enough() {
-    let limiter = limiter().await;
+    in_all_at_once(waits_are_long_enough).await;
+}
+
+async fn waits_are_long_enough(guards: Guards) {
+    let limiter = limiter(guards).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut waited = 0;
     for permits in [1, 2, 1, 3, 5, 1, 4, 2, 5, 5, 2, 2, 1] {

@@ -3,9 +3,9 @@
 //! Held against the plainest count there is: a list of charges, and the sum of those that are younger than an interval.
 
 use proptest::{prelude::*, sample::Index};
-use tower_ratelimit::{Decision, Limit, Receipt, Store};
+use tower_ratelimit::{Decision, Limit, Receipt, RedisStore, Store};
 
-use super::world::{Request, World, check, limit, traffic, wait_of};
+use super::world::{Request, World, check, check_in_redis, limit, traffic, wait_of};
 
 /// Which of the earlier grants is settled before a request, and at how much.
 type Settled = Option<(Index, u32)>;
@@ -103,8 +103,9 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    let world = World::redis();
-    check(100, &input(), |input| {
-        law(&world, input, &async |store| store.close().await);
+    check_in_redis(100, &input(), |world, input| {
+        law(world, input, &async |store: &RedisStore| {
+            store.close().await;
+        });
     });
 }

@@ -12,7 +12,10 @@ use tower_ratelimit::{
     Store,
 };
 
-use super::support::{RedisServer, unique};
+use super::{
+    guards::Guards,
+    support::{RedisServer, unique},
+};
 
 pub(crate) struct World<S> {
     pub(crate) store: S,
@@ -27,26 +30,15 @@ impl World<MemoryStore> {
 }
 
 impl World<RedisStore> {
-    pub(crate) fn redis() -> Self {
-        Self::new(|clock| redis_store().client_clock(clock))
-    }
-
-    /// One whose refusals are all Redis' own.
-    pub(crate) fn redis_asked_each_time() -> Self {
-        Self::new(|clock| {
-            let store = redis_store().client_clock(clock);
-            store.deny_cache(Duration::ZERO).expect("a time")
-        })
+    pub(crate) fn redis(guards: Guards) -> Self {
+        Self::new(|clock| redis_store(guards).client_clock(clock))
     }
 }
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
-pub(crate) fn redis_store() -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .expect("an address")
-        .prefix(&unique("laws"))
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
+pub(crate) fn redis_store(guards: Guards) -> RedisStore {
+    let store = RedisStore::open(RedisServer::shared().url()).expect("an address");
+    guards.put_on(store.prefix(&unique("laws")))
 }
 
 impl<S: Store> World<S> {
@@ -172,5 +164,33 @@ pub(crate) fn check<I: std::fmt::Debug>(
     });
     if let Err(error) = outcome {
         panic!("{error}");
+    }
+}
+
+/// Checks a law in Redis, in every combination of guards: each has its part of the cases.
+pub(crate) fn check_in_redis<I: std::fmt::Debug>(
+    cases: u32,
+    inputs: &impl Strategy<Value = I>,
+    law: impl Fn(&World<RedisStore>, I),
+) {
+    let all = Guards::all();
+    let each = cases.div_ceil(u32::try_from(all.len()).expect("a few"));
+    for guards in all {
+        println!("{guards:?}");
+        let world = World::redis(guards);
+        check(each, inputs, |input| law(&world, input));
+    }
+}
+
+/// Does the same in every combination of guards, all at once: what takes real time.
+pub(crate) async fn in_all_at_once<F>(test: impl Fn(Guards) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let tests: Vec<_> = (Guards::all().into_iter())
+        .map(|guards| (guards, tokio::spawn(test(guards))))
+        .collect();
+    for (guards, test) in tests {
+        assert!(test.await.is_ok(), "{guards:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, unique};
+use super::support::{RedisServer, unique};
 
 /// A connection in MONITOR mode.
 #[derive(Debug)]

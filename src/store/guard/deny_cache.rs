@@ -9,10 +9,7 @@ mod generations;
 use std::{
     fmt,
     hash::{Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -27,10 +24,11 @@ use crate::{
     list::List,
     name::{BuildSpread, Name},
     store::{Acquire, Charge, Decide, Op, Outcome},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// How many refusals are kept, at most. Some 500 bytes each for one limiter, its name included: 65 MB where all are.
-const MOST_REFUSALS: usize = 1 << 17;
+const MOST_REFUSALS: usize = if cfg!(interleavings) { 16 } else { 1 << 17 };
 /// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds, and a decision
 /// falls anywhere within one.
 const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);

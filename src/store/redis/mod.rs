@@ -4,9 +4,11 @@ mod connection;
 mod diagnose;
 mod gcra;
 #[cfg(test)]
+mod history;
+#[cfg(test)]
 mod model;
 mod returns;
-mod rewritten;
+pub(crate) mod rewritten;
 mod saga;
 mod script;
 mod server;

@@ -5,14 +5,18 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::PoisonError,
     time::{Duration, Instant},
 };
 
-use crate::{clock::moment, name::Name};
+use crate::{
+    clock::moment,
+    name::Name,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(60);
 /// A name that finds no place is merely rewritten once more.

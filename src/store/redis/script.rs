@@ -231,6 +231,12 @@ impl Script {
         }
     }
 
+    /// Whether a call names it, by hash or text.
+    #[cfg(test)]
+    pub(crate) fn is_named(&self, script: &[u8]) -> bool {
+        script == self.sha1.as_bytes() || script == self.text.as_bytes()
+    }
+
     /// The command by hash, or, if `whole`, by text.
     pub(crate) fn command(&self, arguments: &Arguments, whole: bool) -> Cmd {
         if whole {

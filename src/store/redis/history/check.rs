@@ -1,0 +1,234 @@
+//! Is there an order in which the bare store could have answered all this?
+//!
+//! The search of Wing and Gong: at each point of the order one of those steps comes next that no other one had ended
+//! before; a state that leads nowhere is not tried twice (Lowe). A legal order is a proof, however it was guessed: what a
+//! server showed of its own order only says where to look first.
+
+use std::collections::HashMap;
+
+use super::{
+    recorded::{Counted, History},
+    spec::{State, Taken},
+    ways::{Guide, Hint, Ways},
+};
+
+/// More attempts than a true history has ever taken, by far.
+const MOST_ATTEMPTS: usize = 50_000;
+
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// With the number of attempts that it took to find the order
+    Legal(usize),
+    /// There is no such order: what was found of one, and why it went no further
+    Illegal(String),
+    /// There are too many to try them all
+    Undecided(String),
+}
+
+/// Searches for an order: at first among those that agree with the hints, then among all.
+pub(super) fn check(history: &History, hints: &[Hint]) -> Verdict {
+    let mut guided = Search::new(history, hints, true);
+    if let Outcome::Found = guided.run() {
+        return Verdict::Legal(guided.attempts);
+    }
+    let mut search = Search::new(history, hints, false);
+    let outcome = search.run();
+    // That of the guided search is the nearer to what has happened, if it was guided at all.
+    let story = format!("{}\nwithout hints, {}", guided.longest.1, search.longest.1);
+    match outcome {
+        Outcome::Found => Verdict::Legal(guided.attempts + search.attempts),
+        Outcome::None => Verdict::Illegal(story),
+        Outcome::TooMany => Verdict::Undecided(story),
+    }
+}
+
+enum Outcome {
+    Found,
+    None,
+    TooMany,
+}
+
+struct Search<'a> {
+    history: &'a History,
+    guide: Guide<'a>,
+    taken: Vec<bool>,
+    /// States that lead nowhere, by what was taken before.
+    dead: HashMap<Vec<u64>, Vec<State>>,
+    attempts: usize,
+    /// The longest order that was found, and why it ends.
+    longest: (usize, String),
+}
+
+/// One place in the order: the state there, and what may come next.
+struct Place<'a> {
+    state: State,
+    /// What led here.
+    event: Option<(usize, Taken)>,
+    choices: Ways<'a>,
+    why: Vec<(usize, String)>,
+}
+
+impl<'a> Search<'a> {
+    fn new(history: &'a History, hints: &'a [Hint], guided: bool) -> Self {
+        Self {
+            history,
+            guide: Guide {
+                history,
+                hints,
+                strict: guided,
+            },
+            taken: vec![false; history.events.len()],
+            dead: HashMap::new(),
+            attempts: 0,
+            longest: (0, String::new()),
+        }
+    }
+
+    fn run(&mut self) -> Outcome {
+        let first = self.place(State::new(self.history), None);
+        let mut places = vec![first];
+        while let Some(place) = places.last_mut() {
+            let Some((event, taken)) = place.choices.next() else {
+                self.leave(&mut places);
+                continue;
+            };
+            self.attempts += 1;
+            if self.attempts > MOST_ATTEMPTS {
+                self.note(&places);
+                return Outcome::TooMany;
+            }
+            let state = match place.state.after(self.history, event, taken) {
+                Ok(state) => state,
+                Err(why) => {
+                    place.why.push((event, why));
+                    continue;
+                }
+            };
+            self.taken[event] = true;
+            if places.len() == self.history.events.len() {
+                return Outcome::Found;
+            }
+            let known = self.dead.get(&self.key());
+            if known.is_some_and(|states| states.contains(&state)) {
+                self.taken[event] = false;
+                continue;
+            }
+            let place = self.place(state, Some((event, taken)));
+            places.push(place);
+        }
+        Outcome::None
+    }
+
+    fn place(&self, state: State, event: Option<(usize, Taken)>) -> Place<'a> {
+        Place {
+            choices: self.choices(&state),
+            state,
+            event,
+            why: Vec::new(),
+        }
+    }
+
+    /// Goes back to where another step may come instead.
+    fn leave(&mut self, places: &mut Vec<Place<'a>>) {
+        self.note(places);
+        let Some(place) = places.pop() else {
+            return;
+        };
+        self.dead.entry(self.key()).or_default().push(place.state);
+        if let Some((event, _)) = place.event {
+            self.taken[event] = false;
+        }
+    }
+
+    fn note(&mut self, places: &[Place<'a>]) {
+        if places.len() > self.longest.0 {
+            self.longest = (places.len(), self.story(places));
+        }
+    }
+
+    /// Everything that began before anything else that is left was over, in the order of the hints.
+    fn next(&self) -> Vec<usize> {
+        let events = &self.history.events;
+        let left = || {
+            events
+                .iter()
+                .enumerate()
+                .filter(|(event, _)| !self.taken[*event])
+        };
+        let ends = left().filter_map(|(_, event)| event.ended);
+        let first_end = ends.map(|ended| ended.order).min().unwrap_or(u64::MAX);
+        let mut next: Vec<_> = left()
+            .filter(|(_, event)| event.begun.order < first_end)
+            .map(|(event, _)| event)
+            .filter(|event| {
+                let before = self.history.before(*event);
+                before.is_none_or(|before| self.taken[before])
+            })
+            .collect();
+        next.sort_by_key(|event| (self.guide.place(*event), *event));
+        next
+    }
+
+    /// What may come next.
+    fn choices(&self, state: &State) -> Ways<'a> {
+        let next = self.next();
+        // What has no place does not delay what has one.
+        let left = (0..self.taken.len()).filter(|event| !self.taken[*event]);
+        let latest = left.filter_map(|event| self.guide.latest(event));
+        let latest = match self.history.clock {
+            Counted::ByServer => latest.min().unwrap_or(i64::MAX),
+            Counted::ByHand(_) => i64::MAX,
+        };
+        let first = next
+            .iter()
+            .filter_map(|event| self.guide.place(*event))
+            .min();
+        let agrees = |event: &usize| {
+            let place = self.guide.place(*event);
+            !self.guide.strict || place.is_none() || place == first
+        };
+        let (guide, now) = (self.guide, state.now);
+        let next: Vec<_> = next.into_iter().filter(agrees).collect();
+        Box::new(
+            next.into_iter()
+                .flat_map(move |event| guide.ways(now, event, latest)),
+        )
+    }
+
+    fn key(&self) -> Vec<u64> {
+        let words = self.taken.chunks(64).map(|chunk| {
+            let bits = chunk.iter().enumerate();
+            bits.fold(0, |word, (bit, taken)| word | u64::from(*taken) << bit)
+        });
+        words.collect()
+    }
+
+    /// For whoever has to find out what went wrong.
+    fn story(&self, places: &[Place<'a>]) -> String {
+        let path: Vec<_> = places.iter().filter_map(|place| place.event).collect();
+        let mut story = format!("{} of {} taken, at last:\n", path.len(), self.taken.len());
+        for (event, taken) in &path[path.len().saturating_sub(25)..] {
+            story += &format!("  {taken:?}: {}\n", self.told(*event));
+        }
+        if let Some(last) = places.last() {
+            story += &format!("then {:?}\n", last.state);
+            let mut why = last.why.clone();
+            why.dedup_by_key(|(event, _)| *event);
+            for (event, why) in why.iter().take(12) {
+                story += &format!("  not {}: {why}\n", self.told(*event));
+            }
+            for event in self.next() {
+                story += &format!("  left {}\n", self.told(event));
+            }
+        }
+        story
+    }
+
+    fn told(&self, event: usize) -> String {
+        format!(
+            "{event}: {} {:?}",
+            self.history.told(event),
+            self.guide.hint(event)
+        )
+    }
+}

@@ -1,0 +1,370 @@
+//! Writes down what handles of one store are asked, what they answer, and when.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use crate::{
+    clock::{Clock, ManualClock, SystemClock},
+    decision::{Decision, PermitId, Receipt, Source},
+    error::Error,
+    name::Name,
+    store::{
+        Acquire, AnyStore, Deciding, Managing, Op, Outcome, RuleNames,
+        redis::RedisStore,
+        sealed::{Handle, Sealed},
+    },
+};
+
+/// When something happened: by an order that all threads share, and by the clock that permits are counted by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Moment {
+    pub(super) order: u64,
+    pub(super) clock: Duration,
+    /// By the system's clock: the same, unless the other one is moved by hand.
+    pub(super) wall: Duration,
+}
+
+impl Moment {
+    /// In whole milliseconds, as a server counts.
+    pub(super) fn at(&self) -> i64 {
+        i64::try_from(self.clock.as_millis()).unwrap()
+    }
+}
+
+/// One thing that was asked of a handle.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) handle: usize,
+    pub(super) what: What,
+    pub(super) begun: Moment,
+    /// None if nobody knows when it was over.
+    pub(super) ended: Option<Moment>,
+}
+
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
+pub(super) enum What {
+    Acquire(Acquire, Told),
+    Settle(Receipt, u32),
+    /// With its outcome, once that is known
+    Manage(Name, Op, Option<Outcome>),
+}
+
+/// What a caller heard.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
+pub(super) enum Told {
+    /// It did not wait for it
+    Nothing,
+    Failed(Error),
+    Decision {
+        decision: Decision,
+        /// Whether nothing was waited for.
+        at_once: bool,
+    },
+}
+
+impl Told {
+    /// Whether what was asked for may have been taken or not, and is given back by the store itself.
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Failed(_) => true,
+            Self::Decision { decision, at_once } => match decision.source() {
+                Source::Store => false,
+                // Told because nobody answered.
+                Source::Cache => !at_once,
+                Source::FailurePolicy | Source::Layer => true,
+            },
+        }
+    }
+}
+
+/// Where all handles write.
+#[derive(Debug)]
+pub(super) struct Tape {
+    order: AtomicU64,
+    events: Mutex<Vec<Event>>,
+    /// What was to be settled, and is in its store's hands.
+    handed: Mutex<HashSet<usize>>,
+    /// When handles were closed for the last time.
+    closed: Mutex<HashMap<usize, Moment>>,
+    clock: Option<ManualClock>,
+}
+
+impl Tape {
+    /// `clock`: the one that permits are counted by, if that is not the server's.
+    pub(super) fn new(clock: Option<ManualClock>) -> Arc<Self> {
+        Arc::new(Self {
+            order: AtomicU64::new(0),
+            events: Mutex::default(),
+            handed: Mutex::default(),
+            closed: Mutex::default(),
+            clock,
+        })
+    }
+
+    /// All that was written down. What was asked and never answered was still asked; what was given back of it had arrived
+    /// when its handle was closed for the last time.
+    pub(super) fn cut(&self) -> (Vec<Event>, Moment) {
+        let mut events = self.events().clone();
+        let unheard: Vec<_> = events.iter().filter_map(given_back_unheard).collect();
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        events.extend(unheard.into_iter().flatten().map(|event| Event {
+            ended: closed.get(&event.handle).copied(),
+            ..event
+        }));
+        for event in &mut events {
+            if let What::Acquire(_, told) = &event.what
+                && told.is_open()
+            {
+                event.ended = None;
+            }
+        }
+        (events, self.moment())
+    }
+
+    /// What nobody has answered yet.
+    pub(super) fn unanswered(&self) -> String {
+        let events = self.events();
+        let open = events.iter().filter(|event| event.ended.is_none());
+        format!("{:#?}", open.collect::<Vec<_>>())
+    }
+
+    fn moment(&self) -> Moment {
+        let wall = SystemClock.now();
+        let clock = self.clock.as_ref().map_or(wall, Clock::now);
+        Moment {
+            order: self.order.fetch_add(1, Ordering::SeqCst),
+            clock,
+            wall,
+        }
+    }
+
+    fn begin(&self, handle: usize, what: What) -> usize {
+        let begun = self.moment();
+        let mut events = self.events();
+        events.push(Event {
+            handle,
+            what,
+            begun,
+            ended: None,
+        });
+        events.len() - 1
+    }
+
+    fn end(&self, event: usize, change: impl FnOnce(&mut What)) {
+        let ended = self.moment();
+        let event = &mut self.events()[event];
+        event.ended = Some(ended);
+        change(&mut event.what);
+    }
+
+    fn handed(&self) -> MutexGuard<'_, HashSet<usize>> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a store gives back by itself of a call whose outcome it does not know.
+fn given_back_unheard(event: &Event) -> Option<Vec<Event>> {
+    let What::Acquire(acquire, told) = &event.what else {
+        return None;
+    };
+    let (by_itself, begun) = match told {
+        // Of callers that do not wait in line it is for those to say what becomes of it.
+        Told::Nothing => (acquire.patience.is_some(), event.ended),
+        // Before it said so.
+        told => (told.is_open(), None),
+    };
+    let settle = |receipt: &Receipt| Event {
+        handle: event.handle,
+        what: What::Settle(receipt.clone(), 0),
+        begun: begun.unwrap_or(event.begun),
+        ended: None,
+    };
+    by_itself.then(|| acquire.receipts().iter().map(settle).collect())
+}
+
+/// A handle of a store, with all that is asked of it written down.
+#[derive(Clone, Debug)]
+pub(super) struct Recorder(Arc<Recording>);
+
+struct Recording {
+    handle: usize,
+    store: RedisStore,
+    guarded: Arc<dyn AnyStore>,
+    tape: Arc<Tape>,
+}
+
+impl Recorder {
+    pub(super) fn new(handle: usize, store: RedisStore, tape: Arc<Tape>) -> Self {
+        Self(Arc::new(Recording {
+            handle,
+            guarded: store.handle().0,
+            store,
+            tape,
+        }))
+    }
+
+    /// Waits until what was given back has arrived.
+    pub(super) async fn close(&self) {
+        let Recording {
+            handle,
+            store,
+            tape,
+            ..
+        } = &*self.0;
+        let handed = tape.handed().clone();
+        let on_their_way: Vec<_> = {
+            let events = tape.events();
+            let is_on_its_way = |event: &usize| {
+                let Event {
+                    handle: of, ended, ..
+                } = &events[*event];
+                of == handle && ended.is_none()
+            };
+            handed.into_iter().filter(is_on_its_way).collect()
+        };
+        store.close().await;
+        for event in on_their_way {
+            tape.end(event, |_| {});
+        }
+        let closed = tape.moment();
+        let mut all = tape.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(*handle, closed);
+    }
+}
+
+impl Sealed for Recorder {
+    fn handle(&self) -> Handle {
+        Handle(self.0.clone())
+    }
+}
+
+impl AnyStore for Recording {
+    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        let what = What::Acquire(acquire.clone(), Told::Nothing);
+        let event = self.tape.begin(self.handle, what);
+        let mut hearing = Hearing {
+            tape: Arc::clone(&self.tape),
+            event: Some(event),
+        };
+        match Arc::clone(&self.guarded).acquire(acquire) {
+            Deciding::Ready(Some(decision)) => {
+                hearing.hear(&decision, true);
+                Deciding::ready(decision)
+            }
+            deciding => Deciding::Pending(Box::pin(Heard { hearing, deciding })),
+        }
+    }
+
+    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+        let what = What::Manage(name.clone(), op.clone(), None);
+        let event = self.tape.begin(self.handle, what);
+        let managing = Arc::clone(&self.guarded).manage(name, op);
+        Box::pin(async move {
+            let result = managing.await;
+            self.tape.end(event, |what| {
+                if let (What::Manage(_, _, outcome), Ok(heard)) = (what, &result) {
+                    *outcome = Some(*heard);
+                }
+            });
+            result
+        })
+    }
+
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        let what = What::Settle(receipt.clone(), keep);
+        let event = self.tape.begin(self.handle, what);
+        self.guarded.give_back(receipt, keep);
+        self.tape.handed().insert(event);
+    }
+
+    fn permit_id(&self) -> Result<PermitId, Error> {
+        self.guarded.permit_id()
+    }
+
+    fn has_slots(&self) -> bool {
+        self.guarded.has_slots()
+    }
+
+    fn prefix(&self) -> &str {
+        self.guarded.prefix()
+    }
+
+    fn rule_names(&self) -> &RuleNames {
+        self.guarded.rule_names()
+    }
+}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recording({})", self.handle)
+    }
+}
+
+/// A call that is being answered. The moment at which it is dropped is noted before anything follows from that: fields are
+/// dropped in their order.
+struct Heard {
+    hearing: Hearing,
+    deciding: Deciding,
+}
+
+impl Future for Heard {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.deciding).poll(cx);
+        if let Poll::Ready(decision) = &polled {
+            self.hearing.hear(decision, false);
+        }
+        polled
+    }
+}
+
+/// Notes what was heard, or that nobody wants to hear it any more.
+struct Hearing {
+    tape: Arc<Tape>,
+    event: Option<usize>,
+}
+
+impl Hearing {
+    fn hear(&mut self, decision: &Result<Decision, Error>, at_once: bool) {
+        let told = match decision {
+            Ok(decision) => Told::Decision {
+                decision: decision.clone(),
+                at_once,
+            },
+            Err(error) => Told::Failed(error.clone()),
+        };
+        self.note(told);
+    }
+
+    fn note(&mut self, heard: Told) {
+        if let Some(event) = self.event.take() {
+            self.tape.end(event, |what| {
+                if let What::Acquire(_, told) = what {
+                    *told = heard;
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.note(Told::Nothing);
+    }
+}

@@ -1,0 +1,192 @@
+//! A history: all that was recorded, and what of it can be said before any order of it is known.
+
+use std::time::Duration;
+
+use super::{
+    record::{Event, Moment, Told, What},
+    spec::shown,
+};
+use crate::{
+    decision::{PermitId, Source},
+    name::Name,
+};
+
+/// All that was recorded of some limiters, and by which rules it is judged.
+#[derive(Debug)]
+pub(super) struct History {
+    pub(super) events: Vec<Event>,
+    pub(super) end: Moment,
+    pub(super) names: Vec<Name>,
+    pub(super) clock: Counted,
+    /// For how long a refusal may be told again.
+    pub(super) cap: Duration,
+    /// Of each event, whether no other caller of its process was there at the same time: several may share a call, and then
+    /// hear what it has left for all of them.
+    pub(super) alone: Vec<bool>,
+    /// Of each event, the one that is carried out before it: one connection carries both, in the order in which they were sent.
+    before: Vec<Option<usize>>,
+}
+
+/// By which clock permits are counted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Counted {
+    /// The server's: it decides in the order of the times that it reads
+    ByServer,
+    /// One of this process, that was moved by hand and showed these milliseconds: it is read before a call is sent
+    ByHand(Vec<i64>),
+}
+
+impl History {
+    pub(super) fn new(
+        (events, end): (Vec<Event>, Moment),
+        names: Vec<Name>,
+        clock: Counted,
+        cap: Duration,
+    ) -> Self {
+        let asked_by = |id: PermitId| {
+            let asks = |event: &Event| matches!(&event.what, What::Acquire(acquire, _) if acquire.first.id == id);
+            events.iter().position(asks)
+        };
+        let before = events.iter().map(|event| match &event.what {
+            What::Settle(receipt, _) => asked_by(receipt.id),
+            What::Acquire(..) | What::Manage(..) => None,
+        });
+        Self {
+            before: before.collect(),
+            alone: (0..events.len())
+                .map(|event| is_alone(&events, event))
+                .collect(),
+            events,
+            end,
+            names,
+            clock,
+            cap,
+        }
+    }
+
+    pub(super) fn place(&self, name: &Name) -> usize {
+        let place = self.names.iter().position(|known| known == name);
+        place.expect("all limiters of a history are known")
+    }
+
+    /// Whether nobody has heard that it was carried out.
+    pub(super) fn may_be_skipped(&self, index: usize) -> bool {
+        match &self.events[index].what {
+            What::Acquire(..) => self.events[index].ended.is_none(),
+            What::Manage(_, _, outcome) => outcome.is_none(),
+            // They are waited for at the end.
+            What::Settle(..) => false,
+        }
+    }
+
+    /// What is carried out before it, whoever hears of it.
+    pub(super) fn before(&self, index: usize) -> Option<usize> {
+        self.before[index]
+    }
+
+    /// Whether it is a refusal from memory, for which nothing was waited for.
+    pub(super) fn is_told_at_once(&self, index: usize) -> bool {
+        match &self.events[index].what {
+            What::Acquire(_, Told::Decision { decision, at_once }) => {
+                *at_once && decision.source() == Source::Cache
+            }
+            _ => false,
+        }
+    }
+
+    /// An event in one line.
+    pub(super) fn told(&self, index: usize) -> String {
+        let Event {
+            handle,
+            what,
+            begun,
+            ended,
+        } = &self.events[index];
+        let first = self
+            .events
+            .first()
+            .map_or(begun.at(), |first| first.begun.at());
+        let since = |moment: &Moment| format!("{} ms (#{})", moment.at() - first, moment.order);
+        let ended = ended.as_ref().map_or_else(|| String::from("?"), since);
+        let what = match what {
+            What::Acquire(acquire, told) => {
+                let charges = acquire.charges();
+                let charges = charges.map(|charge| (self.place(&charge.name), charge.permits));
+                let charges: Vec<_> = charges.collect();
+                let told = match told {
+                    Told::Nothing => String::from("unheard"),
+                    Told::Failed(error) => error.to_string(),
+                    Told::Decision { decision, at_once } => {
+                        let source = decision.source();
+                        format!("{}, {source:?}, at once: {at_once}", shown(decision))
+                    }
+                };
+                let (id, patience) = (acquire.first.id.0[0], acquire.patience);
+                format!("id {id:02x} takes {charges:?} {patience:?}: {told}")
+            }
+            What::Settle(receipt, keep) => {
+                let (id, permits, place) =
+                    (receipt.id.0[0], receipt.permits, self.place(&receipt.name));
+                format!("id {id:02x} of {permits} in {place} settled at {keep}")
+            }
+            What::Manage(name, op, outcome) => format!("{}: {op:?}: {outcome:?}", self.place(name)),
+        };
+        format!("handle {handle}, {} to {ended}, {what}", since(begun))
+    }
+
+    /// How many permits those of its process ask for who may stand before a waiter, and whether another process has made
+    /// room since the line began.
+    pub(super) fn line_of(&self, index: usize) -> (u64, bool) {
+        let event = &self.events[index];
+        let waits = |other: &Event| {
+            let waits =
+                matches!(&other.what, What::Acquire(acquire, _) if acquire.patience.is_some());
+            waits && other.handle == event.handle
+        };
+        let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);
+        let (mut began, end) = (event.begun.order, end_of(event));
+        // The line is there while anybody waits in it.
+        loop {
+            let overlapping =
+                |other: &&Event| waits(other) && other.begun.order < began && began < end_of(other);
+            let earlier = self.events.iter().filter(overlapping);
+            match earlier.map(|other| other.begun.order).min() {
+                Some(earlier) => began = earlier,
+                None => break,
+            }
+        }
+        let overlaps =
+            |other: &&Event| other.begun.order < end && event.begun.order < end_of(other);
+        let before = self
+            .events
+            .iter()
+            .filter(|other| waits(other) && overlaps(other));
+        let before = before.filter(|other| other.begun != event.begun);
+        let permits = before.map(|other| match &other.what {
+            What::Acquire(acquire, _) => u64::from(acquire.first.permits),
+            _ => 0,
+        });
+        let others_made_room = self.events.iter().any(|other| {
+            let makes_room = match &other.what {
+                What::Settle(..) => true,
+                What::Manage(_, op, _) => !op.only_reads(),
+                What::Acquire(..) => false,
+            };
+            let meanwhile = other.begun.order < end && began < end_of(other);
+            makes_room && other.handle != event.handle && meanwhile
+        });
+        (permits.sum(), others_made_room)
+    }
+}
+
+fn is_alone(events: &[Event], index: usize) -> bool {
+    let event = &events[index];
+    let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);
+    events.iter().enumerate().all(|(place, other)| {
+        let apart = end_of(other) < event.begun.order || end_of(event) < other.begun.order;
+        place == index
+            || other.handle != event.handle
+            || !matches!(other.what, What::Acquire(..))
+            || apart
+    })
+}

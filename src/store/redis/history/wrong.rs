@@ -1,0 +1,424 @@
+//! Histories made up by hand, right ones and wrong ones: the check itself can fail.
+
+use std::time::Duration;
+
+use super::{
+    check::{Verdict, check},
+    record::{Event, Moment, Told, What},
+    recorded::{Counted, History},
+};
+use crate::{
+    decision::{Decision, Grant, LimitState, PermitId, Refusal, RefusalKind, Source},
+    limit::{Limit, LimitSource},
+    list::List,
+    name::Name,
+    store::{Acquire, Charge, Op, Outcome, Patience, RuleTag},
+};
+
+const START: i64 = 1_700_000_000_000;
+const RATE: u64 = 2;
+const INTERVAL: i64 = 1000;
+const CAP: i64 = 100;
+
+/// A history of one limiter of two permits a second, which nobody has taken yet.
+struct Tale {
+    events: Vec<Event>,
+    /// The order of what is told next, and of its end.
+    order: u64,
+}
+
+/// What was asked by a handle, for how many permits.
+struct Asked<'a> {
+    tale: &'a mut Tale,
+    event: usize,
+}
+
+impl Tale {
+    fn new() -> Self {
+        let mut tale = Self {
+            events: Vec::new(),
+            order: 0,
+        };
+        let limit = Limit::new(RATE, Duration::from_millis(INTERVAL as u64)).stored();
+        let set = What::Manage(name(), Op::TrySetRate(limit), Some(Outcome::Changed(true)));
+        tale.add(0, 0, set);
+        tale
+    }
+
+    fn moment(&mut self, at: i64) -> Moment {
+        self.order += 10;
+        let clock = Duration::from_millis((START + at).cast_unsigned());
+        Moment {
+            order: self.order,
+            clock,
+            wall: clock,
+        }
+    }
+
+    /// Something that begins and is over then, after all that was told before.
+    fn add(&mut self, handle: usize, at: i64, what: What) -> usize {
+        let (begun, ended) = (self.moment(at), self.moment(at));
+        self.events.push(Event {
+            handle,
+            what,
+            begun,
+            ended: Some(ended),
+        });
+        self.events.len() - 1
+    }
+
+    fn ask(&mut self, handle: usize, at: i64, permits: u32) -> Asked<'_> {
+        let number = u8::try_from(self.events.len()).unwrap();
+        let charge = Charge {
+            name: name(),
+            rule: RuleTag::unnamed("tale"),
+            limit: LimitSource::Store,
+            permits,
+            id: PermitId([number; 16]),
+            shadow: false,
+        };
+        let acquire = Acquire {
+            first: charge,
+            rest: Vec::new(),
+            on_failure: None,
+            remaining: true,
+            patience: None,
+        };
+        let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));
+        Asked { tale: self, event }
+    }
+
+    /// Gives back what was taken then, and hears at once that it has arrived.
+    fn give_back(&mut self, handle: usize, at: i64, of: usize) -> usize {
+        let What::Acquire(acquire, _) = &self.events[of].what else {
+            panic!("nothing was taken");
+        };
+        let receipt = acquire.first.receipt();
+        self.add(handle, at, What::Settle(receipt, 0))
+    }
+
+    fn count(&mut self, at: i64, left: i64) {
+        let outcome = Some(Outcome::Permits(left));
+        self.add(0, at, What::Manage(name(), Op::Available, outcome));
+    }
+
+    /// Has it begin, or end, beside the event that was told before it.
+    fn overlap(&mut self, event: usize) {
+        self.events[event].begun.order -= 25;
+    }
+
+    fn verdict(mut self) -> Verdict {
+        let end = self.moment(3 * INTERVAL);
+        let cap = Duration::from_millis(CAP.cast_unsigned());
+        let history = History::new((self.events, end), vec![name()], Counted::ByServer, cap);
+        check(&history, &[])
+    }
+
+    #[track_caller]
+    fn passes(self) {
+        let verdict = self.verdict();
+        assert!(matches!(verdict, Verdict::Legal(_)), "{verdict:?}");
+    }
+
+    /// Because of what the text says.
+    #[track_caller]
+    fn fails(self, because: &str) {
+        match self.verdict() {
+            Verdict::Illegal(story) => assert!(story.contains(because), "{story}"),
+            verdict => panic!("{verdict:?}"),
+        }
+    }
+}
+
+impl Asked<'_> {
+    fn granted(self, left: u64) -> usize {
+        let decision = Decision::Allow(Grant {
+            limits: List::one(state(Some(left), INTERVAL, None)),
+            receipts: List::EMPTY,
+            source: Source::Store,
+        });
+        self.told(decision, false)
+    }
+
+    /// By the store; all are free `reset` later.
+    fn refused(self, wait: i64, left: u64, reset: i64) -> usize {
+        self.told(refusal(wait, left, reset, Source::Store), false)
+    }
+
+    fn told_again(self, wait: i64) -> usize {
+        self.told(refusal(wait, 0, wait, Source::Cache), true)
+    }
+
+    /// Nobody knows what becomes of it.
+    fn dropped(self) -> usize {
+        self.tale.events[self.event].ended = None;
+        self.event
+    }
+
+    fn told(self, decision: Decision, at_once: bool) -> usize {
+        if let What::Acquire(_, told) = &mut self.tale.events[self.event].what {
+            *told = Told::Decision { decision, at_once };
+        }
+        self.event
+    }
+
+    fn waits(self) -> Self {
+        if let What::Acquire(acquire, _) = &mut self.tale.events[self.event].what {
+            acquire.patience = Some(Patience::For(Duration::from_millis(1)));
+        }
+        self
+    }
+}
+
+fn name() -> Name {
+    Name::exact("tale").unwrap()
+}
+
+fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
+    let time = |millis: i64| Duration::from_millis(millis.cast_unsigned());
+    LimitState {
+        name: "tale".into(),
+        permits: RATE,
+        interval: time(INTERVAL),
+        remaining,
+        reset_after: time(reset),
+        refused: wait.is_some(),
+        retry_after: wait.map(time),
+        shadow: false,
+        hidden: false,
+    }
+}
+
+fn refusal(wait: i64, left: u64, reset: i64, source: Source) -> Decision {
+    Decision::Deny(Refusal {
+        kind: RefusalKind::OverLimit,
+        limits: List::one(state(Some(left), reset, Some(wait))),
+        retry_after: Some(Duration::from_millis(wait.cast_unsigned())),
+        source,
+        missing: None,
+        error: None,
+    })
+}
+
+/// Both permits are taken at 0, and one more is refused at 10 by the store.
+fn spent() -> (Tale, usize) {
+    let mut tale = Tale::new();
+    tale.ask(0, 0, 1).granted(1);
+    let last = tale.ask(1, 0, 1).granted(0);
+    tale.ask(0, 10, 1).refused(990, 0, 990);
+    (tale, last)
+}
+
+#[test]
+fn grants() {
+    let (mut tale, _) = spent();
+    tale.ask(1, 1000, 1).granted(1);
+    tale.passes();
+    let (mut tale, _) = spent();
+    tale.ask(1, 999, 1).granted(0);
+    tale.fails("OverLimit");
+
+    // What was given back is free.
+    let (mut tale, last) = spent();
+    tale.give_back(0, 20, last);
+    tale.ask(1, 20, 1).granted(0);
+    tale.passes();
+    // Not before, nor twice.
+    let (mut tale, last) = spent();
+    tale.ask(1, 20, 1).granted(0);
+    tale.give_back(0, 20, last);
+    tale.fails("OverLimit");
+    let (mut tale, last) = spent();
+    tale.give_back(0, 20, last);
+    tale.give_back(1, 20, last);
+    tale.ask(1, 20, 1).granted(0);
+    tale.ask(1, 20, 1).granted(0);
+    tale.fails("OverLimit");
+}
+
+#[test]
+fn what_happens_at_the_same_time_has_any_order() {
+    let (mut tale, last) = spent();
+    tale.ask(1, 20, 1).granted(0);
+    let back = tale.give_back(0, 20, last);
+    tale.overlap(back);
+    tale.passes();
+}
+
+#[test]
+fn refusals() {
+    let mut tale = Tale::new();
+    tale.ask(0, 0, 1).granted(1);
+    tale.ask(0, 0, 1).refused(1000, 1, 1000);
+    tale.fails("granted");
+
+    for (wait, is_legal) in [(989, false), (990, true), (991, false)] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 2).granted(0);
+        tale.ask(0, 10, 1).refused(wait, 0, 990);
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("OverLimit, Some(990ms)");
+        }
+    }
+
+    // L3: it has taken something.
+    let mut tale = Tale::new();
+    tale.ask(0, 0, 1).granted(1);
+    tale.ask(0, 0, 2).refused(1000, 1, 1000);
+    tale.count(0, 0);
+    tale.fails("Permits(1)");
+}
+
+#[test]
+fn what_is_told_of_each_limit() {
+    for left in [0, 2] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(left);
+        tale.fails("alone true");
+    }
+    // Two that may have shared a call: what is left for both, but no more than that.
+    for (left, is_legal) in [(0, true), (1, true), (2, false)] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(0);
+        let second = tale.ask(0, 0, 1).granted(left);
+        tale.overlap(second);
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("alone false");
+        }
+    }
+}
+
+#[test]
+fn refusals_that_are_told_again() {
+    let again = |at, wait| {
+        let (mut tale, _) = spent();
+        tale.ask(0, at, 1).told_again(wait);
+        tale
+    };
+    again(10, 990).passes();
+    again(110, 890).passes();
+    // Heard at 10 for the first time, so it never points beyond 1000; it is over then.
+    again(50, 951).fails("announced for an earlier time");
+    again(50, 949).fails("was not over then");
+    again(112, 888).fails("for longer than 100 ms");
+
+    // At 950 for 50 ms more.
+    let late = |at| {
+        let (mut tale, _) = spent();
+        tale.ask(0, 950, 1).refused(50, 0, 50);
+        tale.ask(0, at, 1).told_again(1000 - at);
+        tale
+    };
+    late(999).passes();
+    late(1000).fails("was over at");
+
+    // Of another question, or to another process.
+    for (handle, permits) in [(0, 2), (1, 1)] {
+        let (mut tale, _) = spent();
+        tale.ask(handle, 20, permits).told_again(980);
+        tale.fails("nothing like it");
+    }
+}
+
+#[test]
+fn a_process_knows_of_its_own() {
+    for (by, is_legal) in [(0, false), (1, true)] {
+        let (mut tale, last) = spent();
+        tale.give_back(by, 20, last);
+        tale.ask(0, 30, 1).told_again(970);
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("was old");
+        }
+
+        let (mut tale, _) = spent();
+        let limit = Limit::new(9, Duration::from_secs(1)).stored();
+        let change = Op::SetRate {
+            limit,
+            keep: false,
+            existing: false,
+        };
+        let change = What::Manage(name(), change, Some(Outcome::Changed(true)));
+        tale.add(by, 20, change);
+        tale.ask(0, 30, 1).told_again(970);
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("was old");
+        }
+    }
+    // Not yet while it is on its way.
+    let (mut tale, last) = spent();
+    let back = tale.give_back(0, 20, last);
+    tale.events[back].ended = None;
+    tale.ask(0, 30, 1).told_again(970);
+    tale.passes();
+    // It was refused while that was on its way, and is told again when it has arrived.
+    let (mut tale, last) = spent();
+    let back = tale.give_back(0, 20, last);
+    let refused = tale.ask(0, 20, 2).refused(980, 0, 980);
+    tale.events[back].ended = tale.events[refused].ended;
+    tale.overlap(refused);
+    tale.ask(0, 30, 2).told_again(970);
+    tale.fails("was old");
+}
+
+/// The bare store has nothing that is told again.
+#[test]
+fn a_grant_is_never_told_again() {
+    let mut tale = Tale::new();
+    let asked = tale.ask(0, 0, 1);
+    let grant = Decision::Allow(Grant {
+        limits: List::EMPTY,
+        receipts: List::EMPTY,
+        source: Source::Cache,
+    });
+    asked.told(grant, true);
+    tale.fails("only refusals");
+}
+
+#[test]
+fn who_dropped_its_call_may_have_taken_or_not() {
+    for left in [0, 1] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(1);
+        tale.ask(1, 0, 1).dropped();
+        tale.count(0, left);
+        tale.passes();
+    }
+    let mut tale = Tale::new();
+    tale.ask(0, 0, 1).granted(1);
+    tale.ask(1, 0, 1).dropped();
+    tale.count(0, 0);
+    // It is there until it expires, or is given back.
+    tale.count(500, 1);
+    tale.fails("Permits(0)");
+    let mut tale = Tale::new();
+    tale.ask(0, 0, 1).granted(1);
+    let dropped = tale.ask(1, 0, 1).dropped();
+    tale.count(0, 0);
+    tale.give_back(1, 100, dropped);
+    tale.count(500, 1);
+    tale.passes();
+}
+
+#[test]
+fn who_waits_is_refused_where_others_wait_before_it() {
+    let alone = |waits_beside: bool| {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(1);
+        tale.ask(0, 0, 1).waits().refused(1000, 1, 1000);
+        if waits_beside {
+            let first = tale.ask(0, 0, 2).waits().refused(1000, 1, 1000);
+            tale.overlap(first);
+        }
+        tale
+    };
+    alone(true).passes();
+    alone(false).fails("with 0 before it");
+}

@@ -1,0 +1,305 @@
+//! What is tried in every order of its steps: each function is one test, see `all.rs`.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use loom::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use crate::{
+    clock::ManualClock,
+    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
+    error::{Error, ErrorKind},
+    limit::LimitSource,
+    list::List,
+    name::Name,
+    store::{
+        Acquire, Charge, Decide, Op, Outcome, RuleTag,
+        guard::deny_cache::{DenyCache, Refusals},
+        redis::rewritten::Rewritten,
+    },
+};
+
+const CAP: Duration = Duration::from_secs(60);
+/// When a call that is polled once more has been answered.
+const POLLS: usize = 3;
+
+/// A server of one limiter, with room or without. A call is sent when it is polled first, carried out before the second
+/// time, and answered at the third.
+#[derive(Debug, Default)]
+struct Server {
+    has_room: Mutex<bool>,
+}
+
+impl Server {
+    fn has_room(&self) -> bool {
+        *self.has_room.lock().unwrap()
+    }
+
+    fn make_room(&self) {
+        *self.has_room.lock().unwrap() = true;
+    }
+}
+
+impl Decide for Server {
+    async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
+        pending_once().await;
+        let decision = if self.has_room() { grant() } else { refusal() };
+        pending_once().await;
+        Ok(decision)
+    }
+
+    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        Err(ErrorKind::Unavailable.into())
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        pending_once().await;
+        self.make_room();
+        pending_once().await;
+        Ok(Outcome::Changed(true))
+    }
+
+    fn give_back(&self, _: Receipt, _: u32) {}
+}
+
+/// A process with its cache, and the question that all ask.
+#[derive(Clone)]
+struct Process {
+    cache: Arc<DenyCache<Server>>,
+    refusals: Arc<Refusals>,
+    clock: ManualClock,
+}
+
+impl Process {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let refusals = Arc::new(Refusals::new(CAP, Some(Arc::new(clock.clone()))));
+        // What the first call makes, it makes for all, which loom does not see.
+        refusals.changed(&name());
+        Self {
+            cache: Arc::new(DenyCache::new(Server::default(), Arc::clone(&refusals))),
+            refusals,
+            clock,
+        }
+    }
+
+    /// Asks, polls so often, and drops the call.
+    fn asks(&self, polls: usize) {
+        poll(polls, self.cache.acquire(&question()));
+    }
+
+    fn knows(&self) -> bool {
+        self.cache.known(&question()).is_some()
+    }
+
+    /// What was given back arrives.
+    fn hears_of_room(&self) {
+        self.cache.inner().make_room();
+        self.refusals.changed(&name());
+    }
+}
+
+/// A refusal is on its way while room is given back: whoever knows of the room is not told the refusal. A call may be
+/// dropped at every point.
+pub fn a_refusal_and_what_is_given_back() {
+    for polls in 0..=POLLS {
+        let told = count(move |told| {
+            let (process, heard) = (Process::new(), Arc::new(AtomicBool::new(false)));
+            let asking = {
+                let (process, told) = (process.clone(), Arc::clone(&told));
+                thread::spawn(move || {
+                    process.asks(polls);
+                    if process.knows() {
+                        told.fetch_add(1, SeqCst);
+                    }
+                })
+            };
+            let giving_back = {
+                let (process, heard) = (process.clone(), Arc::clone(&heard));
+                thread::spawn(move || {
+                    process.hears_of_room();
+                    heard.store(true, Ordering::Release);
+                    assert!(!process.knows(), "who has heard of it itself");
+                })
+            };
+            if heard.load(Ordering::Acquire) {
+                assert!(!process.knows(), "who was told of it");
+            }
+            asking.join().unwrap();
+            giving_back.join().unwrap();
+            assert!(!process.knows(), "afterwards");
+        });
+        // Nothing is learnt from a call that nobody waits for.
+        assert_eq!(told > 0, polls == POLLS, "{polls} polls");
+    }
+}
+
+/// The same, where a verb makes room: it is heard of when its call ends, however it does.
+pub fn a_refusal_and_a_verb() {
+    for polls in 1..=POLLS {
+        let told = count(move |told| {
+            let process = Process::new();
+            let changing = {
+                let process = process.clone();
+                thread::spawn(move || {
+                    poll(polls, process.cache.manage(&name(), &Op::Delete));
+                    assert!(!process.cache.inner().has_room() || !process.knows());
+                })
+            };
+            process.asks(POLLS);
+            if process.knows() {
+                told.fetch_add(1, SeqCst);
+            }
+            changing.join().unwrap();
+            assert!(!process.cache.inner().has_room() || !process.knows());
+        });
+        assert!(told > 0, "{polls} polls");
+    }
+}
+
+/// Of those who are told of a refusal that is soon forgotten one asks, and the others do not.
+pub fn one_of_many_asks_in_time() {
+    loom::model(|| {
+        let process = Process::new();
+        process.asks(POLLS);
+        process.clock.advance(CAP / 4 * 3);
+        let others = [(); 2].map(|()| {
+            let process = process.clone();
+            thread::spawn(move || process.knows())
+        });
+        let known = others.map(|other| other.join().unwrap());
+        let told = known.into_iter().chain([process.knows()]);
+        assert_eq!(told.filter(|told| *told).count(), 2);
+    });
+}
+
+/// Who is told that a limit was rewritten sees it, whatever else is noted at the same time.
+pub fn a_limit_that_is_rewritten() {
+    loom::model(|| {
+        let rewritten = Arc::new(Rewritten::default());
+        let told = Arc::new(AtomicBool::new(false));
+        let [a, b] = ["a", "b"].map(|name| Name::exact(name).unwrap());
+        let noting = {
+            let (rewritten, told, a) = (Arc::clone(&rewritten), Arc::clone(&told), a.clone());
+            thread::spawn(move || {
+                rewritten.note(&a);
+                told.store(true, Ordering::Release);
+            })
+        };
+        let noting_too = {
+            let (rewritten, b) = (Arc::clone(&rewritten), b.clone());
+            thread::spawn(move || {
+                rewritten.note(&b);
+                assert!(rewritten.lately(&b));
+            })
+        };
+        if told.load(Ordering::Acquire) {
+            assert!(rewritten.lately(&a));
+        }
+        noting.join().unwrap();
+        noting_too.join().unwrap();
+        assert!(rewritten.lately(&a) && rewritten.lately(&b));
+    });
+}
+
+/// Tries every order, and tells how often something was noted in one of them.
+fn count(model: impl Fn(Arc<AtomicUsize>) + Send + Sync + 'static) -> usize {
+    // Of all orders together: not one of the steps.
+    let noted = Arc::new(AtomicUsize::new(0));
+    let of_model = Arc::clone(&noted);
+    loom::model(move || model(Arc::clone(&of_model)));
+    noted.load(SeqCst)
+}
+
+fn poll<F: Future>(polls: usize, future: F) {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let polled = future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        if polled.is_ready() {
+            return;
+        }
+    }
+}
+
+async fn pending_once() {
+    let mut polled = false;
+    std::future::poll_fn(|_| {
+        if std::mem::replace(&mut polled, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+fn name() -> Name {
+    Name::exact("a").unwrap()
+}
+
+fn question() -> Acquire {
+    Acquire {
+        first: Charge {
+            name: name(),
+            rule: RuleTag::unnamed("a"),
+            limit: LimitSource::Store,
+            permits: 1,
+            id: PermitId([7; 16]),
+            shadow: false,
+        },
+        rest: Vec::new(),
+        on_failure: None,
+        remaining: true,
+        patience: None,
+    }
+}
+
+fn refusal() -> Decision {
+    let wait = Duration::from_secs(3600);
+    let state = LimitState {
+        name: "a".into(),
+        permits: 1,
+        interval: wait,
+        remaining: Some(0),
+        reset_after: wait,
+        refused: true,
+        retry_after: Some(wait),
+        shadow: false,
+        hidden: false,
+    };
+    Decision::Deny(Refusal {
+        kind: RefusalKind::OverLimit,
+        limits: List::one(state),
+        retry_after: Some(wait),
+        source: Source::Store,
+        missing: None,
+        error: None,
+    })
+}
+
+fn grant() -> Decision {
+    let receipt = question()
+        .first
+        .receipt()
+        .granted(Duration::from_secs(3600));
+    Decision::Allow(Grant {
+        limits: List::EMPTY,
+        receipts: List::one(receipt),
+        source: Source::Store,
+    })
+}

@@ -1,0 +1,38 @@
+//! The guards of a store in every combination: none of them changes what is decided.
+
+use std::time::Duration;
+
+use tower_ratelimit::RedisStore;
+
+/// How the guards are set. Another guard is one more field here, and one more loop in [`all`](Self::all).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guards {
+    /// Off, as by default, and as long as it can be
+    deny_cache: Duration,
+    /// Where a busy machine does not meet it, and off
+    deadline: Duration,
+}
+
+impl Guards {
+    /// Every combination.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for deny_cache in [0, 1, 60] {
+            for deadline in [Duration::from_secs(20), Duration::MAX] {
+                all.push(Self {
+                    deny_cache: Duration::from_secs(deny_cache),
+                    deadline,
+                });
+            }
+        }
+        all
+    }
+
+    /// A new store with them.
+    pub(crate) fn put_on(self, store: RedisStore) -> RedisStore {
+        let store = store
+            .response_timeout(Duration::from_secs(20))
+            .deadline(self.deadline);
+        store.deny_cache(self.deny_cache).expect("a time")
+    }
+}
