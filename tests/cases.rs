@@ -161,7 +161,8 @@ async fn in_slots() {
     for (file, case) in cases() {
         if case.algorithm.is_none() && case.longest() <= MOST_SLOTS.into() {
             let what = format!("{file}: {} in slots", case.name);
-            for mut world in [memory(), redis(Duration::ZERO)] {
+            let in_redis = Guards::all().into_iter().map(redis);
+            for mut world in std::iter::once(memory()).chain(in_redis) {
                 world.note_in_slots(MOST_SLOTS);
                 play(&what, &mut world, &case).await;
             }

@@ -10,8 +10,12 @@ use proptest::{prelude::*, sample::Index};
 use tower_ratelimit::{Algorithm, Decision, Limit, RateLimiter, RedisStore, Store};
 
 use super::{
+    guards::Guards,
     support::{RedisServer, Reply, unique},
-    world::{Grant, Request, World, check, limit, redis_store, take, traffic, wait_of},
+    world::{
+        Grant, Request, World, check, check_in_redis, in_all_at_once, limit, redis_store, take,
+        traffic, wait_of,
+    },
 };
 
 fn interval_of(limit: Limit) -> u64 {
@@ -79,8 +83,7 @@ fn never_over_in_memory() {
 
 #[test]
 fn never_over_in_redis() {
-    let world = World::redis();
-    check(100, &histories(), |input| never_over(&world, input));
+    check_in_redis(100, &histories(), never_over);
 }
 
 /// Requests, and after each of them which of the grants that are not settled yet is settled, and at how many permits.
@@ -138,9 +141,8 @@ fn what_is_given_back_in_memory_makes_room_for_no_more() {
 
 #[test]
 fn what_is_given_back_in_redis_makes_room_for_no_more() {
-    let world = World::redis();
-    check(60, &settled(), |input| {
-        world.run(given_back(&world, input, Some(&world.store)));
+    check_in_redis(60, &settled(), |world, input| {
+        world.run(given_back(world, input, Some(&world.store)));
     });
 }
 
@@ -216,9 +218,7 @@ fn a_wait_in_memory_is_exact_and_refusals_are_free() {
 
 #[test]
 fn a_wait_in_redis_is_exact_and_refusals_are_free() {
-    for world in [World::redis(), World::redis_asked_each_time()] {
-        check(60, &probed(), |input| exact_wait(&world, input));
-    }
+    check_in_redis(120, &probed(), exact_wait);
 }
 
 // L5: whatever was taken, abandoned or given back, an interval later all permits are free.
@@ -250,8 +250,8 @@ fn nothing_is_lost() {
 const INTERVAL: Duration = Duration::from_millis(100);
 const RATE: u64 = 7;
 
-async fn in_redis() -> RateLimiter {
-    let limiter = RateLimiter::new(&redis_store(), &unique("gcra")).unwrap();
+async fn in_redis(guards: Guards) -> RateLimiter {
+    let limiter = RateLimiter::new(&redis_store(guards), &unique("gcra")).unwrap();
     let limiter = limiter.algorithm(Algorithm::Gcra);
     limiter
         .try_set_rate(Limit::new(RATE, INTERVAL))
@@ -271,7 +271,11 @@ fn server_time() -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_over_by_the_servers_clock() {
-    let limiter = in_redis().await;
+    in_all_at_once(is_never_over).await;
+}
+
+async fn is_never_over(guards: Guards) {
+    let limiter = in_redis(guards).await;
     let begun = server_time();
     let end = Instant::now() + 12 * INTERVAL;
     let mut sum = 0;
@@ -294,9 +298,13 @@ async fn never_over_by_the_servers_clock() {
     assert!(sum <= most, "{sum} of {most}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_by_the_servers_clock_is_long_enough() {
-    let limiter = in_redis().await;
+    in_all_at_once(waits_are_long_enough).await;
+}
+
+async fn waits_are_long_enough(guards: Guards) {
+    let limiter = in_redis(guards).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut waited = 0;
     while waited < 20 {

@@ -6,7 +6,7 @@ use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, Store};
 use super::{
     never_over::fullest,
     support::RedisServer,
-    world::{Grant, World, check, limit, take},
+    world::{Grant, World, check, check_in_redis, limit, take},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -173,10 +173,9 @@ fn no_interval_has_more_than_the_rate_in_memory() {
 
 #[test]
 fn no_interval_has_more_than_the_rate_in_redis() {
-    let world = World::redis();
-    check(250, &steps(), |input| {
+    check_in_redis(250, &steps(), |world, input| {
         let settled = async || world.store.close().await;
-        never_over(&world, input, Some(lease), settled);
+        never_over(world, input, Some(lease), settled);
     });
 }
 
@@ -238,12 +237,10 @@ fn a_wait_is_exact_and_refusals_are_free_in_memory() {
 
 #[test]
 fn a_wait_is_exact_and_refusals_are_free_in_redis() {
-    for world in [World::redis(), World::redis_asked_each_time()] {
-        check(150, &probed(), |input| {
-            let settled = async || world.store.close().await;
-            exact_wait(&world, input, Some(lease), settled);
-        });
-    }
+    check_in_redis(300, &probed(), |world, input| {
+        let settled = async || world.store.close().await;
+        exact_wait(world, input, Some(lease), settled);
+    });
 }
 
 /// What a process with a lease writes: its permits count until an interval after its end.

@@ -45,11 +45,11 @@ use self::{
 use super::{RedisStore, model::support};
 use crate::{
     clock::{Clock, ManualClock},
-    decision::{Decision, PermitId, Receipt, Source},
+    decision::{Decision, Receipt, Source},
     error::Error,
     limit::Limit,
     limiter::{RateLimiter, ask},
-    store::{FailurePolicy, sealed::Sealed},
+    store::{FailurePolicy, sealed::Sealed, take},
 };
 use support::{RedisServer, unique};
 
@@ -230,10 +230,9 @@ impl World {
             // As a layer asks.
             62..70 => {
                 let store = store.handle().0;
-                let charge = limiter.charge(permits, store.permit_id().unwrap());
-                let mut acquire = ask(charge.unwrap(), Vec::new(), None);
+                let mut acquire = ask(limiter.charge(permits).unwrap(), Vec::new(), None);
                 acquire.on_failure = Some(FailurePolicy::Allow);
-                store.acquire(acquire).await.ok()
+                take(&store, acquire).await.ok()
             }
             70..74 if self.callers == Callers::Hasty => {
                 dropped(limiter.try_acquire_many(permits), random).await
@@ -302,7 +301,7 @@ impl World {
     }
 
     fn history(&self, guards: Guards, shown: Vec<i64>) -> History {
-        let name = |limiter: &RateLimiter| limiter.charge(1, PermitId([0; 16])).unwrap().name;
+        let name = |limiter: &RateLimiter| limiter.charge(1).unwrap().name;
         let clock = match self.clock {
             Some(_) => Counted::ByHand(shown),
             None => Counted::ByServer,

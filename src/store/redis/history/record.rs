@@ -79,7 +79,7 @@ impl Told {
         match self {
             Self::Nothing | Self::Failed(_) => true,
             Self::Decision { decision, at_once } => match decision.source() {
-                Source::Store => false,
+                Source::Store | Source::Lease => false,
                 // Told because nobody answered.
                 Source::Cache => !at_once,
                 Source::FailurePolicy | Source::Layer => true,
@@ -206,6 +206,14 @@ struct Recording {
     store: RedisStore,
     guarded: Arc<dyn AnyStore>,
     tape: Arc<Tape>,
+    /// What could not be decided at once, and goes on.
+    asked: Mutex<HashMap<PermitId, usize>>,
+}
+
+impl Recording {
+    fn asked(&self) -> MutexGuard<'_, HashMap<PermitId, usize>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Recorder {
@@ -215,6 +223,7 @@ impl Recorder {
             guarded: store.handle().0,
             store,
             tape,
+            asked: Mutex::default(),
         }))
     }
 
@@ -254,9 +263,33 @@ impl Sealed for Recorder {
 }
 
 impl AnyStore for Recording {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let asked = |acquire: &Acquire| What::Acquire(acquire.clone(), Told::Nothing);
+        let event = self.tape.begin(self.handle, asked(acquire));
+        let decision = self.guarded.decide_at_once(acquire);
+        match &decision {
+            Some(decision) => {
+                let mut hearing = Hearing {
+                    tape: Arc::clone(&self.tape),
+                    event: Some(event),
+                };
+                hearing.hear(decision, true);
+            }
+            // It has an id from here on.
+            None => {
+                self.tape.events()[event].what = asked(acquire);
+                self.asked().insert(acquire.first.id, event);
+            }
+        }
+        decision
+    }
+
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        let what = What::Acquire(acquire.clone(), Told::Nothing);
-        let event = self.tape.begin(self.handle, what);
+        let begun = self.asked().remove(&acquire.first.id);
+        let event = begun.unwrap_or_else(|| {
+            let what = What::Acquire(acquire.clone(), Told::Nothing);
+            self.tape.begin(self.handle, what)
+        });
         let mut hearing = Hearing {
             tape: Arc::clone(&self.tape),
             event: Some(event),
@@ -290,10 +323,6 @@ impl AnyStore for Recording {
         let event = self.tape.begin(self.handle, what);
         self.guarded.give_back(receipt, keep);
         self.tape.handed().insert(event);
-    }
-
-    fn permit_id(&self) -> Result<PermitId, Error> {
-        self.guarded.permit_id()
     }
 
     fn has_slots(&self) -> bool {

@@ -165,6 +165,7 @@ impl State {
             permits: charge.permits,
             id: charge.id,
             shadow: charge.shadow,
+            lead: charge.lead,
         });
         let caller = Caller {
             waits: acquire.patience.is_some(),
@@ -327,7 +328,7 @@ fn counts_alike(
     let alike = told.len() == would.len()
         && told.iter().all(|told| {
             would.iter().any(|would| {
-                let same = told.name == would.name
+                let same = told.name() == would.name()
                     && told.permits == would.permits
                     && told.interval == would.interval
                     && told.refused == would.refused

@@ -76,6 +76,7 @@ impl Tale {
             permits,
             id: PermitId([number; 16]),
             shadow: false,
+            lead: 0,
         };
         let acquire = Acquire {
             first: charge,
@@ -132,12 +133,9 @@ impl Tale {
 
 impl Asked<'_> {
     fn granted(self, left: u64) -> usize {
-        let decision = Decision::Allow(Grant {
-            limits: List::one(state(Some(left), INTERVAL, None)),
-            receipts: List::EMPTY,
-            source: Source::Store,
-        });
-        self.told(decision, false)
+        let limits = List::one(state(Some(left), INTERVAL, None));
+        let grant = Grant::new(limits, List::EMPTY, Source::Store);
+        self.told(Decision::Allow(grant), false)
     }
 
     /// By the store; all are free `reset` later.
@@ -177,7 +175,7 @@ fn name() -> Name {
 fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
     let time = |millis: i64| Duration::from_millis(millis.cast_unsigned());
     LimitState {
-        name: "tale".into(),
+        rule: RuleTag::unnamed("tale"),
         permits: RATE,
         interval: time(INTERVAL),
         remaining,
@@ -373,12 +371,8 @@ fn a_process_knows_of_its_own() {
 fn a_grant_is_never_told_again() {
     let mut tale = Tale::new();
     let asked = tale.ask(0, 0, 1);
-    let grant = Decision::Allow(Grant {
-        limits: List::EMPTY,
-        receipts: List::EMPTY,
-        source: Source::Cache,
-    });
-    asked.told(grant, true);
+    let grant = Grant::new(List::EMPTY, List::EMPTY, Source::Cache);
+    asked.told(Decision::Allow(grant), true);
     tale.fails("only refusals");
 }
 
