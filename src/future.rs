@@ -30,7 +30,7 @@ pin_project! {
     /// # Cancel safety
     ///
     /// Dropping it drops the request. One that is being decided or answered stays charged, hanging up must not be free, unless
-    /// its call was not sent yet, behind that of others; what a handler has said to its [`Charge`](crate::Charge) by then
+    /// its call was not sent yet, behind that of others, or it was granted out of a lease and did not hear of it; what a handler has said to its [`Charge`](crate::Charge) by then
     /// counts. One that waits for permits leaves the line, and takes nothing; one whose limits take several calls gets back
     /// what was taken.
     #[must_use = "futures do nothing unless polled"]

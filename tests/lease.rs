@@ -154,6 +154,26 @@ async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
+    let observer = patient(RedisServer::shared());
+    let store = patient(RedisServer::shared());
+    let hour = Duration::from_secs(3600);
+    let mut limiters = Vec::new();
+    for _ in 0..1200 {
+        let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
+        let taken = warm(&limiter).await;
+        limiters.push((limiter, taken));
+    }
+    store.close().await;
+    assert_eq!(store.lost_receipts(), 0);
+    for (limiter, taken) in limiters {
+        let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
+        let free = observed.available_permits().await.unwrap();
+        assert_eq!(free, 1000 - taken);
+    }
+}
+
+#[tokio::test]
 async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
     let clock = ManualClock::new();
     let store = patient(RedisServer::shared()).client_clock(clock.clone());

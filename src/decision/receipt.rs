@@ -41,6 +41,18 @@ impl PermitId {
         id[8] ^= 0x40;
         Self(id)
     }
+
+    /// The id of a grant out of what has this id: one of so many, counted from 1.
+    #[cfg(feature = "redis")]
+    pub(crate) fn for_grant(self, number: u64) -> Self {
+        let mut id = self.0;
+        let number = number.to_be_bytes();
+        // Not the byte by which the ids above differ; a lease is over long before the others have counted up.
+        for (byte, counted) in id.iter_mut().skip(9).zip(number.iter().skip(1)) {
+            *byte ^= counted;
+        }
+        Self(id)
+    }
 }
 
 /// Proof of what one acquire took, with which exactly that can be given back.
@@ -89,7 +101,7 @@ pub(crate) enum Taken {
     Slot(
         #[cfg_attr(
             not(feature = "redis"),
-            allow(dead_code, reason = "a name knows them, too")
+            allow(dead_code, reason = "only an entry's name in Redis has it")
         )]
         Slots,
         i64,

@@ -20,12 +20,19 @@ pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) 
     }
 }
 
-/// Asks, and gives back what was taken if nobody hears the answer.
+/// Asks, the guards that answer at once first, and gives back what was taken if nobody hears the answer.
 ///
 /// # Cancel safety
 ///
 /// That is what it is for.
-pub(crate) async fn heard(store: &Arc<dyn AnyStore>, acquire: Acquire) -> Result<Decision, Error> {
+pub(crate) async fn heard(
+    store: &Arc<dyn AnyStore>,
+    mut acquire: Acquire,
+) -> Result<Decision, Error> {
+    if let Some(decision) = store.decide_at_once(&mut acquire) {
+        return decision;
+    }
+    // Not before: by the id that it has now.
     let mut unheard = Unheard {
         store,
         receipts: acquire.receipts(),

@@ -204,6 +204,10 @@ impl Decide for Shared {
         self.manage_now(name, op)
     }
 
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
+    }
+
     fn give_back(&self, receipt: Receipt, keep: u32) {
         let now = self.now();
         {

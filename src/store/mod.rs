@@ -115,9 +115,7 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
     fn give_back(&self, receipt: Receipt, keep: u32);
 
     /// Whether one call decides for several callers of these limiters.
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
-    }
+    fn decides_together(&self, acquire: &Acquire) -> bool;
 
     /// The refusal that is told where the store cannot be asked: the last one, if nothing is known to have made room.
     #[cfg(feature = "redis")]

@@ -65,6 +65,10 @@ impl<S: Decide> Decide for Deadline<S> {
         self.inner.give_back(receipt, keep);
     }
 
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.inner.decides_together(acquire)
+    }
+
     fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
         self.inner.last_known(acquire)
     }

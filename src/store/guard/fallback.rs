@@ -241,4 +241,8 @@ impl<S: Decide> Decide for Fallback<S> {
     fn give_back(&self, receipt: Receipt, keep: u32) {
         self.inner.give_back(receipt, keep);
     }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.inner.decides_together(acquire)
+    }
 }

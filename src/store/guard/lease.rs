@@ -76,6 +76,16 @@ impl<S: Decide> Leasing<S> {
         self.pools.take(acquire)
     }
 
+    /// How many leases are out.
+    pub(crate) fn count(&self) -> usize {
+        self.keeper.count()
+    }
+
+    /// Gives back what so many leases hold and nobody has.
+    pub(crate) fn end_first(&self, most: usize) {
+        self.keeper.end_first(most);
+    }
+
     /// Gives back all that was taken ahead and that nobody has.
     pub(crate) fn end_all(&self) {
         self.keeper.end_all();
@@ -295,6 +305,10 @@ impl<S: Decide> Decide for Leasing<S> {
             // More than it took is an entry of its own.
             _ => self.inner.give_back(receipt, keep),
         }
+    }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.inner.decides_together(acquire)
     }
 }
 

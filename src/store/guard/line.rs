@@ -171,6 +171,10 @@ impl<S: Decide> Decide for Line<S> {
         self.lines.gives_back(&receipt);
         self.inner.give_back(receipt, keep);
     }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.inner.decides_together(acquire)
+    }
 }
 
 /// One caller's place in a line.

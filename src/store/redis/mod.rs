@@ -58,6 +58,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many leases are given back at once when a store is closed: each is a receipt.
+const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
@@ -351,8 +353,13 @@ impl RedisStore {
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        self.shared.leasing().end_all();
-        self.shared.server().returns.flush().await;
+        let (leasing, returns) = (self.shared.leasing(), &self.shared.server().returns);
+        // Not more at a time than find a place; those that are taken while it waits are somebody's.
+        for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
+            leasing.end_first(RETURNED_AT_ONCE);
+            returns.flush().await;
+        }
+        returns.flush().await;
     }
 
     /// How many receipts could not be given back. Each costs its permits for one interval.

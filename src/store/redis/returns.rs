@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// How many receipts wait at most. What finds no place is lost: see [`Lost`].
-const PLACES: usize = 1024;
+pub(crate) const PLACES: usize = 1024;
 /// How many go in one write.
 const BATCH: usize = 64;
 /// When a receipt is sent again that did not arrive, or whose call may still be under way elsewhere.

@@ -41,6 +41,10 @@ impl Decide for ByHand {
     }
 
     fn give_back(&self, _: Receipt, _: u32) {}
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
+    }
 }
 
 struct World {

@@ -8,6 +8,9 @@ use std::{
 
 use crate::decision::{PermitId, Receipt};
 
+/// How many grants can give back before a lease is followed by another: each has to be remembered while there are receipts.
+const MOST_SETTLED: usize = 1024;
+
 /// The permits of one lease, which have one entry in the store between them.
 ///
 /// What a grant out of it took has no entry of its own. So the account remembers who has given back, and corrects the
@@ -26,6 +29,8 @@ struct State {
     unused: u32,
     /// Permits of the entry in the store.
     entry: u32,
+    /// How many grants were made out of it.
+    grants: u64,
     /// The grants that have given back, which they do once.
     settled: HashSet<PermitId>,
 }
@@ -39,17 +44,22 @@ impl Account {
                 open: true,
                 unused: permits,
                 entry: permits,
+                grants: 0,
                 settled: HashSet::new(),
             }),
         }
     }
 
-    /// Hands out `permits`, if there are as many, and tells how many are left.
-    pub(super) fn take(&self, permits: u32) -> Option<u32> {
+    /// Hands out `permits`, if there are as many: how many are left, and an id for the grant. Its caller need not have one.
+    pub(super) fn take(&self, permits: u32) -> Option<(u32, PermitId)> {
         let mut state = self.state();
+        if state.is_full() {
+            return None;
+        }
         let left = state.unused.checked_sub(permits)?;
         state.unused = left;
-        Some(left)
+        state.grants += 1;
+        Some((left, self.receipt.id.for_grant(state.grants)))
     }
 
     /// Takes back `permits` of one grant: to be handed out again, or out of the store if the lease has ended.
@@ -79,9 +89,11 @@ impl Account {
         self.correct(&mut state, settle);
     }
 
-    /// Whether it is to be followed by another: it has ended, or less than half of it is left, which others can still use.
+    /// Whether it is to be followed by another: it has ended, or less than half of it is left, which others can still use, or
+    /// as many have given back as it can remember.
     pub(super) fn is_worn(&self) -> bool {
-        self.state().unused < self.taken() / 2
+        let state = self.state();
+        state.unused < self.taken() / 2 || state.is_full()
     }
 
     /// Permits that are, or were, somebody's.
@@ -111,6 +123,13 @@ impl Account {
     fn state(&self) -> MutexGuard<'_, State> {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether nothing is handed out any more, as it may come back.
+    fn is_full(&self) -> bool {
+        self.settled.len() >= MOST_SETTLED
     }
 }
 

@@ -73,6 +73,20 @@ impl<S: Decide> Keeper<S> {
         self.close(account);
     }
 
+    /// How many leases are out.
+    pub(super) fn count(&self) -> usize {
+        self.watched().ends.len()
+    }
+
+    /// Ends so many leases now, those first that end first.
+    pub(super) fn end_first(&self, most: usize) {
+        for _ in 0..most {
+            let first = self.watched().ends.pop_first();
+            let Some((_, account)) = first else { return };
+            self.close(&account);
+        }
+    }
+
     /// Ends all leases now.
     pub(super) fn end_all(&self) {
         let ends = std::mem::take(&mut self.watched().ends);
@@ -105,11 +119,6 @@ impl<S: Decide> Keeper<S> {
 }
 
 impl<S> Keeper<S> {
-    #[cfg(test)]
-    pub(super) fn watched_leases(&self) -> usize {
-        self.watched().ends.len()
-    }
-
     fn watched(&self) -> MutexGuard<'_, Watched> {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)

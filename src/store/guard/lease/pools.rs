@@ -16,7 +16,7 @@ use super::{
     timer::{Stamp, Timer},
 };
 use crate::{
-    decision::{Decision, Grant, LimitState, Source},
+    decision::{Decision, Grant, LimitState, PermitId, Receipt, Source},
     limit::LimitSource,
     list::List,
     name::Name,
@@ -32,6 +32,7 @@ pub(super) struct Pools {
     shards: Box<[Mutex<Shard>]>,
     /// Of its own: names come from requests, and nobody may choose which ones share a lock.
     hasher: RandomState,
+    places: usize,
     timer: Timer,
 }
 
@@ -81,11 +82,16 @@ pub(super) struct Plan {
 
 impl Pools {
     pub(super) fn new(timer: Timer) -> Self {
+        Self::knowing(PLACES, timer)
+    }
+
+    pub(super) fn knowing(places: usize, timer: Timer) -> Self {
         Self {
             shards: std::iter::repeat_with(Mutex::default)
                 .take(SHARDS)
                 .collect(),
             hasher: RandomState::new(),
+            places,
             timer,
         }
     }
@@ -120,15 +126,15 @@ impl Pools {
         plan.generation = shard.generation;
         let Some(pool) = shard.pools.get_mut(&first.first.name) else {
             // Of one call nobody can tell how often it comes.
-            shard.insert(&first.first.name, Pool::new(self.timer.stamp()));
+            shard.insert(&first.first.name, self.places, &self.timer);
             return plan;
         };
         run.iter()
             .for_each(|acquire| pool.meter.note(acquire.first.permits));
-        let worn = pool.lease.as_ref().is_some_and(|lease| {
-            let ended = self.timer.elapsed(&lease.sent) >= lease.lasts;
-            ended || reserved || lease.account.is_worn()
-        });
+        let worn = pool
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.is_over(&self.timer) || reserved || lease.account.is_worn());
         if worn {
             plan.over = pool.lease.take();
         }
@@ -222,14 +228,15 @@ pub(super) fn longest(interval: Duration) -> Duration {
 }
 
 impl Shard {
-    fn insert(&mut self, name: &Name, pool: Pool) {
-        if self.pools.len() >= PLACES {
-            // All at once, so that it seldom happens: what they knew is learnt again by two calls.
+    fn insert(&mut self, name: &Name, places: usize, timer: &Timer) {
+        if self.pools.len() >= places {
+            // All at once, so that it seldom happens: what they knew is learnt again by two calls. A lease that is over is
+            // nobody's, and its end is the keeper's business.
             self.pools
-                .retain(|_, pool| pool.lease.is_some() || pool.asking);
+                .retain(|_, pool| pool.asking || pool.has_lease(timer));
         }
-        if self.pools.len() < PLACES {
-            self.pools.insert(name.clone(), pool);
+        if self.pools.len() < places {
+            self.pools.insert(name.clone(), Pool::new(timer.stamp()));
         }
     }
 }
@@ -245,6 +252,12 @@ impl Pool {
         }
     }
 
+    fn has_lease(&self, timer: &Timer) -> bool {
+        self.lease
+            .as_ref()
+            .is_some_and(|lease| !lease.is_over(timer))
+    }
+
     fn take(&mut self, acquire: &Acquire, timer: &Timer) -> Option<Decision> {
         let lease = self.lease.as_ref()?;
         if !lease.serves(acquire.first.limit) {
@@ -254,9 +267,9 @@ impl Pool {
         if elapsed >= lease.lasts {
             return None;
         }
-        let left = lease.account.take(acquire.first.permits)?;
+        let (left, id) = lease.account.take(acquire.first.permits)?;
         self.meter.note(acquire.first.permits);
-        Some(lease.grant(acquire, left, elapsed))
+        Some(lease.grant(acquire, id, left, elapsed))
     }
 }
 
@@ -267,8 +280,12 @@ impl Lease {
         self.limit == limit || stored(&self.limit) && stored(&limit)
     }
 
+    fn is_over(&self, timer: &Timer) -> bool {
+        timer.elapsed(&self.sent) >= self.lasts
+    }
+
     /// A grant that leaves so many permits in hand.
-    fn grant(&self, acquire: &Acquire, left: u32, elapsed: Duration) -> Decision {
+    fn grant(&self, acquire: &Acquire, id: PermitId, left: u32, elapsed: Duration) -> Decision {
         let charge = &acquire.first;
         let answered = elapsed.saturating_sub(self.received);
         let remaining = acquire.remaining.then_some(self.state.remaining).flatten();
@@ -283,7 +300,10 @@ impl Lease {
             shadow: false,
             hidden: charge.rule.hidden,
         };
-        let receipt = charge.receipt().granted(self.state.interval);
+        let receipt = Receipt {
+            id,
+            ..charge.receipt().granted(self.state.interval)
+        };
         let receipt = receipt.leased(Arc::clone(&self.account));
         let (limits, receipts) = (List::one(state), List::one(receipt));
         Decision::Allow(Grant::new(limits, receipts, Source::Lease))

@@ -77,7 +77,7 @@ async fn what_is_unused_is_given_back_at_the_end_though_nobody_asks() {
     world.advance(1);
     world.settle_down().await;
     assert_eq!(world.available(), 1000 - taken);
-    assert_eq!(world.processes[0].keeper.watched_leases(), 0);
+    assert_eq!(world.processes[0].count(), 0);
     // And again, by another task.
     world.advance(2000);
     let taken = world.warm(0);
@@ -316,6 +316,54 @@ async fn near_exhaustion_nothing_is_taken_ahead() {
     let ahead = world.server.ahead.lock().unwrap();
     assert!(ahead.iter().all(|permits| *permits <= 12), "{ahead:?}");
     assert!(ahead.len() > 2, "{ahead:?}");
+}
+
+#[tokio::test]
+async fn a_lease_out_of_which_much_is_given_back_is_followed_by_another() {
+    let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 1);
+    let mut taken = world.warm(0);
+    for _ in 0..5000 {
+        let decision = world.takes(0, 1);
+        if decision.source() == Source::Lease {
+            world.processes[0].give_back(receipt(&decision), 0);
+        } else {
+            taken += 1;
+        }
+    }
+    let leases = world.server.ahead.lock().unwrap().len();
+    assert!((4..=10).contains(&leases), "{leases}");
+    world.processes[0].end_all();
+    assert_eq!(world.available(), 1_000_000 - taken);
+}
+
+#[tokio::test]
+async fn limiters_whose_leases_are_over_make_room_for_others() {
+    let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
+    let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
+    world.processes[0].pools = Pools::knowing(1, Timer::new(Some(own)));
+    for limiter in 0..200 {
+        world.name = Name::exact(&format!("hot{limiter}")).unwrap();
+        for _ in 0..2 {
+            world.takes(0, 1);
+        }
+    }
+    for limiter in 0..50 {
+        world.advance(100);
+        world.name = Name::exact(&format!("new{limiter}")).unwrap();
+        world.warm(0);
+    }
+}
+
+#[test]
+fn lists_that_are_decided_one_at_a_time_are_so_with_a_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let one = world.acquire(1);
+    let list = Acquire {
+        rest: vec![world.acquire(1).first],
+        ..one.clone()
+    };
+    let decided = [&one, &list].map(|acquire| world.processes[0].decides_together(acquire));
+    assert_eq!(decided, [true, false]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use super::{
     queue::{Driver, Next, Turn},
 };
 use crate::{
-    decision::{Decision, Receipt, Refusal},
+    decision::{Decision, Grant, Receipt, Refusal, Source},
     error::Error,
     list::List,
     store::Acquire,
@@ -65,6 +65,10 @@ impl State {
         if !waits && !self.in_call && !self.calls_alone() && self.idle().next().is_none() {
             self.alone.push(Alone::new(ticket));
             return (ticket, true);
+        }
+        if waits && self.waiting().next().is_none() {
+            // The last one who waited may have left, and have needed more than this one does.
+            (self.due, self.refusal) = (None, None);
         }
         let refusal = self.hopeless(acquire, deadline, now);
         self.members
@@ -284,7 +288,9 @@ impl State {
                     if member.is_some_and(|member| member.outcome.is_none()) {
                         self.hear(*ticket, decision, now, wakes);
                     } else if let Decision::Allow(grant) = decision
-                        && (gave_back(acquire, gone) || acquire.patience.is_some())
+                        && (gave_back(acquire, gone)
+                            || acquire.patience.is_some()
+                            || is_leased(&grant))
                     {
                         // Whoever left gave back perhaps before it was taken: giving back twice is giving back once. One
                         // that waited, and was told otherwise meanwhile, does not know of it.
@@ -312,7 +318,10 @@ impl State {
             lock(gone).insert(member.acquire.first.id, member.waits());
         }
         if !member.waits() {
-            return List::EMPTY;
+            return match member.outcome {
+                Some(Ok(Decision::Allow(grant))) if is_leased(&grant) => grant.into_receipts(),
+                _ => List::EMPTY,
+            };
         }
         if member.outcome.is_none() && self.waiting().any(|behind| behind.ticket > member.ticket) {
             // They may be served earlier than they were told.
@@ -436,4 +445,10 @@ impl State {
             .binary_search_by_key(&ticket, |member| member.ticket)
             .ok()
     }
+}
+
+/// Whether a grant was taken from what was at hand, and for no call: one who leaves before it heard of it takes nothing. The
+/// receipt that it made beforehand does not tell whom to give it back to.
+fn is_leased(grant: &Grant) -> bool {
+    grant.source() == Source::Lease
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use self::store::{Caller, World, acquire};
+use self::store::{Caller, LEASED, World, acquire, number};
 use crate::{
     decision::Decision,
     error::ErrorKind,
@@ -261,6 +261,42 @@ fn a_call_that_panics_is_made_again_by_the_others() {
     assert_eq!(world.calls()[2], (false, vec![3]));
 }
 
+#[test]
+fn what_the_last_one_who_waited_was_told_is_not_about_the_next() {
+    let world = World::new();
+    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    assert!(waiting.poll().is_none());
+    world.refuse(0, 60_000);
+    assert!(waiting.poll().is_none());
+    // One that does not wait stays in the line.
+    let mut other = world.caller(acquire(2));
+    assert!(other.poll().is_none());
+    drop(waiting);
+    let mut next = world.caller(acquire(3).waiting(Patience::For(Duration::from_secs(1))));
+    assert!(next.poll().is_none());
+    assert_eq!(world.calls()[2..], [(true, vec![3])]);
+    world.grant(2);
+    assert!(next.poll().unwrap().unwrap().is_allowed());
+}
+
+#[test]
+fn who_never_hears_of_a_grant_out_of_a_lease_has_taken_nothing() {
+    let world = World::new();
+    let mut callers = world.callers(1..=5);
+    callers
+        .iter_mut()
+        .for_each(|caller| assert!(caller.poll().is_none()));
+    world.grant(0);
+    assert!(callers[1].poll().is_none());
+    // Before it is granted, and after: of a request, and of a caller that gives back by the receipt that it made before.
+    drop(callers.remove(2));
+    world.lease(1);
+    assert!(callers[1].poll().unwrap().unwrap().is_allowed());
+    drop(callers.remove(2));
+    callers.remove(2).drop_and_give_back();
+    assert_eq!(world.held(), [1, 2 | LEASED]);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Come {
@@ -278,6 +314,7 @@ enum Step {
     CarryOut(prop::sample::Index),
     Reply(prop::sample::Index),
     Fail(prop::sample::Index),
+    Lease(prop::sample::Index),
     Nudge,
     Advance(u64),
 }
@@ -294,6 +331,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => which().prop_map(Step::CarryOut),
         6 => which().prop_map(Step::Reply),
         1 => which().prop_map(Step::Fail),
+        1 => which().prop_map(Step::Lease),
         1 => Just(Step::Nudge),
         2 => (0u64..1500).prop_map(Step::Advance),
     ]
@@ -311,8 +349,9 @@ fn note(fates: &mut Fates, caller: &mut Caller<'_>) -> bool {
     let Some(outcome) = caller.poll() else {
         return false;
     };
-    if outcome.as_ref().is_ok_and(Decision::is_allowed) {
-        fates.granted.push(caller.id());
+    if let Ok(Decision::Allow(grant)) = outcome {
+        let ids = grant.receipts().iter().map(|receipt| number(receipt.id));
+        fates.granted.extend(ids);
     }
     true
 }
@@ -340,6 +379,7 @@ fn live(steps: Vec<Step>) {
             Step::CarryOut(which) => world.carry_out_any(which),
             Step::Reply(which) => world.reply_any(which),
             Step::Fail(which) => world.fail_any(which),
+            Step::Lease(which) => world.lease_any(which),
             Step::Poll(_) | Step::PollAnyway(_) | Step::Neglect(_) | Step::Drop { .. }
                 if callers.is_empty() => {}
             Step::Poll(which) => {

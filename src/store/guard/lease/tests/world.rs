@@ -126,6 +126,10 @@ impl Decide for Connection {
     fn give_back(&self, receipt: Receipt, keep: u32) {
         self.limiter().settle(&receipt, keep, self.now()).unwrap();
     }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        acquire.rest.is_empty()
+    }
 }
 
 pub(super) struct World {
@@ -185,13 +189,16 @@ impl World {
         }
     }
 
-    /// Asks as a store does, the front first, and gives back if nobody hears the answer after so many looks.
+    /// Asks as a store does, the front first, where callers have no id yet, and gives back if nobody hears the answer after so many looks.
     pub(super) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
         let leasing = &self.processes[process];
-        let acquire = self.acquire(permits);
+        let mut acquire = self.acquire(permits);
+        let id = acquire.first.id;
+        acquire.identify(PermitId::NONE);
         if let Some(decision) = leasing.take(&acquire) {
             return Some(decision);
         }
+        acquire.identify(id);
         let decision = poll(leasing.acquire(&acquire), polls);
         if decision.is_none() {
             leasing.give_back(acquire.first.receipt(), 0);

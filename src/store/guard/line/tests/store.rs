@@ -42,6 +42,8 @@ struct Call {
     callers: Vec<Acquire>,
     carried_out: bool,
     reply: Option<Reply>,
+    /// Whether it is answered out of a lease, and not by a call: whoever hears it has what it tells.
+    leased: bool,
     panics: bool,
     over: bool,
     waker: Option<Waker>,
@@ -78,6 +80,7 @@ impl ByHand {
                 callers: callers.to_vec(),
                 carried_out: false,
                 reply: None,
+                leased: false,
                 panics: false,
                 over: false,
                 waker: None,
@@ -93,7 +96,12 @@ impl ByHand {
                 panic!("as it was told to");
             }
             call.waker = Some(cx.waker().clone());
-            call.reply.take().map_or(Poll::Pending, Poll::Ready)
+            let reply = call.reply.take();
+            if reply.is_some() && call.leased {
+                let ids: Vec<_> = call.ids().into_iter().map(|id| id | LEASED).collect();
+                calls.held.extend(ids);
+            }
+            reply.map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -218,6 +226,14 @@ impl World {
         self.answer(at, |call| Ok(call.callers.iter().map(grant).collect()));
     }
 
+    /// Grants out of a lease, by ids of its own.
+    pub(super) fn lease(&self, at: usize) {
+        self.answer(at, |call| {
+            call.leased = true;
+            Ok(call.callers.iter().map(leased).collect())
+        });
+    }
+
     /// Grants to the first of a call, and did not ask for the others.
     pub(super) fn grant_some(&self, at: usize, count: usize) {
         self.answer(at, |call| {
@@ -240,7 +256,7 @@ impl World {
         self.answer(at, |_| Err(ErrorKind::Unavailable.into()));
     }
 
-    fn answer(&self, at: usize, reply: impl FnOnce(&Call) -> Reply) {
+    fn answer(&self, at: usize, reply: impl FnOnce(&mut Call) -> Reply) {
         let waker = {
             let mut calls = lock(&self.line.inner().calls);
             let call = &mut calls.calls[at];
@@ -286,6 +302,15 @@ impl World {
         self.any(which, |at| {
             if !lock(&self.line.inner().calls).calls[at].carried_out {
                 self.fail(at);
+            }
+        });
+    }
+
+    /// Serves out of a lease whom a run is for, if it was not carried out.
+    pub(super) fn lease_any(&self, which: proptest::sample::Index) {
+        self.any(which, |at| {
+            if !lock(&self.line.inner().calls).calls[at].carried_out {
+                self.lease(at);
             }
         });
     }
@@ -399,7 +424,10 @@ fn name() -> Name {
     Name::exact("line").unwrap()
 }
 
-fn number(id: PermitId) -> u64 {
+/// In the ids of what is granted out of a lease.
+pub(super) const LEASED: u64 = 1 << 63;
+
+pub(super) fn number(id: PermitId) -> u64 {
     let [first, _] = id.0.as_chunks::<8>().0 else {
         panic!("16 bytes");
     };
@@ -414,6 +442,12 @@ fn is_granted(id: u64) -> bool {
 fn grant(acquire: &Acquire) -> Decision {
     let receipts = acquire.receipts();
     Decision::Allow(Grant::new(List::EMPTY, receipts, Source::Store))
+}
+
+fn leased(caller: &Acquire) -> Decision {
+    let id = number(caller.first.id) | LEASED;
+    let receipts = acquire(id).receipts();
+    Decision::Allow(Grant::new(List::EMPTY, receipts, Source::Lease))
 }
 
 fn refusal(wait: u64) -> Decision {
