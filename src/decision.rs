@@ -1,23 +1,16 @@
 //! Whether there was room, and how much is left.
 
+mod receipt;
+
 use std::{
     cmp, fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-#[cfg(feature = "redis")]
-use crate::store::guard::lease::Account;
-use crate::{
-    error::Error,
-    limit::LimitSource,
-    list::List,
-    name::Name,
-    store::{RuleTag, gcra::Tat},
-};
+pub use self::receipt::Receipt;
+pub(crate) use self::receipt::{PermitId, Taken};
+use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 
 /// The answer to a request for permits.
 ///
@@ -83,11 +76,24 @@ pub enum Source {
 pub struct Grant(Arc<Given>);
 
 /// What was granted.
-#[derive(Clone)]
 struct Given {
     limits: List<LimitState>,
     receipts: List<Receipt>,
     source: Source,
+    /// What is to be charged in the end, where a layer lets a request pass by it.
+    ledger: OnceLock<Ledger>,
+}
+
+impl Clone for Given {
+    /// Of what no layer has yet.
+    fn clone(&self) -> Self {
+        Self {
+            limits: self.limits.clone(),
+            receipts: self.receipts.clone(),
+            source: self.source,
+            ledger: OnceLock::new(),
+        }
+    }
 }
 
 impl Grant {
@@ -108,6 +114,7 @@ impl Grant {
             limits,
             receipts,
             source,
+            ledger: OnceLock::new(),
         }))
     }
 
@@ -118,6 +125,11 @@ impl Grant {
 
     pub(crate) fn source(&self) -> Source {
         self.0.source
+    }
+
+    /// Where is kept what is to be charged in the end.
+    pub(crate) fn ledger(&self) -> &OnceLock<Ledger> {
+        &self.0.ledger
     }
 
     /// The limits, to tell otherwise of them. To be done before anybody else has it, as it is copied then.
@@ -394,156 +406,5 @@ impl Decisions {
     #[must_use]
     pub fn as_slice(&self) -> &[Decision] {
         &self.0
-    }
-}
-
-/// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PermitId(pub(crate) [u8; 16]);
-
-impl PermitId {
-    /// Of what is not known to a store yet.
-    pub(crate) const NONE: Self = Self([0; 16]);
-
-    /// The id of what is charged in addition. Ids are random, or count in their second half: no other is the same.
-    pub(crate) fn for_more(self) -> Self {
-        let mut id = self.0;
-        id[8] ^= 0x80;
-        Self(id)
-    }
-
-    /// The id of what one call takes ahead beside this.
-    #[cfg(feature = "redis")]
-    pub(crate) fn for_ahead(self) -> Self {
-        let mut id = self.0;
-        id[8] ^= 0x40;
-        Self(id)
-    }
-
-    /// The id of a grant out of what has this id: one of so many, counted from 1.
-    #[cfg(feature = "redis")]
-    pub(crate) fn for_grant(self, number: u64) -> Self {
-        let mut id = self.0;
-        let number = number.to_be_bytes();
-        // Not the byte by which the ids above differ; a lease is over long before the others have counted up.
-        for (byte, counted) in id.iter_mut().skip(9).zip(number.iter().skip(1)) {
-            *byte ^= counted;
-        }
-        Self(id)
-    }
-}
-
-/// Proof of what one acquire took, with which exactly that can be given back.
-///
-/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
-/// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
-/// is open, or the [slot](crate::RateLimiter::slots) counts; that of an [`Algorithm::Gcra`](crate::Algorithm::Gcra) only once it
-/// was heard, and while its permits lie ahead. The clones of these give back once together.
-#[derive(Clone)]
-pub struct Receipt {
-    pub(crate) name: Name,
-    pub(crate) id: PermitId,
-    pub(crate) permits: u32,
-    pub(crate) rule: Arc<RuleTag>,
-    /// The limit to write where an extra charge finds none.
-    pub(crate) limit: LimitSource,
-    /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.
-    #[cfg(feature = "redis")]
-    pub(crate) interval: Duration,
-    #[cfg(feature = "redis")]
-    pub(crate) made: std::time::Instant,
-    /// Where it was taken from, where no entry of its own says so. Known only once the grant was heard.
-    pub(crate) once: Option<Once>,
-    /// What it was taken out of, where that is no entry of its own.
-    #[cfg(feature = "redis")]
-    pub(crate) lease: Option<Arc<Account>>,
-}
-
-/// What a receipt can be settled by where a grant has no entry of its own.
-#[derive(Clone)]
-pub(crate) struct Once {
-    taken: Taken,
-    /// Whether the grant was given back. No entry says so, as none is made: the copies of the receipt must.
-    settled: Arc<AtomicBool>,
-}
-
-/// What a grant knows of where it was taken from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Taken {
-    /// The window's last millisecond, by the store's clock
-    Window(i64),
-    /// When all that was taken is through
-    Tat(Tat),
-    /// From a part of a log's interval, which ends then, in milliseconds since the epoch
-    Slot(i64),
-}
-
-impl Receipt {
-    /// The receipt of an acquire that was granted, by a limit of this interval.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(
-            unused_mut,
-            unused_variables,
-            reason = "only what is sent is sent again"
-        )
-    )]
-    pub(crate) fn granted(mut self, interval: Duration) -> Self {
-        #[cfg(feature = "redis")]
-        {
-            self.interval = interval;
-        }
-        self
-    }
-
-    /// Whether a grant was heard.
-    #[cfg(feature = "redis")]
-    pub(crate) fn was_granted(&self) -> bool {
-        !self.interval.is_zero()
-    }
-
-    /// The receipt of a grant out of a lease.
-    #[cfg(feature = "redis")]
-    pub(crate) fn leased(self, account: Arc<Account>) -> Self {
-        Self {
-            lease: Some(account),
-            ..self
-        }
-    }
-
-    /// The permits that were asked for.
-    #[must_use]
-    pub fn permits(&self) -> u32 {
-        self.permits
-    }
-
-    /// The receipt of a grant that was taken from there.
-    pub(crate) fn taken(self, taken: Taken) -> Self {
-        let settled = Arc::default();
-        Self {
-            once: Some(Once { taken, settled }),
-            ..self
-        }
-    }
-
-    /// Where it was taken from, for whoever asks first of all who hold the receipt: that one gives back.
-    pub(crate) fn settle(&self) -> Option<Taken> {
-        let once = self.once.as_ref()?;
-        (!once.settled.swap(true, Ordering::Relaxed)).then_some(once.taken)
-    }
-}
-
-// Names hold identities, and an id is as good as its permits.
-impl fmt::Debug for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receipt")
-            .field("permits", &self.permits)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for PermitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PermitId(..)")
     }
 }

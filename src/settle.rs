@@ -4,7 +4,7 @@
 //! had by whatever is dropped last: the answer's body, or the future that never got that far.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -50,7 +50,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Charge {
     /// One for each layer, the innermost last.
-    ledgers: List<Arc<Ledger>>,
+    grants: List<Grant>,
     /// Which rule of all layers it is about; all rules of the innermost without it.
     rule: Option<Arc<str>>,
 }
@@ -87,19 +87,19 @@ impl Charge {
     /// ```
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<Self> {
-        let found = self.ledgers.iter().any(|ledger| ledger.has(name));
+        let found = self.grants.iter().any(|grant| grant.has(name));
         found.then(|| Self {
-            ledgers: self.ledgers.clone(),
+            grants: self.grants.clone(),
             rule: Some(name.into()),
         })
     }
 
     fn say(&self, charge: impl Fn(u32) -> u32) -> bool {
-        let innermost = self.ledgers.len().saturating_sub(1);
+        let innermost = self.grants.len().saturating_sub(1);
         let mut counts = false;
-        for (place, ledger) in self.ledgers.iter().enumerate() {
+        for (place, grant) in self.grants.iter().enumerate() {
             if self.rule.is_some() || place == innermost {
-                counts |= ledger.say(self.rule.as_deref(), &charge);
+                counts |= grant.say(self.rule.as_deref(), &charge);
             }
         }
         counts
@@ -167,14 +167,14 @@ pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 /// Whether this layer has decided on the request already.
 pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     extensions.get::<Charge>().is_some_and(|charge| {
-        let mut ledgers = charge.ledgers.iter();
-        ledgers.any(|ledger| ledger.is_open_of(layer))
+        let mut grants = charge.grants.iter();
+        grants.any(|grant| grant.is_open_of(layer))
     })
 }
 
 /// Settles a grant when it is dropped.
 pub(crate) struct Settling {
-    ledger: Arc<Ledger>,
+    grant: Grant,
     /// The status of an answer whose gRPC status is still to come.
     awaits: Option<StatusCode>,
 }
@@ -187,43 +187,41 @@ impl Settling {
             cost: None,
             entries: entries.collect(),
         };
+        // A decision is made for one layer: it has none yet.
+        let _ = grant.ledger().set(Ledger {
+            layer: layer.id,
+            store: Arc::clone(&layer.store),
+            state: Mutex::new(state),
+        });
         Self {
-            ledger: Arc::new(Ledger {
-                layer: layer.id,
-                store: Arc::clone(&layer.store),
-                grant,
-                state: Mutex::new(state),
-            }),
+            grant,
             awaits: None,
         }
     }
 
     /// What it settles.
     pub(crate) fn grant(&self) -> &Grant {
-        &self.ledger.grant
+        &self.grant
     }
 
     /// Leaves the charge where handlers look for it.
     pub(crate) fn tell(&self, extensions: &mut Extensions) {
         let outer = extensions.remove::<Charge>();
-        let mut ledgers = outer.map_or(List::EMPTY, |charge| charge.ledgers);
-        ledgers.push(Arc::clone(&self.ledger));
-        extensions.insert(Charge {
-            ledgers,
-            rule: None,
-        });
+        let mut grants = outer.map_or(List::EMPTY, |charge| charge.grants);
+        grants.push(self.grant.clone());
+        extensions.insert(Charge { grants, rule: None });
     }
 
     /// Hears the head of the answer.
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            self.ledger.state().cost = Some(permits);
+            self.grant.costs(permits);
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
             self.awaits = Some(head.status);
         } else {
-            self.ledger.judge(&Outcome {
+            self.grant.judge(&Outcome {
                 status: head.status,
                 grpc_status,
             });
@@ -235,7 +233,7 @@ impl Settling {
         if let Some(status) = self.awaits.take() {
             // PROTOCOL-HTTP2.md has a status in all trailers; without one clients read it as UNKNOWN.
             let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
-            self.ledger.judge(&Outcome {
+            self.grant.judge(&Outcome {
                 status,
                 grpc_status: Some(grpc_status),
             });
@@ -245,7 +243,7 @@ impl Settling {
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        self.ledger.close();
+        self.grant.close();
     }
 }
 
@@ -270,11 +268,10 @@ fn has_trailers(headers: &HeaderMap) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// What one layer has taken for one request.
-struct Ledger {
+/// What is to be charged in the place of what one layer was granted for one request.
+pub(crate) struct Ledger {
     layer: LayerId,
     store: Arc<dyn AnyStore>,
-    grant: Grant,
     state: Mutex<State>,
 }
 
@@ -296,21 +293,35 @@ struct Entry {
 }
 
 impl Ledger {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A grant that a layer let a request pass by.
+impl Grant {
     fn is_open_of(&self, layer: LayerId) -> bool {
-        self.layer == layer && self.state().open
+        let ledger = self.ledger().get();
+        ledger.is_some_and(|ledger| ledger.layer == layer && ledger.state().open)
     }
 
     fn has(&self, rule: &str) -> bool {
-        let mut receipts = self.grant.receipts().iter();
-        receipts.any(|receipt| is_of(receipt, rule)) && self.state().open
+        let mut receipts = self.receipts().iter();
+        let ledger = self.ledger().get();
+        receipts.any(|receipt| is_of(receipt, rule))
+            && ledger.is_some_and(|ledger| ledger.state().open)
     }
 
     fn say(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
-        let mut state = self.state();
+        let Some(ledger) = self.ledger().get() else {
+            return false;
+        };
+        let mut state = ledger.state();
         if !state.open {
             return false;
         }
-        let entries = self.grant.receipts().iter().zip(state.entries.iter_mut());
+        let entries = self.receipts().iter().zip(state.entries.iter_mut());
         for (receipt, entry) in entries {
             if rule.is_none_or(|rule| is_of(receipt, rule)) {
                 entry.said = Some(charge(entry.said.unwrap_or(receipt.permits)));
@@ -319,12 +330,19 @@ impl Ledger {
         true
     }
 
+    fn costs(&self, permits: u32) {
+        if let Some(ledger) = self.ledger().get() {
+            ledger.state().cost = Some(permits);
+        }
+    }
+
     fn judge(&self, outcome: &Outcome) {
-        for (place, receipt) in self.grant.receipts().iter().enumerate() {
+        for (place, receipt) in self.receipts().iter().enumerate() {
             // The user's code is called without the lock, and not while something is dropped.
             let charge_if = receipt.rule.charge_if();
             if charge_if.is_some_and(|charge_if| !charge_if(outcome))
-                && let Some(entry) = self.state().entries.get_mut(place)
+                && let Some(ledger) = self.ledger().get()
+                && let Some(entry) = ledger.state().entries.get_mut(place)
             {
                 entry.judged = Some(0);
             }
@@ -333,25 +351,20 @@ impl Ledger {
 
     /// Settles, the first time.
     fn close(&self) {
-        let (cost, entries) = {
-            let mut state = self.state();
-            state.open = false;
-            (
-                state.cost,
-                std::mem::replace(&mut state.entries, List::EMPTY),
-            )
+        let Some(ledger) = self.ledger().get() else {
+            return;
         };
-        for (receipt, entry) in self.grant.receipts().iter().zip(entries.iter()) {
+        let (cost, entries) = {
+            let mut state = ledger.state();
+            state.open = false;
+            (state.cost, mem::replace(&mut state.entries, List::EMPTY))
+        };
+        for (receipt, entry) in self.receipts().iter().zip(entries.iter()) {
             let keep = entry.said.or(cost).or(entry.judged);
             if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
-                self.store.give_back(receipt.clone(), keep);
+                ledger.store.give_back(receipt.clone(), keep);
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

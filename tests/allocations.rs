@@ -181,13 +181,14 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
 }
 
 #[test]
-fn a_decision_in_memory_allocates_nothing() {
+fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
     runtime().block_on(async {
-        for (limit, is_allowed) in [(REFUSING, false), (ADMITTING, true)] {
+        // A grant is shared by all who tell of it, and so stands on the heap.
+        for (limit, is_allowed, expected) in [(REFUSING, false, 0), (ADMITTING, true, 1)] {
             let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
             limiter.try_set_rate(limit).await.unwrap();
             limiter.try_acquire().await.unwrap();
-            assert_eq!(least_of_a_call(&limiter, is_allowed).await, 0);
+            assert_eq!(least_of_a_call(&limiter, is_allowed).await, expected);
         }
 
         let store = MemoryStore::new();
@@ -196,8 +197,8 @@ fn a_decision_in_memory_allocates_nothing() {
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
         assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
 
-        // A handler finds the decision and the charge in the extensions: each is an allocation there, and so is what the
-        // charge is kept in. The table of the extensions has room for them.
+        // A handler finds the decision and the charge in the extensions: each is an allocation there, and so is the grant
+        // that they share. The table of the extensions has room for them.
         let rule = ADMITTING.by(Header::new("x-user"));
         let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
         assert_eq!(counts.inner, Some(3), "{counts:?}");

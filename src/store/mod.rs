@@ -17,7 +17,7 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(crate) use self::claims::{Holder, RuleNames};
@@ -353,7 +353,22 @@ impl Debug for RuleTag {
 }
 
 impl Charge {
+    /// The receipt of a call that is still to be sent.
+    #[cfg(feature = "redis")]
     pub(crate) fn receipt(&self) -> Receipt {
+        self.receipt_made(Some(crate::clock::moment()))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    pub(crate) fn receipt(&self) -> Receipt {
+        self.receipt_made(None)
+    }
+
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(unused_variables, reason = "only what is sent can be under way")
+    )]
+    fn receipt_made(&self, made: Option<Instant>) -> Receipt {
         Receipt {
             name: self.name.clone(),
             id: self.id,
@@ -363,7 +378,7 @@ impl Charge {
             #[cfg(feature = "redis")]
             interval: Duration::ZERO,
             #[cfg(feature = "redis")]
-            made: crate::clock::moment(),
+            made,
             once: None,
             #[cfg(feature = "redis")]
             lease: None,
@@ -488,7 +503,7 @@ impl Answer {
     /// The receipt of a grant.
     fn receipt(&self, charge: &Charge) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
-        let receipt = charge.receipt().granted(interval);
+        let receipt = charge.receipt_made(None).granted(interval);
         match charge.name.algorithm() {
             Algorithm::SlidingLog => match charge.name.slots() {
                 None => receipt,

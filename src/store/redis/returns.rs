@@ -84,7 +84,7 @@ struct Return {
     /// Whether it was taken for a list of several calls that another of them refused.
     undone: bool,
     arguments: Arguments,
-    /// When the call's receipt was made.
+    /// Since when, at the latest, the call has been under way; since when it was queued, if the call was answered.
     made: Instant,
     /// When it was queued.
     queued: Instant,
@@ -174,7 +174,7 @@ impl Returns {
             name: receipt.name.clone(),
             undone,
             arguments,
-            made: receipt.made,
+            made: receipt.made.unwrap_or(queued),
             due: queued,
             queued,
             charges_until,
