@@ -14,7 +14,7 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    /// Every combination.
+    /// Every combination; the first has them all off, or as if.
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for deny_cache in [0, 1, 60] {

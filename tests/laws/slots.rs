@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, Store};
 
 use super::{
+    guards::Guards,
     never_over::fullest,
     support::RedisServer,
     world::{Grant, World, check, check_in_redis, limit, take},
@@ -239,7 +240,17 @@ fn a_wait_is_exact_and_refusals_are_free_in_memory() {
 fn a_wait_is_exact_and_refusals_are_free_in_redis() {
     check_in_redis(300, &probed(), |world, input| {
         let settled = async || world.store.close().await;
-        exact_wait(world, input, Some(lease), settled);
+        exact_wait(world, input, None, settled);
+    });
+}
+
+/// Refusals are not told again: what another process takes meanwhile puts off the instant of which they speak.
+#[test]
+fn a_wait_is_exact_beside_what_another_process_took_ahead() {
+    let world = World::redis(Guards::all()[0]);
+    check(150, &probed(), |input| {
+        let settled = async || world.store.close().await;
+        exact_wait(&world, input, Some(lease), settled);
     });
 }
 
