@@ -4,6 +4,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -127,11 +128,32 @@ impl Since {
 ///
 /// Dropping it drops `future`.
 #[cfg(feature = "redis")]
-pub(crate) async fn within<F: Future>(patience: Duration, future: F) -> Option<F::Output> {
-    if !can_wait() {
-        return None;
+pub(crate) fn within<F: Future>(patience: Duration, future: F) -> Within<F> {
+    Within {
+        timed: can_wait().then(|| tokio::time::timeout(patience, future)),
     }
-    tokio::time::timeout(patience, future).await.ok()
+}
+
+#[cfg(feature = "redis")]
+pin_project_lite::pin_project! {
+    /// What [`within`] returns. No `async fn`: that would keep room for `future` twice, as what it was called with and as
+    /// what it waits for.
+    pub(crate) struct Within<F> {
+        #[pin]
+        timed: Option<tokio::time::Timeout<F>>,
+    }
+}
+
+#[cfg(feature = "redis")]
+impl<F: Future> Future for Within<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().timed.as_pin_mut() {
+            Some(timed) => timed.poll(cx).map(Result::ok),
+            None => Poll::Ready(None),
+        }
+    }
 }
 
 #[cfg(any(test, feature = "test-util"))]

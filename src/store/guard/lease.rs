@@ -259,7 +259,9 @@ impl<S: Decide> Decide for Leasing<S> {
         if lease_of(acquire).is_none() {
             return self.inner.acquire(acquire).await;
         }
-        let decision = self.acquire_run(slice::from_ref(acquire)).await?.pop();
+        // Boxed, so that those without a lease have no room for it in their futures.
+        let run = Box::pin(self.acquire_run(slice::from_ref(acquire)));
+        let decision = run.await?.pop();
         decision.ok_or_else(|| ErrorKind::Permits.into())
     }
 

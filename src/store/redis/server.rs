@@ -206,7 +206,9 @@ impl Server {
             return self.acquire_at_once(first, run).await;
         }
         // One at a time: it hears at once, and nothing is held for it while others are asked for.
-        saga::acquire(self, first).await.map(List::one)
+        // Boxed, so that those who need none have no room for it in their futures.
+        let saga = Box::pin(saga::acquire(self, first));
+        saga.await.map(List::one)
     }
 
     /// For callers of limiters that one script reaches.
