@@ -289,6 +289,8 @@ pub enum ConfigError {
     ReservedName(String),
     /// A time, longer than a minute, for which refusals are to be told again without asking
     DenyCache(Duration),
+    /// More failures, before Redis is left alone, than are counted: 32
+    Breaker(u32),
 }
 
 impl fmt::Display for ConfigError {
@@ -455,6 +457,10 @@ impl fmt::Display for ConfigError {
             Self::DenyCache(cap) => write!(
                 f,
                 "refusals are told again without asking for a minute at most, not for {cap:?}"
+            ),
+            Self::Breaker(failures) => write!(
+                f,
+                "a breaker opens after 32 failures at most, not after {failures}: 0 switches it off"
             ),
         }
     }

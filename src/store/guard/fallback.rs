@@ -167,6 +167,26 @@ impl<S> Fallback<S> {
         &self.inner
     }
 
+    /// The answer to one for whom the store is not asked, as it is known to fail: what it told last, or the policy.
+    pub(crate) fn unasked(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error>
+    where
+        S: Decide,
+    {
+        match self.stands(acquire) {
+            Some(refusal) => Ok(Decision::Deny(refusal)),
+            None => settle(acquire, Err(error)),
+        }
+    }
+
+    /// The refusal that is told where the store fails, if there is a policy.
+    fn stands(&self, acquire: &Acquire) -> Option<Refusal>
+    where
+        S: Decide,
+    {
+        acquire.on_failure?;
+        self.inner.last_known(acquire)
+    }
+
     fn failed_last(&self) -> MutexGuard<'_, Option<Instant>> {
         self.failed_last
             .lock()
@@ -221,13 +241,10 @@ impl<S: Decide> Decide for Fallback<S> {
         let decision = self.inner.acquire(acquire).await;
         self.note(&decision);
         let fails = decision.as_ref().is_err_and(is_of_store);
-        if let Some(refusal) = (fails && acquire.on_failure.is_some())
-            .then(|| self.inner.last_known(acquire))
-            .flatten()
-        {
-            return Ok(Decision::Deny(refusal));
+        match fails.then(|| self.stands(acquire)).flatten() {
+            Some(refusal) => Ok(Decision::Deny(refusal)),
+            None => settle(acquire, decision),
         }
-        settle(acquire, decision)
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {

@@ -3,6 +3,7 @@
 mod connection;
 mod diagnose;
 mod gcra;
+mod health;
 #[cfg(test)]
 mod history;
 #[cfg(test)]
@@ -27,12 +28,15 @@ use deadpool_redis::Pool;
 use redis::ConnectionInfo;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
 
-pub use self::diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases};
 use self::{
     connection::{Connection, Source},
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
+};
+pub use self::{
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    health::{BreakerState, ConnectionState, Health, NodeHealth},
 };
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
@@ -118,6 +122,7 @@ struct Settings {
     clock: Option<Arc<dyn Clock>>,
     deadline: Duration,
     deny_cache: Duration,
+    breaker: u32,
     connect_timeout: Duration,
     response_timeout: Duration,
 }
@@ -384,6 +389,7 @@ impl RedisStore {
             clock: None,
             deadline: DEFAULT_DEADLINE,
             deny_cache: DEFAULT_DENY_CACHE,
+            breaker: health::DEFAULT_FAILURES,
             connect_timeout: CONNECT_TIMEOUT,
             response_timeout: RESPONSE_TIMEOUT,
         })
@@ -400,6 +406,7 @@ impl RedisStore {
                 lines.clone(),
                 Arc::clone(&refusals),
             ),
+            breakers: settings.breakers(connection.has_nodes()),
             connection,
             client_id: settings
                 .client_id
@@ -505,6 +512,9 @@ impl AnyStore for Shared {
         }
         if let Some(refusal) = self.deny_cache().known(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
+        }
+        if let Some(error) = self.server().breakers.refuses(acquire) {
+            return Some(self.stack.unasked(acquire, error));
         }
         match random_id() {
             Ok(id) => {
