@@ -63,5 +63,5 @@ pub use self::{
     rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
     settle::{Charge, Cost, Outcome},
-    store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},
+    store::{ExpireWhen, FailurePolicy, Local, MemoryStore, Store, TimeToLive},
 };

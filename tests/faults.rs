@@ -16,6 +16,8 @@ mod breaker;
 mod delivery;
 #[path = "faults/down.rs"]
 mod down;
+#[path = "faults/local.rs"]
+mod local;
 #[cfg(feature = "tracing")]
 #[path = "faults/logs.rs"]
 mod logs;

@@ -17,6 +17,9 @@
 //! limiters: only there it is known which node a call goes to. A call has no deadline of its own: it ends with the last
 //! of its callers, and the breaker hears of that.
 //!
+//! What the fallback decides in this process, by a share of a limit, it learns from every grant that passes through it: it
+//! lies outermost. Grants out of a lease's front are told it.
+//!
 //! What the cache learns of a run: a refusal is that of the run's end, and a grant of the same run drops it all the same,
 //! as the cache cannot tell it from a later one. That costs a spent limiter one run more, in which all are refused.
 
@@ -30,3 +33,5 @@ pub(crate) mod fallback;
 #[cfg(feature = "redis")]
 pub(crate) mod lease;
 pub(crate) mod line;
+#[cfg(feature = "redis")]
+pub(crate) mod local;

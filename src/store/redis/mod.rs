@@ -46,6 +46,7 @@ use super::{
         fallback::{self, Fallback},
         lease::Leasing,
         line::{Line, Lines},
+        local::Locals,
     },
     sealed::{Handle, Sealed},
 };
@@ -401,11 +402,7 @@ impl RedisStore {
         let clock = settings.clock.clone();
         let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
         let server = Server {
-            returns: Returns::new(
-                Arc::clone(&connection),
-                lines.clone(),
-                Arc::clone(&refusals),
-            ),
+            returns: Returns::new(connection.clone(), lines.clone(), refusals.clone()),
             breakers: settings.breakers(connection.has_nodes()),
             connection,
             client_id: settings
@@ -424,12 +421,13 @@ impl RedisStore {
             Arc::clone(&line_clock),
             lines.clone(),
         );
-        let line = Line::new(Arc::new(leasing), line_clock, lines);
+        let line = Line::new(Arc::new(leasing), Arc::clone(&line_clock), lines);
         let shared = Shared {
-            stack: Fallback::new(Deadline::new(
-                DenyCache::new(line, refusals),
-                settings.deadline,
-            )),
+            stack: Fallback::new(
+                Deadline::new(DenyCache::new(line, refusals), settings.deadline),
+                Locals::new(line_clock),
+                Arc::new(SteadyClock::new()),
+            ),
             prefix: Arc::clone(&settings.prefix),
             rule_names: RuleNames::default(),
         };
@@ -508,6 +506,7 @@ impl AnyStore for Shared {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         // First: it is the shorter look, and no refusal is told while there are permits in hand.
         if let Some(granted) = self.leasing().take(acquire) {
+            self.stack.saw(acquire, &granted);
             return Some(Ok(granted));
         }
         if let Some(refusal) = self.deny_cache().known(acquire) {
