@@ -72,6 +72,10 @@ impl Decide for Server {
         Ok(Outcome::Changed(true))
     }
 
+    fn decides_together(&self, _: &Acquire) -> bool {
+        false
+    }
+
     fn give_back(&self, _: Receipt, _: u32) {}
 }
 
@@ -261,6 +265,7 @@ fn question() -> Acquire {
             permits: 1,
             id: PermitId([7; 16]),
             shadow: false,
+            lead: 0,
         },
         rest: Vec::new(),
         on_failure: None,
@@ -272,7 +277,7 @@ fn question() -> Acquire {
 fn refusal() -> Decision {
     let wait = Duration::from_secs(3600);
     let state = LimitState {
-        name: "a".into(),
+        rule: RuleTag::unnamed("a"),
         permits: 1,
         interval: wait,
         remaining: Some(0),
@@ -297,9 +302,5 @@ fn grant() -> Decision {
         .first
         .receipt()
         .granted(Duration::from_secs(3600));
-    Decision::Allow(Grant {
-        limits: List::EMPTY,
-        receipts: List::one(receipt),
-        source: Source::Store,
-    })
+    Decision::Allow(Grant::new(List::EMPTY, List::one(receipt), Source::Store))
 }
