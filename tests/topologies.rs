@@ -135,7 +135,11 @@ async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     assert_eq!(new.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     let port = new.port().to_string();
     assert_eq!(old.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
-    block_in_place(|| watched.sentinel.watch_instead(new));
+    block_in_place(|| {
+        watched.sentinel.watch_instead(new);
+        // Until it has loaded what the new master sent, it answers everything with LOADING.
+        topologies::wait_for_replica(old);
+    });
     assert_eq!(pool.status().available, 2);
 
     // The first is refused by the connection in use, and sent again by one that leads to the new master.
