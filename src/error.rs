@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The server understood and refused: permissions, credentials, or a script it may not run
     Rejected,
+    /// TLS failed, by a certificate or by a setting, here or there: `Display` says what to do
+    Tls,
     /// The memory store holds as many limiters as it may, and none of them is idle
     Full,
     /// The limit is none that the limiter's [`Algorithm`](crate::Algorithm) can count by: `source()` says why
@@ -116,6 +118,7 @@ impl fmt::Display for Error {
             ErrorKind::Timeout => "the store did not answer in time",
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Rejected => "the store refused the request",
+            ErrorKind::Tls => "no TLS with the store",
             ErrorKind::Full => "the store holds as many limiters as it may",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
@@ -267,6 +270,8 @@ pub enum ConfigError {
     NotTogether(&'static str),
     /// An address of Redis that cannot be read; passwords are left out
     Url(String),
+    /// Certificates for TLS that cannot be used; nothing of them is shown
+    Certificates(&'static str),
     /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
     ClientId(String),
     /// Something in a rules file that cannot be meant
@@ -289,6 +294,15 @@ pub enum ConfigError {
     ReservedName(String),
     /// A time, longer than a minute, for which refusals are to be told again without asking
     DenyCache(Duration),
+    /// A share of a limit, for when the store fails, that is not above 0 and 1 at most
+    LocalShare {
+        /// The rule's name
+        rule: String,
+        /// The share given
+        share: String,
+    },
+    /// More failures, before Redis is left alone, than are counted: 32
+    Breaker(u32),
 }
 
 impl fmt::Display for ConfigError {
@@ -430,6 +444,9 @@ impl fmt::Display for ConfigError {
                 )
             }
             Self::Url(reason) => write!(f, "the address of Redis cannot be read: {reason}"),
+            Self::Certificates(reason) => {
+                write!(f, "the certificates for TLS cannot be used: {reason}")
+            }
             Self::File {
                 line,
                 field,
@@ -455,6 +472,15 @@ impl fmt::Display for ConfigError {
             Self::DenyCache(cap) => write!(
                 f,
                 "refusals are told again without asking for a minute at most, not for {cap:?}"
+            ),
+            Self::LocalShare { rule, share } => write!(
+                f,
+                "the rule {rule:?} decides by {share} of its limit when the store fails: it must be above 0 and 1 at most, \
+                 one divided by the number of instances"
+            ),
+            Self::Breaker(failures) => write!(
+                f,
+                "a breaker opens after 32 failures at most, not after {failures}: 0 switches it off"
             ),
         }
     }

@@ -5,6 +5,9 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "matrix/rows.rs"]
+mod matrix;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -64,7 +67,7 @@ fn the_tree_stays_light() {
     assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
     let config = crates(&["--no-default-features", "--features", "tracing,config"]);
     assert!(config.len() <= 25, "{}: {config:?}", config.len());
-    let topologies = "redis,tracing,redis/cluster-async,redis/sentinel,deadpool-redis/cluster,deadpool-redis/sentinel";
+    let topologies = "redis,tracing,cluster,sentinel";
     let redis = crates(&["--features", topologies]);
     let others = redis.len() - 1;
     assert!(others <= 80, "{others}: {redis:?}");
@@ -72,9 +75,19 @@ fn the_tree_stays_light() {
     for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
     }
+    // Beside the eighty: whoever wants TLS wants what speaks it.
+    let tls = crates(&["--features", &format!("{topologies},tls")]);
+    let added: Vec<_> = tls.difference(&redis).collect();
     let readme = read("README.md");
-    let claim = format!("the crate brings {} others", memory.len() - 1);
-    assert!(readme.contains(&claim), "README.md should say: {claim}");
+    for claim in [
+        format!("the crate brings {} others", memory.len() - 1),
+        format!("`tls` adds {}", added.len()),
+    ] {
+        assert!(
+            readme.contains(&claim),
+            "README.md should say: {claim}: {added:?}"
+        );
+    }
 }
 
 /// `benches/goals` measures beside others: they are in its own lockfile, and in nothing that is published.
@@ -219,6 +232,38 @@ fn documents_name_only_what_exists() {
             assert!(folder.join(path).exists(), "{document} links to {link}");
         }
     }
+}
+
+/// Each of the 26 faults has its tests, each test of the matrix its row, and the page tells of each.
+#[test]
+fn the_fault_matrix_is_whole() {
+    let mut played = BTreeSet::new();
+    for file in files("tests/matrix", "rs") {
+        let text = read(&file);
+        let tests = text.split("async fn row_").skip(1);
+        played.extend(tests.filter_map(|rest| Some(format!("row_{}", rest.split('(').next()?))));
+    }
+    let page = read("src/docs/failure.md");
+    let (_, page) = page.split_once("## The matrix").expect("a section");
+    for (row, number) in matrix::ROWS.iter().zip(1..) {
+        let prefix = format!("row_{number:02}");
+        assert!(!row.played.is_empty(), "{prefix}");
+        for test in row.played {
+            assert!(test.starts_with(&prefix), "{test} is not of {prefix}");
+            assert!(played.remove(*test), "there is no {test}");
+        }
+        for (file, test) in row.also {
+            assert!(
+                read(file).contains(&format!("fn {test}(")),
+                "{file} lacks {test}"
+            );
+        }
+        let line = format!("| {number} | {} |", row.fault);
+        let told = page.lines().find(|told| told.starts_with(&line));
+        let told = told.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
+        assert!(told.contains(&format!("--test matrix {prefix}")), "{told}");
+    }
+    assert!(played.is_empty(), "of no row: {played:?}");
 }
 
 /// The files of a folder and those below it, or the file itself.
