@@ -63,6 +63,9 @@ pub enum Source {
     Cache,
     /// This process, out of permits that it took ahead: see [`Rule::lease`](crate::Rule::lease)
     Lease,
+    /// This process, by a share of the limit, because the store could not: see
+    /// [`FailurePolicy::local`](crate::FailurePolicy::local)
+    Local,
     /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
     /// The layer, without asking the store: a request without the key that a rule wants, or one that a list denies

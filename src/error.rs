@@ -289,6 +289,15 @@ pub enum ConfigError {
     ReservedName(String),
     /// A time, longer than a minute, for which refusals are to be told again without asking
     DenyCache(Duration),
+    /// A share of a limit, for when the store fails, that is not above 0 and 1 at most
+    LocalShare {
+        /// The rule's name
+        rule: String,
+        /// The share given
+        share: String,
+    },
+    /// More failures, before Redis is left alone, than are counted: 32
+    Breaker(u32),
 }
 
 impl fmt::Display for ConfigError {
@@ -455,6 +464,15 @@ impl fmt::Display for ConfigError {
             Self::DenyCache(cap) => write!(
                 f,
                 "refusals are told again without asking for a minute at most, not for {cap:?}"
+            ),
+            Self::LocalShare { rule, share } => write!(
+                f,
+                "the rule {rule:?} decides by {share} of its limit when the store fails: it must be above 0 and 1 at most, \
+                 one divided by the number of instances"
+            ),
+            Self::Breaker(failures) => write!(
+                f,
+                "a breaker opens after 32 failures at most, not after {failures}: 0 switches it off"
             ),
         }
     }

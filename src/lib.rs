@@ -33,7 +33,10 @@ mod test_util;
 pub use clock::ManualClock;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use store::redis::{Diagnosis, Finding, OtherClient, RedisStore, RedissonReleases};
+pub use store::redis::{
+    BreakerState, ConnectionState, Diagnosis, Finding, Health, NodeHealth, OtherClient, RedisStore,
+    RedissonReleases,
+};
 #[cfg(feature = "redis")]
 pub use {deadpool_redis, redis};
 
@@ -60,5 +63,5 @@ pub use self::{
     rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
     service::RateLimit,
     settle::{Charge, Cost, Outcome},
-    store::{ExpireWhen, FailurePolicy, MemoryStore, Store, TimeToLive},
+    store::{ExpireWhen, FailurePolicy, Local, MemoryStore, Store, TimeToLive},
 };

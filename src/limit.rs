@@ -278,6 +278,12 @@ impl Limit {
         self
     }
 
+    /// The same with other permits, of which there are some, and no more.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_permits(self, permits: u64) -> Self {
+        Self { permits, ..self }
+    }
+
     pub(crate) fn stored(&self) -> StoredLimit {
         StoredLimit {
             // Both are far below 2^63: see MOST_PERMITS and LONGEST.

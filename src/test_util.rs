@@ -188,6 +188,7 @@ impl fmt::Display for Told<'_> {
             Source::Store => {}
             Source::Cache => f.write_str(", as before")?,
             Source::Lease => f.write_str(", out of a lease")?,
+            Source::Local => f.write_str(", by this process's share")?,
             Source::FailurePolicy => f.write_str(", by the failure policy")?,
             Source::Layer => f.write_str(", without asking the store")?,
         }

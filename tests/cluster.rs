@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use support::{Cluster, RedisServer, Reply, cluster::MASTERS, unique};
 use tokio::task::block_in_place;
 use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Error, ErrorKind, Limit, RateLimiter, RedisStore, Source,
+    Algorithm, BreakerState, ConfigError, Decision, Error, ErrorKind, Limit, RateLimiter,
+    RedisStore, Source,
 };
 
 const LIMIT: Limit = Limit::per_hour(10);
@@ -368,6 +369,66 @@ async fn a_silent_master_costs_its_own_slots_only() {
         "its decisions come from Redis again after {:?}",
         up.elapsed()
     );
+}
+
+/// A breaker for each 512 slots: that of a silent master leaves alone what is there, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_master_opens_the_breaker_of_its_slots() {
+    let mut cluster = Cluster::start();
+    let store = RedisStore::open_cluster(cluster.urls())
+        .unwrap()
+        .deadline(DEADLINE);
+    let limiters = one_each(&store, &cluster).await;
+    for limiter in &limiters {
+        limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
+    }
+    let slots: Vec<_> = limiters
+        .iter()
+        .map(|limiter| u16::try_from(cluster.slot(limiter.name())).unwrap())
+        .collect();
+    let health = store.health();
+    assert_eq!(health.nodes().len(), 32);
+    assert!(health.is_well());
+    let breaker = |slot: u16| {
+        let health = store.health();
+        let mut nodes = health.nodes().iter();
+        let node = nodes.find(|node| node.slots().unwrap().contains(&slot));
+        node.unwrap().breaker()
+    };
+
+    cluster.nodes[2].stop_process();
+    let stopped = Instant::now();
+    while breaker(slots[2]) == BreakerState::Closed {
+        assert!(limiters[2].try_acquire().await.is_err());
+        for limiter in &limiters[..2] {
+            assert!(is_granted(limiter.try_acquire().await));
+        }
+        assert!(stopped.elapsed() < Duration::from_secs(30));
+    }
+    for (limiter, slot) in limiters.iter().zip(&slots).take(2) {
+        assert!(is_granted(limiter.try_acquire().await));
+        assert_eq!(breaker(*slot), BreakerState::Closed);
+    }
+    let health = store.health();
+    let open = health.nodes().iter();
+    let open = open.filter(|node| node.breaker() != BreakerState::Closed);
+    assert_eq!(open.count(), 1, "{health:?}");
+    // A list of both is not asked for in part: nothing is taken that would have to be given back.
+    let both = RateLimiter::all([&limiters[0], &limiters[2]]).unwrap();
+    if breaker(slots[2]) == BreakerState::Open {
+        assert!(both.try_acquire().await.is_err());
+    }
+    block_in_place(|| cluster.nodes[2].resume());
+    let resumed = Instant::now();
+    while !limiters[2]
+        .try_acquire()
+        .await
+        .is_ok_and(|decision| decision.is_allowed())
+    {
+        assert!(resumed.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(breaker(slots[2]), BreakerState::Closed);
 }
 
 #[test]

@@ -10,10 +10,14 @@
     reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
 )]
 
+#[path = "faults/breaker.rs"]
+mod breaker;
 #[path = "faults/delivery.rs"]
 mod delivery;
 #[path = "faults/down.rs"]
 mod down;
+#[path = "faults/local.rs"]
+mod local;
 #[cfg(feature = "tracing")]
 #[path = "faults/logs.rs"]
 mod logs;

@@ -80,6 +80,9 @@ pub struct Receipt {
     /// What it was taken out of, where that is no entry of its own.
     #[cfg(feature = "redis")]
     pub(crate) lease: Option<Arc<Account>>,
+    /// Whether it was taken in this process while the store failed, which knows nothing of it.
+    #[cfg(feature = "redis")]
+    pub(crate) local: bool,
 }
 
 /// What a receipt can be settled by where a grant has no entry of its own.

@@ -162,8 +162,8 @@ impl Rule {
     }
 
     /// What happens to a request while the store cannot decide. Default: [`FailurePolicy::Allow`].
-    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
-        self.on_failure = policy;
+    pub fn on_failure(mut self, policy: impl Into<FailurePolicy>) -> Self {
+        self.on_failure = policy.into();
         self
     }
 

@@ -93,6 +93,7 @@ impl Ready {
             });
         }
         rule.check_lease(rule.lease)?;
+        rule.on_failure.check(&label)?;
         let wait = rule.wait.or(defaults.wait);
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {

@@ -93,6 +93,31 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    /// Has a limiter that is not there yet begin with what somebody else granted, each with its time, the earliest first;
+    /// one that is there is charged with it now. What is more than its limit is left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of a charge by this store.
+    #[cfg(feature = "redis")]
+    pub(crate) fn begin_with(&self, charge: &Charge, past: &[(i64, u32)]) -> Result<(), Error> {
+        let (shared, id) = (self.shared(), self.shared().next_id());
+        if past.is_empty() {
+            return Ok(());
+        }
+        let now = shared.now();
+        let mut shard = shared.shard_with(charge, now)?;
+        let Some(kept) = shard.limiters.get_mut(charge.name.text()) else {
+            return Ok(());
+        };
+        let is_new = kept.limiter.limit().is_none();
+        let mut past = past.iter();
+        past.try_for_each(|(at, permits)| {
+            let at = if is_new { *at } else { now };
+            kept.charge(charge, id, *permits, at)
+        })
+    }
+
     fn shared(&self) -> &Shared {
         self.0.line.inner()
     }

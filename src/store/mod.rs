@@ -22,7 +22,10 @@ use std::{
 
 pub(crate) use self::claims::{Holder, RuleNames};
 use self::gcra::Tat;
-pub use self::{guard::fallback::FailurePolicy, memory::MemoryStore};
+pub use self::{
+    guard::fallback::{FailurePolicy, Local},
+    memory::MemoryStore,
+};
 use crate::{
     decision::{
         Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source, Taken,
@@ -382,6 +385,8 @@ impl Charge {
             once: None,
             #[cfg(feature = "redis")]
             lease: None,
+            #[cfg(feature = "redis")]
+            local: false,
         }
     }
 }

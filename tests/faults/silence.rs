@@ -56,7 +56,9 @@ async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
     let store = RedisStore::open(server.url())
         .unwrap()
         .deadline(Duration::from_millis(300))
-        .response_timeout(response_timeout);
+        .response_timeout(response_timeout)
+        .breaker(0)
+        .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 
@@ -266,7 +268,9 @@ async fn a_slow_connection_is_kept() {
     let store = RedisStore::open(proxy.url())
         .unwrap()
         .deadline(Duration::from_millis(50))
-        .response_timeout(Duration::from_millis(500));
+        .response_timeout(Duration::from_millis(500))
+        .breaker(0)
+        .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 

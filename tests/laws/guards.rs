@@ -11,6 +11,8 @@ pub(crate) struct Guards {
     deny_cache: Duration,
     /// Where a busy machine does not meet it, and off
     deadline: Duration,
+    /// Off, and as easily opened as it can be: none of these calls fails
+    breaker: u32,
 }
 
 impl Guards {
@@ -19,10 +21,13 @@ impl Guards {
         let mut all = Vec::new();
         for deny_cache in [0, 1, 60] {
             for deadline in [Duration::from_secs(20), Duration::MAX] {
-                all.push(Self {
-                    deny_cache: Duration::from_secs(deny_cache),
-                    deadline,
-                });
+                for breaker in [0, 1] {
+                    all.push(Self {
+                        deny_cache: Duration::from_secs(deny_cache),
+                        deadline,
+                        breaker,
+                    });
+                }
             }
         }
         all
@@ -32,7 +37,9 @@ impl Guards {
     pub(crate) fn put_on(self, store: RedisStore) -> RedisStore {
         let store = store
             .response_timeout(Duration::from_secs(20))
-            .deadline(self.deadline);
+            .deadline(self.deadline)
+            .breaker(self.breaker)
+            .expect("few enough");
         store.deny_cache(self.deny_cache).expect("a time")
     }
 }

@@ -160,6 +160,16 @@ impl<'a> Node<'a> {
             .ok_or_else(|| self.fail(format!("{} is out of range", number.as_str())))
     }
 
+    /// A number, whole or not.
+    pub(super) fn fraction(&self) -> Result<f64, ConfigError> {
+        let whole = || self.value.as_integer().map(|number| number.as_str());
+        let text = self.value.as_float().map(|number| number.as_str());
+        let text = text.or_else(whole).ok_or_else(|| self.other("a number"))?;
+        // What TOML writes otherwise, in another base say, is no share of anything.
+        text.parse()
+            .map_err(|_| self.fail(format!("{text} is no number such as 0.25")))
+    }
+
     pub(super) fn table(&self) -> Result<Table<'a>, ConfigError> {
         Ok(Table {
             text: self.text,

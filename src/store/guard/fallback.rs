@@ -1,15 +1,24 @@
 //! What to answer when the store cannot: the user's choice, and the few cases that are not.
 
+mod policy;
+
 use std::sync::atomic::Ordering;
 #[cfg(feature = "redis")]
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
-    time::{Duration, Instant},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    time::Duration,
 };
 
+pub use self::policy::{FailurePolicy, Local};
+
+#[cfg(feature = "redis")]
+use super::local::Locals;
 #[cfg(feature = "redis")]
 use crate::{
-    clock::moment,
+    clock::{Clock, millis},
     decision::Receipt,
     macros::notice,
     name::Name,
@@ -21,29 +30,6 @@ use crate::{
     macros::warning,
     store::Acquire,
 };
-
-/// What to do with a request while the store cannot decide.
-///
-/// It is a security decision: a login should not become unlimited because Redis is slow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FailurePolicy {
-    /// Let it pass. The default: the limiter is never the outage
-    #[default]
-    Allow,
-    /// Refuse it as unavailable: 503, or UNAVAILABLE in gRPC
-    Deny,
-}
-
-impl FailurePolicy {
-    /// Of two, the one that lets less pass.
-    pub(crate) fn stricter(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Allow, Self::Allow) => Self::Allow,
-            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
-        }
-    }
-}
 
 /// Turns an error into the answer that the caller chose, if it chose one.
 ///
@@ -77,11 +63,20 @@ fn settled(acquire: &Acquire, error: Error, policy: FailurePolicy) -> Result<Dec
             }
         }
     }
-    Ok(match (error.kind(), policy) {
-        (ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit, _)
-        | (_, FailurePolicy::Deny) => Decision::Deny(Refusal::unavailable(error)),
-        (_, FailurePolicy::Allow) => Decision::Allow(Grant::by_policy()),
+    Ok(match policy {
+        FailurePolicy::Allow if !refuses_anyway(&error) => Decision::Allow(Grant::by_policy()),
+        // A share is of what somebody else decides by: of a store in this process there is none.
+        FailurePolicy::Allow | FailurePolicy::Local(_) | FailurePolicy::Deny => {
+            Decision::Deny(Refusal::unavailable(error))
+        }
     })
+}
+
+fn refuses_anyway(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit
+    )
 }
 
 /// Whom to ask for instead, where what is only tried out may be why a store cannot decide: nothing was taken then, and what
@@ -132,8 +127,13 @@ fn note_uncounted(acquire: &Acquire, error: &Error) {
 #[derive(Debug)]
 pub(crate) struct Fallback<S> {
     inner: S,
+    pub(super) locals: Locals,
+    /// By which failures are timed.
+    clock: Arc<dyn Clock>,
     failing: AtomicBool,
-    failed_last: Mutex<Option<Instant>>,
+    /// In milliseconds; zero: never.
+    failed_first: AtomicU64,
+    failed_last: AtomicU64,
 }
 
 /// How long a store must not have failed to count as well: one that fails now and then is told of once.
@@ -154,12 +154,16 @@ fn is_of_store(error: &Error) -> bool {
 }
 
 #[cfg(feature = "redis")]
-impl<S> Fallback<S> {
-    pub(crate) fn new(inner: S) -> Self {
+impl<S: Decide> Fallback<S> {
+    /// `clock` is one that never jumps; `locals` count by that of the limits.
+    pub(crate) fn new(inner: S, locals: Locals, clock: Arc<dyn Clock>) -> Self {
         Self {
             inner,
+            locals,
+            clock,
             failing: AtomicBool::new(false),
-            failed_last: Mutex::default(),
+            failed_first: AtomicU64::new(0),
+            failed_last: AtomicU64::new(0),
         }
     }
 
@@ -167,47 +171,89 @@ impl<S> Fallback<S> {
         &self.inner
     }
 
-    fn failed_last(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.failed_last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Learns from a decision that was not made by the store within.
+    pub(crate) fn saw(&self, acquire: &Acquire, decision: &Decision) {
+        if let Some(FailurePolicy::Local(_)) = acquire.on_failure {
+            self.locals.saw(acquire, decision);
+        }
+    }
+
+    /// The answer to one for whom the store is not asked, as it is known to fail.
+    pub(crate) fn unasked(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+        if !self.failing.load(Ordering::Relaxed) {
+            self.note_failure(&error);
+        }
+        self.instead(acquire, error)
+    }
+
+    /// The answer where the store fails: what it told last, or what the policy says.
+    fn instead(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+        let Some(policy) = acquire.on_failure else {
+            return Err(error);
+        };
+        if is_of_store(&error)
+            && let Some(refusal) = self.inner.last_known(acquire)
+        {
+            return Ok(Decision::Deny(refusal));
+        }
+        match policy.after(self.failing_for()) {
+            FailurePolicy::Local(local) if !acquire.is_trial() && !refuses_anyway(&error) => {
+                match self.locals.decide(acquire, local, error) {
+                    Err(error) => settled(acquire, error, FailurePolicy::Deny),
+                    decision => decision,
+                }
+            }
+            policy => settled(acquire, error, policy),
+        }
+    }
+
+    /// For how long the store has been failing.
+    fn failing_for(&self) -> Duration {
+        if !self.failing.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
+        let first = self.failed_first.load(Ordering::Relaxed);
+        Duration::from_millis(millis(&*self.clock).saturating_sub(first))
+    }
+
+    fn note(&self, decision: &Result<Decision, Error>) {
+        match decision {
+            Ok(_) => self.note_answer(),
+            Err(error) if is_of_store(error) => self.note_failure(error),
+            Err(_) => {}
+        }
+    }
+
+    fn note_answer(&self) {
+        // The plain load keeps the cache line shared while nothing changes.
+        if !self.failing.load(Ordering::Relaxed) {
+            return;
+        }
+        let last = Duration::from_millis(self.failed_last.load(Ordering::Relaxed));
+        let calm = self.clock.now().saturating_sub(last) >= CALM;
+        if calm && self.failing.swap(false, Ordering::Relaxed) {
+            notice!("the store of the rate limits answers again");
+        }
     }
 
     #[cfg_attr(
         not(feature = "tracing"),
         allow(unused_variables, reason = "only logs name the error")
     )]
-    fn note(&self, decision: &Result<Decision, Error>) {
-        let failing = match decision {
-            Ok(_) => false,
-            Err(error) if is_of_store(error) => true,
-            Err(_) => return,
-        };
-        if failing {
-            *self.failed_last() = Some(moment());
-        } else {
-            // The plain load keeps the cache line shared while nothing changes.
-            let well = !self.failing.load(Ordering::Relaxed);
-            if well
-                || self
-                    .failed_last()
-                    .is_some_and(|last| moment().duration_since(last) < CALM)
-            {
-                return;
-            }
-        }
-        if self.failing.swap(failing, Ordering::Relaxed) == failing {
+    fn note_failure(&self, error: &Error) {
+        let now = millis(&*self.clock);
+        self.failed_last.store(now, Ordering::Relaxed);
+        if self.failing.load(Ordering::Relaxed) {
             return;
         }
-        match decision {
-            Ok(_) => notice!("the store of the rate limits answers again"),
-            Err(error) => {
-                warning!(
-                    error = %error,
-                    cause = error.cause(),
-                    "the store of the rate limits fails: requests meet their failure policy"
-                );
-            }
+        // Before it is said that it fails: somebody may ask at once for how long.
+        self.failed_first.store(now, Ordering::Relaxed);
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            warning!(
+                error = %error,
+                cause = error.cause(),
+                "the store of the rate limits fails: requests meet their failure policy"
+            );
         }
     }
 }
@@ -220,14 +266,13 @@ impl<S: Decide> Decide for Fallback<S> {
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let decision = self.inner.acquire(acquire).await;
         self.note(&decision);
-        let fails = decision.as_ref().is_err_and(is_of_store);
-        if let Some(refusal) = (fails && acquire.on_failure.is_some())
-            .then(|| self.inner.last_known(acquire))
-            .flatten()
-        {
-            return Ok(Decision::Deny(refusal));
+        match decision {
+            Ok(decision) => {
+                self.saw(acquire, &decision);
+                Ok(decision)
+            }
+            Err(error) => self.instead(acquire, error),
         }
-        settle(acquire, decision)
     }
 
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
@@ -239,7 +284,9 @@ impl<S: Decide> Decide for Fallback<S> {
     }
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
-        self.inner.give_back(receipt, keep);
+        if let Some(receipt) = self.locals.give_back(receipt, keep) {
+            self.inner.give_back(receipt, keep);
+        }
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {

@@ -10,12 +10,13 @@ use std::{
 };
 
 use crate::{
+    decision::PermitId,
     error::Error,
     limit::Algorithm,
     list::List,
     name::{BuildSpread, Name, Text},
     store::{
-        Acquire, Answer, Charge,
+        Acquire, Answer, Charge, Verdict,
         call::{self, Ask, Caller, Take},
         counted::Counted,
     },
@@ -61,6 +62,37 @@ impl Kept {
         let answer = call::acquire_one(self.limiter.counts(), ask, &take(charge), waits, now)?;
         self.keep_alive(now);
         Ok(answer)
+    }
+
+    /// Takes so many permits, or as many as there are.
+    #[cfg(feature = "redis")]
+    pub(super) fn charge(
+        &mut self,
+        charge: &Charge,
+        id: PermitId,
+        permits: u32,
+        now: i64,
+    ) -> Result<(), Error> {
+        self.limiter.count_by(&charge.name, now);
+        // What is only tried out is told what is left.
+        let take = |permits| Take {
+            permits,
+            id,
+            shadow: true,
+            lead: 0,
+        };
+        let mut ask_for = |permits| {
+            let counts = self.limiter.counts();
+            call::acquire_one(counts, ask(charge, true), &take(permits), false, now)
+        };
+        let answer = ask_for(permits)?;
+        if answer.verdict != Verdict::Granted
+            && let Ok(left @ 1..) = u32::try_from(answer.remaining)
+        {
+            ask_for(left)?;
+        }
+        self.keep_alive(now);
+        Ok(())
     }
 
     /// Decides for callers of this limiter alone.

@@ -16,6 +16,7 @@ use redis::{
 };
 use tokio::{runtime::Handle, sync::watch};
 
+use super::health::ConnectionState;
 #[cfg(feature = "sentinel")]
 use super::topology::Sentinels;
 #[cfg(feature = "cluster")]
@@ -318,6 +319,15 @@ impl Connection {
         this.send_all(commands, count).await
     }
 
+    pub(super) fn state(&self) -> ConnectionState {
+        match &self.slot().state {
+            State::Idle { not_before: None } => ConnectionState::Idle,
+            State::Idle { .. } => ConnectionState::Failing,
+            State::Connecting { .. } => ConnectionState::Connecting,
+            State::Connected(_) => ConnectionState::Connected,
+        }
+    }
+
     /// Whether each node has to be told a script's text by itself.
     pub(crate) fn has_nodes(&self) -> bool {
         self.source.has_nodes()
@@ -508,7 +518,7 @@ impl Slot {
 }
 
 /// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.
-fn is_lost(error: &RedisError) -> bool {
+pub(super) fn is_lost(error: &RedisError) -> bool {
     if error.is_timeout() {
         return false;
     }
@@ -536,13 +546,8 @@ fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
 // Addresses and passwords stay out of logs.
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.slot().state {
-            State::Idle { .. } => "idle",
-            State::Connecting { .. } => "connecting",
-            State::Connected(_) => "connected",
-        };
         f.debug_struct("Connection")
-            .field("state", &state)
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
 }

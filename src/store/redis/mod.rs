@@ -3,6 +3,7 @@
 mod connection;
 mod diagnose;
 mod gcra;
+mod health;
 #[cfg(test)]
 mod history;
 #[cfg(test)]
@@ -27,12 +28,15 @@ use deadpool_redis::Pool;
 use redis::ConnectionInfo;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
 
-pub use self::diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases};
 use self::{
     connection::{Connection, Source},
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
+};
+pub use self::{
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    health::{BreakerState, ConnectionState, Health, NodeHealth},
 };
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
@@ -42,6 +46,7 @@ use super::{
         fallback::{self, Fallback},
         lease::Leasing,
         line::{Line, Lines},
+        local::Locals,
     },
     sealed::{Handle, Sealed},
 };
@@ -118,6 +123,7 @@ struct Settings {
     clock: Option<Arc<dyn Clock>>,
     deadline: Duration,
     deny_cache: Duration,
+    breaker: u32,
     connect_timeout: Duration,
     response_timeout: Duration,
 }
@@ -384,6 +390,7 @@ impl RedisStore {
             clock: None,
             deadline: DEFAULT_DEADLINE,
             deny_cache: DEFAULT_DENY_CACHE,
+            breaker: health::DEFAULT_FAILURES,
             connect_timeout: CONNECT_TIMEOUT,
             response_timeout: RESPONSE_TIMEOUT,
         })
@@ -395,11 +402,8 @@ impl RedisStore {
         let clock = settings.clock.clone();
         let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
         let server = Server {
-            returns: Returns::new(
-                Arc::clone(&connection),
-                lines.clone(),
-                Arc::clone(&refusals),
-            ),
+            returns: Returns::new(connection.clone(), lines.clone(), refusals.clone()),
+            breakers: settings.breakers(connection.has_nodes()),
             connection,
             client_id: settings
                 .client_id
@@ -417,12 +421,13 @@ impl RedisStore {
             Arc::clone(&line_clock),
             lines.clone(),
         );
-        let line = Line::new(Arc::new(leasing), line_clock, lines);
+        let line = Line::new(Arc::new(leasing), Arc::clone(&line_clock), lines);
         let shared = Shared {
-            stack: Fallback::new(Deadline::new(
-                DenyCache::new(line, refusals),
-                settings.deadline,
-            )),
+            stack: Fallback::new(
+                Deadline::new(DenyCache::new(line, refusals), settings.deadline),
+                Locals::new(line_clock),
+                Arc::new(SteadyClock::new()),
+            ),
             prefix: Arc::clone(&settings.prefix),
             rule_names: RuleNames::default(),
         };
@@ -501,10 +506,14 @@ impl AnyStore for Shared {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         // First: it is the shorter look, and no refusal is told while there are permits in hand.
         if let Some(granted) = self.leasing().take(acquire) {
+            self.stack.saw(acquire, &granted);
             return Some(Ok(granted));
         }
         if let Some(refusal) = self.deny_cache().known(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
+        }
+        if let Some(error) = self.server().breakers.refuses(acquire) {
+            return Some(self.stack.unasked(acquire, error));
         }
         match random_id() {
             Ok(id) => {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     connection::Connection,
-    gcra,
+    gcra, health,
     returns::Returns,
     rewritten::Rewritten,
     saga,
@@ -24,7 +24,11 @@ use crate::{
     name::Name,
     store::{
         Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome, TimeToLive,
-        guard::{deny_cache::Refusals, fallback},
+        guard::{
+            breaker::{Breakers, Told},
+            deny_cache::Refusals,
+            fallback,
+        },
     },
 };
 
@@ -39,6 +43,8 @@ pub(super) struct Server {
     pub(super) rewritten: Rewritten,
     /// What was refused before a limit changed, which is told here.
     pub(super) refusals: Arc<Refusals>,
+    /// Which servers are left alone. Verbs and receipts go all the same: an operator, or nobody, waits for these.
+    pub(super) breakers: Breakers,
 }
 
 impl Decide for Server {
@@ -295,12 +301,18 @@ impl Server {
             .iter()
             .flat_map(Acquire::charges)
             .map(|charge| &charge.name);
+        // All of one call are on one node.
+        let pass = match run.first() {
+            Some(first) => self.breakers.enter(&first.first.name)?,
+            None => return Err(ErrorKind::Permits.into()),
+        };
         let called = if names.all(Name::tells_grants_apart) {
             script.call(&self.connection, arguments).await
         } else {
             // Sent again, it would take again. What it took unheard is in use until its time is over.
             script.call_once(&self.connection, arguments).await
         };
+        pass.ends(called.as_ref().err().map_or(Told::Answered, health::told));
         match called {
             Ok(reply) => Ok(reply),
             Err(failed) => {

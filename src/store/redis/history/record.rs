@@ -82,7 +82,7 @@ impl Told {
                 Source::Store | Source::Lease => false,
                 // Told because nobody answered.
                 Source::Cache => !at_once,
-                Source::FailurePolicy | Source::Layer => true,
+                Source::Local | Source::FailurePolicy | Source::Layer => true,
             },
         }
     }

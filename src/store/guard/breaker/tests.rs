@@ -1,0 +1,366 @@
+//! The breaker against a simple one, on a clock that is moved.
+
+use std::{
+    sync::{Barrier, atomic::AtomicUsize as Count},
+    thread,
+};
+
+use proptest::prelude::*;
+
+use super::{
+    word::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PROBE},
+    *,
+};
+use crate::{clock::ManualClock, decision::PermitId, limit::LimitSource, store::RuleTag};
+
+const SLOW: Duration = Duration::from_millis(50);
+const FAILURES: u32 = 3;
+
+fn breakers(failures: u32, nodes: usize, clock: &ManualClock) -> Breakers {
+    // Names end with the number of their node.
+    let place = |name: &Name| usize::from(name.as_str().ends_with('1'));
+    Breakers::new(failures, SLOW, nodes, place, Arc::new(clock.clone()))
+}
+
+fn charge(name: &str, shadow: bool) -> Charge {
+    Charge {
+        name: Name::exact(name).unwrap(),
+        rule: RuleTag::new("orders", false),
+        limit: LimitSource::Store,
+        permits: 1,
+        id: PermitId::NONE,
+        shadow,
+        lead: 0,
+    }
+}
+
+fn list(charges: &[(&str, bool)]) -> Acquire {
+    let mut charges = charges.iter().map(|(name, shadow)| charge(name, *shadow));
+    Acquire {
+        first: charges.next().unwrap(),
+        rest: charges.collect(),
+        on_failure: None,
+        remaining: true,
+        patience: None,
+    }
+}
+
+fn orders() -> Acquire {
+    list(&[("orders-0", false)])
+}
+
+fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
+    let pass = breakers.enter(&acquire.first.name);
+    if let Err(error) = &pass {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            error.to_string(),
+            "the store is unavailable: its breaker is open"
+        );
+    }
+    pass.ok()
+}
+
+fn fail(breakers: &Breakers, acquire: &Acquire, times: u32) {
+    for _ in 0..times {
+        enter(breakers, acquire).unwrap().ends(Told::Failed);
+    }
+}
+
+fn state(breakers: &Breakers) -> Seems {
+    breakers.look()[0].state
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Enter,
+    /// One of the calls under way is over
+    End(usize, Told),
+    /// Its callers have left
+    Leave(usize),
+    Advance(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let told = prop_oneof![
+        3 => Just(Told::Failed),
+        2 => Just(Told::Answered),
+        1 => Just(Told::Nothing),
+    ];
+    let step = prop_oneof![
+        6 => Just(Step::Enter),
+        6 => (any::<usize>(), told).prop_map(|(which, told)| Step::End(which, told)),
+        1 => any::<usize>().prop_map(Step::Leave),
+        2 => (0..20_u64).prop_map(Step::Advance),
+        1 => (20..1500_u64).prop_map(Step::Advance),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// What a breaker is to do, said in another way.
+#[derive(Debug)]
+struct Model {
+    phase: Is,
+    /// The last calls that were begun since it closed.
+    row: Vec<bool>,
+    opened: u64,
+}
+
+#[derive(Debug, PartialEq)]
+enum Is {
+    Closed,
+    /// Since when, and after how many pauses
+    Open(u64, u32),
+    /// Nobody has to wait for anything
+    Ready(u32),
+    /// Since when, by which call, after how many pauses
+    Probed(u64, usize, u32),
+}
+
+/// A call of the model.
+struct Call<'a> {
+    number: usize,
+    /// How often it had been opened when it was begun.
+    opened: u64,
+    at: u64,
+    probes: bool,
+    pass: Pass<'a>,
+}
+
+impl Model {
+    fn told(&mut self, call: &Call<'_>, now: u64, told: Told) {
+        match (&self.phase, told) {
+            (Is::Probed(_, number, _), Told::Answered) if *number == call.number => {
+                self.phase = Is::Closed;
+                self.row.clear();
+            }
+            (Is::Probed(_, number, pauses), Told::Failed) if *number == call.number => {
+                self.phase = Is::Open(now, pauses + 1);
+                self.opened += 1;
+            }
+            (Is::Probed(_, number, pauses), Told::Nothing) if *number == call.number => {
+                self.phase = Is::Ready(*pauses);
+            }
+            // Of a probe that was given up nobody wants to hear.
+            (Is::Closed, Told::Answered | Told::Failed)
+                if self.opened == call.opened && !call.probes =>
+            {
+                self.row.push(told == Told::Failed);
+                let last = self.row.iter().rev().take(2 * FAILURES as usize);
+                let failed = last.filter(|failed| **failed).count();
+                if told == Told::Failed && failed >= FAILURES as usize {
+                    self.phase = Is::Open(now, 0);
+                    self.opened += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Half of a pause, and all of it.
+fn bounds(pauses: u32) -> (u64, u64) {
+    let whole = (FIRST_PAUSE * 2u32.pow(pauses.min(10))).min(LONGEST_PAUSE);
+    (millis(whole) / 2, millis(whole))
+}
+
+proptest! {
+    #[test]
+    fn it_does_what_a_simple_one_does(steps in steps()) {
+        let clock = ManualClock::new();
+        let breakers = breakers(FAILURES, 1, &clock);
+        let orders = orders();
+        let mut model = Model { phase: Is::Closed, row: Vec::new(), opened: 0 };
+        let (mut calls, mut now, mut number) = (Vec::<Call<'_>>::new(), 0, 0);
+        for step in steps {
+            match step {
+                Step::Advance(by) => {
+                    clock.advance(Duration::from_millis(by));
+                    now += by;
+                }
+                Step::Enter => {
+                    let refused = breakers.refuses(&orders).is_some();
+                    let pass = enter(&breakers, &orders);
+                    prop_assert_eq!(refused, pass.is_none());
+                    let passes = match model.phase {
+                        Is::Closed | Is::Ready(_) => Some(true),
+                        Is::Open(since, pauses) => match bounds(pauses) {
+                            (half, _) if now < since + half => Some(false),
+                            (_, whole) if now >= since + whole => Some(true),
+                            _ => None,
+                        },
+                        Is::Probed(since, ..) => Some(now >= since + millis(LONGEST_PROBE)),
+                    };
+                    if let Some(passes) = passes {
+                        prop_assert_eq!(passes, pass.is_some(), "{:?} at {}", model, now);
+                    }
+                    let Some(pass) = pass else { continue };
+                    number += 1;
+                    let probes = model.phase != Is::Closed;
+                    match model.phase {
+                        Is::Closed => {}
+                        Is::Open(_, pauses) | Is::Ready(pauses) | Is::Probed(_, _, pauses) => {
+                            model.phase = Is::Probed(now, number, pauses);
+                        }
+                    }
+                    calls.push(Call { number, opened: model.opened, at: now, probes, pass });
+                }
+                Step::End(which, told) if !calls.is_empty() => {
+                    let call = calls.remove(which % calls.len());
+                    let late = told == Told::Answered && now - call.at >= millis(SLOW);
+                    model.told(&call, now, if late { Told::Failed } else { told });
+                    call.pass.ends(told);
+                }
+                Step::Leave(which) if !calls.is_empty() => {
+                    let call = calls.remove(which % calls.len());
+                    let late = now - call.at >= millis(SLOW) / 10 * 9;
+                    model.told(&call, now, if late { Told::Failed } else { Told::Nothing });
+                    drop(call.pass);
+                }
+                Step::End(..) | Step::Leave(_) => {}
+            }
+            let seems = state(&breakers);
+            match model.phase {
+                Is::Closed => prop_assert_eq!(seems, Seems::Closed),
+                Is::Open(since, pauses) => {
+                    prop_assert_ne!(seems, Seems::Closed);
+                    prop_assert!(seems == Seems::Open || now >= since + bounds(pauses).0);
+                }
+                Is::Ready(_) | Is::Probed(..) => prop_assert_ne!(seems, Seems::Closed),
+            }
+            let unwell = breakers.unwell.load(Ordering::Relaxed);
+            prop_assert_eq!(unwell, usize::from(seems != Seems::Closed));
+        }
+    }
+
+    /// Also of the longest times and of the most pauses.
+    #[test]
+    fn a_word_is_packed_whole(until in 0..1u64 << 40, pauses in 0..64u8, generation: u16, phase in 0..3usize) {
+        let phase = [Phase::Closed, Phase::Open, Phase::Probing][phase];
+        let word = Word { phase, pauses, generation, until };
+        prop_assert_eq!(Word::unpack(word.pack()), word);
+    }
+
+    #[test]
+    fn a_pause_is_between_half_and_whole(pauses in 0..64u8, now in 0..1u64 << 39, spread: u64) {
+        let opened = Word { pauses, ..Word::NEW }.opened(now, spread);
+        let (half, whole) = bounds(pauses.into());
+        prop_assert!((now + half..=now + whole).contains(&opened.until), "{opened:?}");
+        prop_assert_eq!(opened.pauses, (pauses + 1).min(63));
+    }
+}
+
+#[test]
+fn pauses_differ() {
+    let clock = ManualClock::new();
+    let pauses: std::collections::BTreeSet<_> = (0..50)
+        .map(|_| {
+            let breakers = breakers(1, 1, &clock);
+            fail(&breakers, &orders(), 1);
+            breakers.nodes[0].load().until
+        })
+        .collect();
+    assert!(pauses.len() > 1, "{pauses:?}");
+}
+
+#[test]
+fn answers_never_open_it() {
+    let clock = ManualClock::new();
+    let breakers = breakers(1, 1, &clock);
+    for _ in 0..1000 {
+        enter(&breakers, &orders()).unwrap().ends(Told::Answered);
+        enter(&breakers, &orders()).unwrap().ends(Told::Nothing);
+        // Somebody hangs up.
+        drop(enter(&breakers, &orders()));
+    }
+    let failed = |seen: Seen| seen.failures;
+    assert_eq!(state(&breakers), Seems::Closed);
+    assert_eq!(breakers.look().into_iter().map(failed).sum::<u32>(), 0);
+}
+
+#[test]
+fn none_is_never_open() {
+    let clock = ManualClock::new();
+    let breakers = breakers(0, 1, &clock);
+    fail(&breakers, &orders(), 1000);
+    assert!(breakers.refuses(&orders()).is_none());
+    assert!(breakers.look().is_empty());
+}
+
+#[test]
+fn it_is_told_how_it_is_and_for_how_long() {
+    let clock = ManualClock::new();
+    let breakers = breakers(FAILURES, 1, &clock);
+    let told = |state, lasts, failures| Seen {
+        state,
+        lasts: Duration::from_millis(lasts),
+        failures,
+    };
+    clock.advance(Duration::from_secs(5));
+    fail(&breakers, &orders(), 2);
+    assert_eq!(breakers.look(), [told(Seems::Closed, 5000, 2)]);
+    fail(&breakers, &orders(), 1);
+    assert_eq!(breakers.look(), [told(Seems::Open, 0, 0)]);
+    clock.advance(FIRST_PAUSE);
+    assert_eq!(breakers.look(), [told(Seems::HalfOpen, 100, 0)]);
+    let probe = enter(&breakers, &orders()).unwrap();
+    assert_eq!(breakers.look(), [told(Seems::HalfOpen, 100, 0)]);
+    // It goes on being open, though it pauses anew.
+    probe.ends(Told::Failed);
+    clock.advance(LONGEST_PAUSE);
+    assert_eq!(breakers.look(), [told(Seems::HalfOpen, 1100, 0)]);
+    enter(&breakers, &orders()).unwrap().ends(Told::Answered);
+    assert_eq!(breakers.look(), [told(Seems::Closed, 0, 0)]);
+}
+
+/// Whoever comes at the end of a pause, all at once: one goes.
+#[test]
+fn a_herd_sends_one() {
+    const HERD: usize = 8;
+    let clock = ManualClock::new();
+    let breakers = breakers(1, 1, &clock);
+    fail(&breakers, &orders(), 1);
+    for _ in 0..200 {
+        clock.advance(LONGEST_PAUSE);
+        let (barrier, went) = (Barrier::new(HERD), Count::new(0));
+        thread::scope(|scope| {
+            for _ in 0..HERD {
+                scope.spawn(|| {
+                    let orders = orders();
+                    barrier.wait();
+                    let pass = enter(&breakers, &orders);
+                    went.fetch_add(pass.is_some().into(), Ordering::SeqCst);
+                    barrier.wait();
+                    // Not before all have tried.
+                    if let Some(pass) = pass {
+                        pass.ends(Told::Failed);
+                    }
+                });
+            }
+        });
+        assert_eq!(went.into_inner(), 1);
+    }
+}
+
+#[test]
+fn a_node_stands_for_itself() {
+    let clock = ManualClock::new();
+    let breakers = breakers(FAILURES, 2, &clock);
+    let (well, ill) = (list(&[("a-0", false)]), list(&[("b-1", false)]));
+    fail(&breakers, &ill, FAILURES);
+    assert!(breakers.refuses(&ill).is_some());
+    assert!(breakers.refuses(&well).is_none());
+    let states: Vec<_> = breakers.look().into_iter().map(|seen| seen.state).collect();
+    assert_eq!(states, [Seems::Closed, Seems::Open]);
+    // A list needs them all, but for what is only tried out.
+    for (charges, refused) in [
+        ([("a-0", false), ("b-1", false)], true),
+        ([("b-1", false), ("a-0", false)], true),
+        ([("a-0", false), ("b-1", true)], false),
+        ([("b-1", true), ("a-0", false)], false),
+        ([("a-0", true), ("b-1", true)], true),
+    ] {
+        let acquire = list(&charges);
+        assert_eq!(breakers.refuses(&acquire).is_some(), refused, "{charges:?}");
+    }
+}

@@ -1,0 +1,229 @@
+//! What the store has granted lately, by key: a few counts of the last interval.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use quick_cache::{UnitWeighter, sync::Cache};
+
+use crate::{
+    decision::LimitState,
+    limit::Limit,
+    name::{BuildSpread, Name, Text},
+};
+
+/// How many keys are remembered, some 300 bytes each: 20 MB. One that is forgotten has all of its share.
+const MOST_KEYS: usize = 1 << 16;
+/// Into how many parts an interval is divided: what was granted leaves it a part too late at most.
+const PARTS: usize = 8;
+
+pub(super) struct Recent(Cache<Text, Arc<Mutex<Granted>>, UnitWeighter, BuildSpread>);
+
+/// What one limiter granted, the last part of the interval first. One more part than an interval has, as two are cut.
+#[derive(Debug, PartialEq)]
+struct Granted {
+    permits: u64,
+    interval: i64,
+    /// The number of the first part, counted from 1970.
+    newest: i64,
+    parts: [u32; PARTS + 1],
+}
+
+impl Recent {
+    pub(super) fn new() -> Self {
+        Self(Cache::with(
+            MOST_KEYS,
+            MOST_KEYS as u64,
+            UnitWeighter,
+            BuildSpread::new(),
+            Default::default(),
+        ))
+    }
+
+    /// Notes a grant of so many permits, and by which limit it was made.
+    pub(super) fn note(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
+        let interval = i64::try_from(state.interval.as_millis())
+            .unwrap_or(i64::MAX)
+            .max(1);
+        let new = || Arc::new(Mutex::new(Granted::new(state.permits, interval, now)));
+        let found = self.0.get(name.text()).unwrap_or_else(|| {
+            let granted = new();
+            self.0.insert(name.text().clone(), Arc::clone(&granted));
+            granted
+        });
+        let mut granted = lock(&found);
+        granted.permits = state.permits;
+        granted.move_to(interval, now);
+        granted.add(permits);
+    }
+
+    /// Notes that so many permits were kept of what was granted.
+    pub(super) fn settle(&self, name: &Name, granted: u32, keep: u32, now: i64) {
+        let Some(found) = self.0.get(name.text()) else {
+            return;
+        };
+        let mut recent = lock(&found);
+        let interval = recent.interval;
+        recent.move_to(interval, now);
+        match keep.checked_sub(granted) {
+            Some(more) => recent.add(more),
+            None => recent.remove(granted - keep),
+        }
+    }
+
+    /// The limit as the store told it last.
+    pub(super) fn limit(&self, name: &Name) -> Option<Limit> {
+        let found = self.0.get(name.text())?;
+        let granted = lock(&found);
+        let interval = Duration::from_millis(granted.interval.unsigned_abs());
+        Limit::try_new(granted.permits, interval).ok()
+    }
+
+    /// What was granted within the interval, the earliest first, and no later than when each counts from. It is forgotten
+    /// here.
+    pub(super) fn take(&self, name: &Name, interval: i64, now: i64) -> Vec<(i64, u32)> {
+        let Some(found) = self.0.get(name.text()) else {
+            return Vec::new();
+        };
+        lock(&found).take(interval.max(1), now)
+    }
+}
+
+impl Granted {
+    fn new(permits: u64, interval: i64, now: i64) -> Self {
+        Self {
+            permits,
+            interval,
+            newest: part_at(now, interval),
+            parts: [0; PARTS + 1],
+        }
+    }
+
+    /// Makes the first part that of `now`.
+    fn move_to(&mut self, interval: i64, now: i64) {
+        if interval != self.interval {
+            // Parts of another length: what they hold counts from now on.
+            let all = self
+                .parts
+                .iter()
+                .fold(0, |all: u32, part| all.saturating_add(*part));
+            *self = Self::new(self.permits, interval, now);
+            self.add(all);
+            return;
+        }
+        // A clock that was set back puts what comes into the part that is there.
+        let passed = part_at(now, interval).saturating_sub(self.newest).max(0);
+        let count = self.parts.len();
+        let passed = usize::try_from(passed).unwrap_or(count).min(count);
+        self.parts.rotate_right(passed % count);
+        self.parts
+            .iter_mut()
+            .take(passed)
+            .for_each(|part| *part = 0);
+        self.newest = self.newest.max(part_at(now, interval));
+    }
+
+    fn add(&mut self, permits: u32) {
+        if let Some(first) = self.parts.first_mut() {
+            *first = first.saturating_add(permits);
+        }
+    }
+
+    /// Takes out the latest.
+    fn remove(&mut self, permits: u32) {
+        let mut left = permits;
+        for part in &mut self.parts {
+            let out = left.min(*part);
+            *part -= out;
+            left -= out;
+        }
+    }
+
+    fn take(&mut self, interval: i64, now: i64) -> Vec<(i64, u32)> {
+        self.move_to(interval, now);
+        let parts = std::mem::take(&mut self.parts);
+        let past = (0..).zip(parts).filter(|(_, permits)| *permits > 0);
+        let mut past: Vec<_> = past
+            .map(|(back, permits)| (end_of(self.newest - back, interval).min(now), permits))
+            .collect();
+        past.reverse();
+        past
+    }
+}
+
+fn part_at(now: i64, interval: i64) -> i64 {
+    let part = i128::from(now) * PARTS as i128 / i128::from(interval);
+    i64::try_from(part).unwrap_or(i64::MAX)
+}
+
+/// The last millisecond of a part.
+fn end_of(part: i64, interval: i64) -> i64 {
+    let end = (i128::from(part) + 1) * i128::from(interval) / PARTS as i128;
+    i64::try_from(end).unwrap_or(i64::MAX)
+}
+
+/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+fn lock(granted: &Mutex<Granted>) -> MutexGuard<'_, Granted> {
+    granted.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What was granted within the interval is there, at its time or up to a part later; of what is older, at most what
+        /// was within a part of it.
+        #[test]
+        fn what_was_granted_lately_is_there(
+            interval in 1..100_000_i64,
+            steps in prop::collection::vec((0..100_i64, 1..100_u32), 1..60),
+        ) {
+            let mut now = 1_700_000_000_000;
+            let mut granted = Granted::new(10, interval, now);
+            let mut all = Vec::new();
+            for (pause, permits) in steps {
+                now += pause * interval / 200;
+                granted.move_to(interval, now);
+                granted.add(permits);
+                all.push((now, permits));
+            }
+            let past = granted.take(interval, now);
+            let part = interval / PARTS as i64 + 1;
+            // At each time: no fewer count than were granted by then, and no more than a part before.
+            for at in [now, now - interval / 3, now - interval / 2, now - interval + 1] {
+                let since = |from: i64| all.iter().filter(|(time, _)| *time >= from).map(|(_, permits)| permits).sum::<u32>();
+                let told: u32 = past.iter().filter(|(time, _)| *time >= at).map(|(_, permits)| permits).sum();
+                prop_assert!(told >= since(at), "{told} since {at}");
+                prop_assert!(told <= since(at - part), "{told} since {at}");
+            }
+            prop_assert!(past.is_sorted_by_key(|(time, _)| *time));
+            prop_assert!(past.iter().all(|(time, _)| *time <= now));
+            prop_assert!(granted.take(interval, now).is_empty());
+        }
+
+        #[test]
+        fn what_is_given_back_is_taken_out(taken in prop::collection::vec(1..50_u32, 1..20), back in 0..500_u32) {
+            let mut granted = Granted::new(10, 1000, 0);
+            let mut now = 0;
+            for permits in &taken {
+                granted.move_to(1000, now);
+                granted.add(*permits);
+                now += 40;
+            }
+            granted.remove(back);
+            let left: u32 = granted.take(1000, now).iter().map(|(_, permits)| permits).sum();
+            prop_assert_eq!(left, taken.iter().sum::<u32>().saturating_sub(back));
+        }
+    }
+
+    #[test]
+    fn another_interval_forgets_nothing() {
+        let mut granted = Granted::new(10, 1000, 5000);
+        granted.add(3);
+        assert_eq!(granted.take(250, 5100), [(5100, 3)]);
+    }
+}

@@ -1,0 +1,431 @@
+//! A store that fails when it is told to, and what is decided instead.
+
+use std::{
+    pin::pin,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    clock::ManualClock,
+    decision::PermitId,
+    limit::{Algorithm, Limit},
+    list::List,
+    name::Name,
+    store::{
+        Decide, Op, Outcome, RuleTag,
+        guard::fallback::{FailurePolicy, Fallback},
+    },
+};
+
+/// Far below its limits, so that it grants whatever the history says.
+#[derive(Debug)]
+struct Server {
+    store: MemoryStore,
+    down: AtomicBool,
+    /// What was given back to it.
+    settled: Mutex<Vec<(u32, u32)>>,
+}
+
+impl Decide for Server {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err(ErrorKind::Unavailable.into());
+        }
+        let mut acquire = Acquire {
+            on_failure: None,
+            ..acquire.clone()
+        };
+        self.store.handle().0.decide_at_once(&mut acquire).unwrap()
+    }
+
+    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        Err(ErrorKind::Unavailable.into())
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        Err(ErrorKind::Unavailable.into())
+    }
+
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.settled.lock().unwrap().push((receipt.permits, keep));
+        self.store.handle().0.give_back(receipt, keep);
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
+    }
+}
+
+struct World {
+    clock: ManualClock,
+    guard: Fallback<Server>,
+    policy: FailurePolicy,
+}
+
+const INTERVAL: Duration = Duration::from_millis(800);
+/// What was granted leaves the interval so much too late at most.
+const PART: i64 = 101;
+
+impl World {
+    fn new(policy: impl Into<FailurePolicy>) -> Self {
+        let clock = ManualClock::new();
+        let server = Server {
+            store: MemoryStore::new().clock(clock.clone()),
+            down: AtomicBool::new(false),
+            settled: Mutex::default(),
+        };
+        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        Self {
+            guard: Fallback::new(server, Locals::new(Arc::clone(&shared)), shared),
+            clock,
+            policy: policy.into(),
+        }
+    }
+
+    fn fail(&self, fails: bool) {
+        self.guard.inner().down.store(fails, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> i64 {
+        millis(&self.clock).cast_signed()
+    }
+
+    fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    fn ask(&self, charges: &[Charge]) -> Decision {
+        let acquire = Acquire {
+            first: charges[0].clone(),
+            rest: charges[1..].to_vec(),
+            on_failure: Some(self.policy),
+            remaining: true,
+            patience: None,
+        };
+        // Nothing here waits for anything.
+        let mut asked = pin!(self.guard.acquire(&acquire));
+        match asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decision) => decision.unwrap(),
+            Poll::Pending => panic!("it waits"),
+        }
+    }
+
+    fn takes(&self, charges: &[Charge]) -> bool {
+        self.ask(charges).is_allowed()
+    }
+}
+
+fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
+    Charge {
+        name: Name::exact(name).unwrap(),
+        rule: RuleTag::new("login", false),
+        limit,
+        permits,
+        id: PermitId::NONE,
+        shadow: false,
+        lead: 0,
+    }
+}
+
+/// So many permits of a limit of so many.
+fn of(name: &str, permits: u32, limit: u64) -> Charge {
+    charge(
+        name,
+        permits,
+        LimitSource::Code(Limit::new(limit, INTERVAL)),
+    )
+}
+
+fn refusal(decision: Decision) -> Refusal {
+    match decision {
+        Decision::Deny(refusal) => refusal,
+        Decision::Allow(_) => panic!("{decision:?}"),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask(u32),
+    Advance(u64),
+    Fail(bool),
+}
+
+fn steps(flaps: bool) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (1..4_u32).prop_map(Step::Ask),
+        4 => (0..120_u64).prop_map(Step::Advance),
+        u32::from(flaps) => any::<bool>().prop_map(Step::Fail),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// Of these grants, as many permits as were taken after that time.
+fn since(grants: &[(i64, u32)], time: i64) -> u32 {
+    let late = grants.iter().filter(|(at, _)| *at > time);
+    late.map(|(_, permits)| permits).sum()
+}
+
+proptest! {
+    /// After the store has failed, somebody has room if, and only if, the share is more than what was granted within
+    /// the last interval, by the store or here.
+    #[test]
+    fn an_outage_neither_frees_nor_forgets(before in steps(false), after in steps(false), share in 1..=12_u32) {
+        let world = World::new(FailurePolicy::local(f64::from(share) / 40.0));
+        let (mut by_store, mut here) = (Vec::new(), Vec::new());
+        let interval = 800;
+        for (steps, fails) in [(before, false), (after, true)] {
+            world.fail(fails);
+            for step in steps {
+                let n = match step {
+                    Step::Advance(millis) => { world.advance(millis); continue; }
+                    Step::Ask(n) => n,
+                    Step::Fail(_) => continue,
+                };
+                let decision = world.ask(&[of("ann", n, 40)]);
+                let now = world.now();
+                if !fails {
+                    prop_assert_eq!(decision.source(), Source::Store);
+                    if decision.is_allowed() {
+                        by_store.push((now, n));
+                    }
+                    continue;
+                }
+                let local = since(&here, now - interval);
+                let exact = since(&by_store, now - interval) + local + n;
+                let late = since(&by_store, now - interval - PART) + local + n;
+                match decision {
+                    Decision::Allow(grant) => {
+                        prop_assert_eq!(grant.source(), Source::Local);
+                        prop_assert!(exact <= share, "{exact} of {share}");
+                        here.push((now, n));
+                    }
+                    Decision::Deny(refusal) if n > share => {
+                        prop_assert_eq!(refusal.kind, RefusalKind::Unavailable);
+                    }
+                    Decision::Deny(refusal) => {
+                        prop_assert_eq!(refusal.source, Source::Local);
+                        prop_assert!(refusal.retry_after.is_some());
+                        prop_assert!(late > share, "{late} of {share}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// However often it fails: what is granted here is never more than the share within an interval.
+    #[test]
+    fn one_that_fails_now_and_then_has_one_share(steps in steps(true)) {
+        let world = World::new(FailurePolicy::local(0.25));
+        let mut here: Vec<(i64, u32)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Advance(millis) => world.advance(millis),
+                Step::Fail(fails) => world.fail(fails),
+                Step::Ask(n) => {
+                    let decision = world.ask(&[of("ann", n, 20)]);
+                    if decision.is_allowed() && decision.source() == Source::Local {
+                        prop_assert!(since(&here, world.now() - 800) + n <= 5);
+                        here.push((world.now(), n));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_ways_to_count_are_counted_by() {
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let world = World::new(FailurePolicy::local(0.25));
+        let charge = |name, permits| {
+            let charge = of(name, permits, 20);
+            let name = charge.name.counted_by(algorithm);
+            [Charge { name, ..charge }]
+        };
+        assert!(world.takes(&charge("ann", 3)));
+        assert!(world.takes(&charge("flood", 9)));
+        world.fail(true);
+        let granted = |name| (0..20).filter(|_| world.takes(&charge(name, 1))).count();
+        assert_eq!(granted("flood"), 0, "{algorithm:?}");
+        assert_eq!(granted("ann"), 2, "{algorithm:?}");
+        assert_eq!(granted("idle"), 5, "{algorithm:?}");
+        world.advance(2000);
+        assert_eq!(granted("flood"), 5, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_list_is_granted_here_whole_or_not_at_all() {
+    let world = World::new(FailurePolicy::local(0.5));
+    world.fail(true);
+    let both = |permits| [of("ann", permits, 4), of("all", permits, 20)];
+    assert!(world.takes(&both(2)));
+    let refused = refusal(world.ask(&both(1)));
+    assert_eq!(refused.kind, RefusalKind::OverLimit);
+    assert_eq!(
+        refused
+            .limits
+            .iter()
+            .filter(|limit| limit.is_refused())
+            .count(),
+        1
+    );
+    // The other one has lost nothing.
+    assert!(world.takes(&[of("all", 8, 20)]));
+    assert!(!world.takes(&[of("all", 1, 20)]));
+}
+
+/// What is only tried out takes nothing, and refuses nobody.
+#[test]
+fn what_is_tried_out_is_not_counted_here() {
+    let world = World::new(FailurePolicy::local(0.5));
+    world.fail(true);
+    let trial = |permits| Charge {
+        shadow: true,
+        ..of("trial", permits, 4)
+    };
+    for _ in 0..5 {
+        let decision = world.ask(&[trial(1)]);
+        assert!(decision.is_allowed());
+        assert_eq!(decision.source(), Source::FailurePolicy);
+    }
+    assert!(world.takes(&[trial(3), of("ann", 2, 4)]));
+    assert!(!world.takes(&[trial(1), of("ann", 1, 4)]));
+}
+
+/// A limit that only the store knows is the one that it told last.
+#[test]
+fn a_limit_of_the_store_is_known_from_its_answers() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let shared = |limit| [charge("orders", 1, limit)];
+    let told = |limit: u64| LimitSource::StoreOrInit(Limit::new(limit, INTERVAL));
+    assert!(world.takes(&shared(told(6))));
+    assert!(world.takes(&shared(LimitSource::Store)));
+    world.fail(true);
+    assert!(world.takes(&shared(LimitSource::Store)));
+    assert!(!world.takes(&shared(LimitSource::Store)));
+    let unknown = refusal(world.ask(&[charge("unknown", 1, LimitSource::Store)]));
+    assert_eq!(unknown.kind, RefusalKind::Unavailable);
+    assert_eq!(unknown.error.unwrap().kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_limit_of_each_process_is_not_shared() {
+    let world = World::new(FailurePolicy::local(0.25));
+    world.fail(true);
+    let limit = Limit::new(8, INTERVAL).per_client();
+    let granted = |_: &usize| world.takes(&[charge("own", 1, LimitSource::Code(limit))]);
+    assert_eq!((0..20).filter(granted).count(), 8);
+}
+
+/// As it is when nobody has set a limit: that is a mistake, and no outage.
+#[test]
+fn a_limit_that_nobody_has_set_is_refused() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let unset = refusal(world.ask(&[charge("unset", 1, LimitSource::Store)]));
+    assert_eq!(unset.error.unwrap().kind(), ErrorKind::NotInitialized);
+}
+
+#[test]
+fn what_costs_more_than_the_share_is_unavailable() {
+    let world = World::new(FailurePolicy::local(0.5));
+    world.fail(true);
+    let refused = refusal(world.ask(&[of("ann", 3, 4)]));
+    assert_eq!(
+        (refused.kind, refused.source),
+        (RefusalKind::Unavailable, Source::FailurePolicy)
+    );
+    assert!(world.takes(&[of("ann", 2, 4)]));
+}
+
+#[test]
+fn it_ends_when_the_user_says_so() {
+    let local = || FailurePolicy::local(0.5);
+    for (policy, then) in [
+        (local().then_deny_after(Duration::from_secs(5)), false),
+        (local().then_allow_after(Duration::from_secs(5)), true),
+    ] {
+        let world = World::new(policy);
+        // An outage before, of which nothing is left.
+        world.fail(true);
+        world.takes(&[of("bob", 1, 20)]);
+        world.advance(60_000);
+        world.fail(false);
+        assert_eq!(world.ask(&[of("bob", 1, 20)]).source(), Source::Store);
+        world.fail(true);
+        for _ in 0..4 {
+            assert_eq!(world.ask(&[of("bob", 1, 20)]).source(), Source::Local);
+            world.advance(1249);
+        }
+        assert_eq!(world.ask(&[of("bob", 1, 20)]).source(), Source::Local);
+        world.advance(4);
+        let after = world.ask(&[of("bob", 1, 20)]);
+        assert_eq!(after.source(), Source::FailurePolicy);
+        assert_eq!(after.is_allowed(), then);
+    }
+}
+
+fn receipts(decision: &Decision) -> List<Receipt> {
+    match decision {
+        Decision::Allow(grant) => grant.receipts().iter().cloned().collect(),
+        Decision::Deny(_) => panic!("{decision:?}"),
+    }
+}
+
+#[test]
+fn what_was_taken_here_is_given_back_here() {
+    let world = World::new(FailurePolicy::local(0.5));
+    world.fail(true);
+    let taken = world.ask(&[of("ann", 2, 4)]);
+    assert!(!world.takes(&[of("ann", 1, 4)]));
+    // Also when the store is back.
+    world.fail(false);
+    for receipt in receipts(&taken) {
+        world.guard.give_back(receipt, 1);
+    }
+    assert!(world.guard.inner().settled.lock().unwrap().is_empty());
+    world.fail(true);
+    assert!(world.takes(&[of("ann", 1, 4)]));
+    assert!(!world.takes(&[of("ann", 1, 4)]));
+}
+
+/// A login that succeeded is no guess: it is not counted when the store fails either.
+#[test]
+fn what_was_given_back_to_the_store_is_not_counted_here() {
+    let world = World::new(FailurePolicy::local(0.25));
+    for keep in [0, 0, 0, 1] {
+        let taken = world.ask(&[of("ann", 1, 8)]);
+        for receipt in receipts(&taken) {
+            world.guard.give_back(receipt, keep);
+        }
+    }
+    assert_eq!(world.guard.inner().settled.lock().unwrap().len(), 4);
+    // One that nobody heard of was not noted either.
+    world.guard.give_back(of("ann", 1, 8).receipt(), 0);
+    world.fail(true);
+    assert!(world.takes(&[of("ann", 1, 8)]));
+    assert!(!world.takes(&[of("ann", 1, 8)]));
+}
+
+#[test]
+fn nothing_is_remembered_of_those_who_do_not_want_it() {
+    let world = World::new(FailurePolicy::Deny);
+    assert!(world.takes(&[of("ann", 1, 8)]));
+    world.fail(true);
+    let refused = refusal(world.ask(&[of("ann", 1, 8)]));
+    assert_eq!(refused.source, Source::FailurePolicy);
+    assert_eq!(refused.kind, RefusalKind::Unavailable);
+    assert!(world.guard.locals.recent.get().is_none());
+}

@@ -1,0 +1,280 @@
+//! A server that can be reached and does not answer is left alone, and asked again by itself.
+
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use http::{Request, StatusCode};
+use tower::ServiceExt;
+use tower_ratelimit::{
+    BreakerState, ConnectionState, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
+};
+
+use super::{
+    proxy::Proxy,
+    traffic::{Http, ask, service},
+    wait::{begin, until},
+};
+use crate::support::{RedisServer, unique};
+
+const HOURLY: Limit = Limit::per_hour(1_000_000);
+const BY_REDIS: (StatusCode, Source) = (StatusCode::OK, Source::Store);
+const ALLOWED: (StatusCode, Source) = (StatusCode::OK, Source::FailurePolicy);
+const DENIED: (StatusCode, Source) = (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy);
+const FAILURES: u32 = 5;
+/// The shortest pause before a call goes again.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
+fn state(store: &RedisStore) -> BreakerState {
+    store.health().nodes()[0].breaker()
+}
+
+/// Asks until nobody does any more; how many lost their time.
+async fn open(store: &RedisStore, service: &Http) -> u32 {
+    let mut asked = 0;
+    while state(store) == BreakerState::Closed {
+        assert_eq!(ask(service).await.1, Source::FailurePolicy);
+        asked += 1;
+        assert!(asked < 100, "never opens");
+    }
+    asked
+}
+
+async fn heals(store: &RedisStore, services: &[&Http]) {
+    for service in services {
+        until("Redis decides again", || async {
+            ask(service).await == BY_REDIS
+        })
+        .await;
+    }
+    assert_eq!(state(store), BreakerState::Closed);
+    assert!(store.health().is_well());
+}
+
+/// How often a server was asked for a decision.
+fn calls(server: &RedisServer) -> u32 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let lines = stats.lines().filter_map(|line| {
+        let line = line
+            .strip_prefix("cmdstat_eval")
+            .map(|rest| rest.trim_start_matches("sha"))?;
+        line.strip_prefix(":calls=")?
+            .split(',')
+            .next()?
+            .parse::<u32>()
+            .ok()
+    });
+    lines.sum()
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_costs_few_requests_their_time() {
+    let mut server = RedisServer::start();
+    // One connection for all of it: what is sent is carried out in the end, and counted.
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_millis(100))
+        .response_timeout(Duration::from_secs(10));
+    let deny = service(&store, HOURLY, FailurePolicy::Deny);
+    let allow = service(&store, HOURLY, FailurePolicy::Allow);
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    assert!(limiter.try_set_rate(HOURLY).await.unwrap());
+    for service in [&deny, &allow] {
+        until("Redis decides", || async { ask(service).await == BY_REDIS }).await;
+    }
+    assert!(store.health().is_well());
+    let before = calls(&server);
+
+    server.stop_process();
+    assert_eq!(open(&store, &deny).await, FAILURES);
+    let opened = Instant::now();
+    assert!(!store.health().is_well());
+    assert_eq!(store.health().connection(), ConnectionState::Connected);
+    let mut decisions = 0;
+    while opened.elapsed() < Duration::from_secs(1) {
+        assert_eq!(ask(&deny).await, DENIED);
+        assert_eq!(ask(&allow).await, ALLOWED);
+        decisions += 2;
+    }
+    server.resume();
+    heals(&store, &[&deny, &allow]).await;
+    let most = opened.elapsed().as_millis() / SHORTEST_PAUSE.as_millis() + 10;
+    let probes = calls(&server).saturating_sub(before + FAILURES);
+    println!("{probes} calls for {decisions} decisions while the server hung");
+    assert!(u128::from(probes) <= most, "{probes}, {most}");
+    assert!(decisions > 10 * most, "{decisions}, {most}");
+}
+
+/// Those who wait for permits, too, and those who stood in line before.
+#[tokio::test]
+async fn nobody_waits_for_a_server_that_hangs() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_millis(100));
+    let deny = service(&store, HOURLY, FailurePolicy::Deny);
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    let limit = Limit::new(1, Duration::from_millis(1500));
+    assert!(limiter.try_set_rate(limit).await.unwrap());
+    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    until("Redis decides", || async { ask(&deny).await == BY_REDIS }).await;
+    let standing = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire().await.unwrap_err().kind() }
+    });
+    // It has been told to wait before the server hangs.
+    let calls_before = calls(&server);
+    until("it stands in line", || async {
+        calls(&server) > calls_before
+    })
+    .await;
+
+    server.stop_process();
+    open(&store, &deny).await;
+    // One of them may be the one that finds out.
+    let failed = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
+    for _ in 0..50 {
+        let patient = limiter.try_acquire_for(1, Duration::from_secs(60)).await;
+        assert!(failed(patient.unwrap_err().kind()));
+        assert!(failed(limiter.acquire().await.unwrap_err().kind()));
+    }
+    assert!(failed(standing.await.unwrap()));
+    server.resume();
+    until("permits are waited for again", || async {
+        limiter.acquire().await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_that_come_too_late_open_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_millis(200))
+        .response_timeout(Duration::from_secs(20));
+    let allow = service(&store, HOURLY, FailurePolicy::Allow);
+    until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
+
+    proxy.delay_every_reply(Duration::from_millis(400));
+    open(&store, &allow).await;
+    assert_eq!(proxy.connections(), 1);
+    proxy.delay_every_reply(Duration::ZERO);
+    heals(&store, &[&allow]).await;
+    assert_eq!(proxy.connections(), 1);
+}
+
+/// A connection that says nothing is replaced though hardly anybody asks.
+#[tokio::test]
+async fn a_silent_connection_is_replaced_while_it_is_open() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_millis(100));
+    let allow = service(&store, HOURLY, FailurePolicy::Allow);
+    until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
+    let before = proxy.connections();
+
+    proxy.freeze();
+    open(&store, &allow).await;
+    heals(&store, &[&allow]).await;
+    assert_eq!(proxy.connections(), before + 1);
+}
+
+/// The connection has pauses of its own, in which nobody waits: a breaker would only add to them.
+#[tokio::test]
+async fn a_server_that_is_down_does_not_open_it() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let allow = service(&store, HOURLY, FailurePolicy::Allow);
+    until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
+    server.kill();
+    for _ in 0..500 {
+        assert_eq!(ask(&allow).await, ALLOWED);
+        assert_eq!(state(&store), BreakerState::Closed);
+    }
+    let health = store.health();
+    assert_eq!(health.connection(), ConnectionState::Failing);
+    assert!(!health.is_well());
+    server.restart();
+    heals(&store, &[&allow]).await;
+}
+
+/// Else whoever sends requests and leaves at once would have everybody answered by policy.
+#[tokio::test]
+async fn callers_that_hang_up_do_not_open_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_secs(30))
+        .response_timeout(Duration::from_secs(30));
+    let allow = service(&store, HOURLY, FailurePolicy::Allow);
+    assert_eq!(ask(&allow).await, BY_REDIS);
+    proxy.delay_every_reply(Duration::from_millis(20));
+    for _ in 0..50 {
+        let mut request = pin!(allow.clone().oneshot(Request::new(())));
+        begin(request.as_mut()).await;
+    }
+    let health = store.health();
+    assert_eq!(health.nodes()[0].breaker(), BreakerState::Closed);
+    assert_eq!(health.nodes()[0].failures(), 0);
+}
+
+/// What a server says of a limiter is an answer.
+#[tokio::test]
+async fn refused_questions_do_not_open_it() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(20))
+        .response_timeout(Duration::from_secs(20));
+    let (unset, foreign) = (unique("unset"), unique("foreign"));
+    server.cli(&["SET", &foreign, "text"]);
+    for (name, kind) in [
+        (&unset, ErrorKind::NotInitialized),
+        (&foreign, ErrorKind::ForeignState),
+    ] {
+        let limiter = RateLimiter::new(&store, name).unwrap();
+        for _ in 0..50 {
+            assert_eq!(limiter.try_acquire().await.unwrap_err().kind(), kind);
+        }
+    }
+    // Nor what it cannot write: it goes on refusing.
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    assert!(limiter.try_set_rate(Limit::per_hour(1)).await.unwrap());
+    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let other = service(&store, HOURLY, FailurePolicy::Deny);
+    for _ in 0..50 {
+        assert_eq!(ask(&other).await, DENIED);
+    }
+    assert_eq!(state(&store), BreakerState::Closed);
+    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+}
+
+/// BUSY: somebody's script runs and runs.
+#[tokio::test]
+async fn a_server_that_says_it_is_busy_is_left_alone() {
+    let server = RedisServer::start_with(&["--lua-time-limit", "1"]);
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(20))
+        .response_timeout(Duration::from_secs(20));
+    let deny = service(&store, HOURLY, FailurePolicy::Deny);
+    assert_eq!(ask(&deny).await, BY_REDIS);
+    let mut endless = std::net::TcpStream::connect(server.address()).unwrap();
+    std::io::Write::write_all(&mut endless, b"EVAL \"while true do end\" 0\r\n").unwrap();
+    until("the script runs", || async {
+        server.cli(&["PING"]).contains("BUSY")
+    })
+    .await;
+    assert_eq!(open(&store, &deny).await, FAILURES);
+    assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
+    heals(&store, &[&deny]).await;
+}

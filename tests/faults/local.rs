@@ -1,0 +1,145 @@
+//! While Redis is gone, this process decides by its share of the limit.
+
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Decision, FailurePolicy, Limit, RateLimitLayer, RedisStore, Source, key::Header,
+};
+
+use super::wait::until;
+use crate::support::{RedisServer, unique};
+
+/// A quarter of it is five.
+const HOURLY: Limit = Limit::per_hour(20);
+
+/// One request of somebody: its status, and the decision.
+async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
+    let inner = service_fn(async |_| Ok::<_, std::convert::Infallible>(http::Response::new(())));
+    let inner = inner.map_response(|response: http::Response<()>| response.map(|()| String::new()));
+    let request = Request::builder().header("x-user", user).body(()).unwrap();
+    let Ok(response) = layer.layer(inner).oneshot(request).await;
+    let decision = response.extensions().get::<Decision>().unwrap().clone();
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        assert!(response.headers().contains_key("retry-after"));
+    }
+    (response.status(), decision)
+}
+
+/// Who is admitted of so many, and by whom the last one was decided.
+async fn admitted(layer: &RateLimitLayer, user: &str, times: u32) -> (u32, StatusCode, Source) {
+    let (mut admitted, mut last) = (0, (StatusCode::OK, Source::Store));
+    for _ in 0..times {
+        let (status, decision) = ask(layer, user).await;
+        admitted += u32::from(status == StatusCode::OK);
+        last = (status, decision.source());
+    }
+    (admitted, last.0, last.1)
+}
+
+async fn outage(
+    deadline: Duration,
+    fault: impl Fn(&mut RedisServer),
+    end: impl Fn(&mut RedisServer),
+    keeps: bool,
+) {
+    const OK: StatusCode = StatusCode::OK;
+    const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(deadline)
+        .response_timeout(Duration::from_secs(20));
+    let rule = HOURLY.by(Header::new("x-user")).named(&unique("rule"));
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
+    until("Redis decides", || async {
+        ask(&layer, "first").await.1.source() == Source::Store
+    })
+    .await;
+    assert_eq!(
+        admitted(&layer, "flood", 21).await,
+        (20, REFUSED, Source::Store)
+    );
+    assert_eq!(admitted(&layer, "busy", 8).await, (8, OK, Source::Store));
+    assert_eq!(admitted(&layer, "patient", 3).await, (3, OK, Source::Store));
+
+    fault(&mut server);
+    // It was told when there is room, and that is known.
+    assert_eq!(
+        admitted(&layer, "flood", 3).await,
+        (0, REFUSED, Source::Cache)
+    );
+    assert_eq!(
+        admitted(&layer, "busy", 3).await,
+        (0, REFUSED, Source::Local)
+    );
+    assert_eq!(admitted(&layer, "patient", 2).await, (2, OK, Source::Local));
+    assert_eq!(
+        admitted(&layer, "patient", 3).await,
+        (0, REFUSED, Source::Local)
+    );
+    assert_eq!(admitted(&layer, "idle", 5).await, (5, OK, Source::Local));
+    assert_eq!(
+        admitted(&layer, "idle", 20).await,
+        (0, REFUSED, Source::Local)
+    );
+
+    end(&mut server);
+    until("Redis decides again", || async {
+        ask(&layer, "last").await.1.source() == Source::Store
+    })
+    .await;
+    // It knows nothing of what was granted meanwhile, and what it carried out unheard is given back.
+    let (used, mut asked) = (if keeps { 3 } else { 0 }, 0);
+    until("what was granted by Redis counts, and nothing else", || {
+        asked += 1;
+        let layer = &layer;
+        async move {
+            let (status, decision) = ask(layer, "patient").await;
+            assert_eq!((status, decision.source()), (OK, Source::Store));
+            decision.limits()[0].remaining() == Some(20 - used - asked)
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_neither_frees_the_flooded_nor_resets_the_patient() {
+    outage(
+        Duration::from_secs(5),
+        RedisServer::kill,
+        RedisServer::restart,
+        false,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_neither_frees_the_flooded_nor_resets_the_patient() {
+    outage(
+        Duration::from_millis(200),
+        RedisServer::stop_process,
+        RedisServer::resume,
+        true,
+    )
+    .await;
+}
+
+/// Two instances with half each are one limit.
+#[tokio::test]
+async fn instances_with_their_shares_are_one_limit() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let rule = unique("rule");
+    let mut all = 0;
+    for _ in 0..4 {
+        let store = RedisStore::open(server.url())
+            .unwrap()
+            .deadline(Duration::from_secs(5));
+        let rule = HOURLY.by(Header::new("x-user")).named(&rule);
+        let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
+        all += admitted(&layer, "ann", 30).await.0;
+    }
+    assert_eq!(all, 20);
+}
