@@ -27,7 +27,10 @@ use crate::{
     name::Name,
     store::{
         Acquire, Charge, Decide, Op, Outcome, RuleTag,
-        guard::deny_cache::{DenyCache, Refusals},
+        guard::{
+            breaker::{Breakers, Pass, Seems, Told},
+            deny_cache::{DenyCache, Refusals},
+        },
         redis::rewritten::Rewritten,
     },
 };
@@ -217,6 +220,78 @@ pub fn a_limit_that_is_rewritten() {
         noting_too.join().unwrap();
         assert!(rewritten.lately(&a) && rewritten.lately(&b));
     });
+}
+
+/// Whoever comes at the end of a pause: one goes, and what became of it decides for all.
+pub fn one_of_a_herd_goes() {
+    for answered in [false, true] {
+        loom::model(move || {
+            let (breakers, clock) = breakers(1);
+            enter(&breakers).unwrap().ends(Told::Failed);
+            clock.advance(Duration::from_secs(1));
+            let herd = [(); 2].map(|()| {
+                let breakers = Arc::clone(&breakers);
+                thread::spawn(move || {
+                    let pass = enter(&breakers)?;
+                    pass.ends(if answered {
+                        Told::Answered
+                    } else {
+                        Told::Failed
+                    });
+                    Some(())
+                })
+            });
+            let went = herd.map(|one| one.join().unwrap());
+            let went = went.iter().flatten().count();
+            // After an answer, all go.
+            assert!(went == 1 || (answered && went == 2), "{went}");
+            let state = if answered { Seems::Closed } else { Seems::Open };
+            assert_eq!(breakers.look()[0].state, state);
+            assert_eq!(breakers.refuses(&question()).is_some(), !answered);
+        });
+    }
+}
+
+/// Calls that fail together open it once, and what was begun before it opened tells nothing after it has closed.
+pub fn calls_that_fail_together() {
+    loom::model(|| {
+        let (breakers, clock) = breakers(2);
+        let late = enter(&breakers).unwrap();
+        let fails = |breakers: &Arc<Breakers>| {
+            let breakers = Arc::clone(breakers);
+            thread::spawn(move || {
+                if let Some(pass) = enter(&breakers) {
+                    pass.ends(Told::Failed);
+                }
+            })
+        };
+        let failing = [fails(&breakers), fails(&breakers)];
+        for one in failing {
+            one.join().unwrap();
+        }
+        assert_eq!(breakers.look()[0].state, Seems::Open);
+        clock.advance(Duration::from_millis(100));
+        let probing = {
+            let breakers = Arc::clone(&breakers);
+            thread::spawn(move || enter(&breakers).unwrap().ends(Told::Answered))
+        };
+        late.ends(Told::Failed);
+        probing.join().unwrap();
+        let seen = breakers.look()[0];
+        assert_eq!((seen.state, seen.failures), (Seems::Closed, 0));
+        assert!(breakers.refuses(&question()).is_none());
+    });
+}
+
+fn breakers(failures: u32) -> (Arc<Breakers>, ManualClock) {
+    let clock = ManualClock::new();
+    let shared = Arc::new(clock.clone());
+    let breakers = Breakers::new(failures, Duration::from_secs(5), 1, |_| 0, shared);
+    (Arc::new(breakers), clock)
+}
+
+fn enter(breakers: &Breakers) -> Option<Pass<'_>> {
+    breakers.enter(&name()).ok()
 }
 
 /// Tries every order, and tells how often something was noted in one of them.

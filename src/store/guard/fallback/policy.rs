@@ -44,7 +44,6 @@ impl FailurePolicy {
     /// let policy = FailurePolicy::local(0.25).then_deny_after(Duration::from_secs(60));
     /// let login = Limit::per_minute(20).by(PeerIp).named("login").on_failure(policy);
     /// ```
-    #[must_use]
     pub fn local(share: f64) -> Local {
         Local {
             share: Share(share.to_bits()),
