@@ -377,6 +377,12 @@ impl Sums {
         sums
     }
 
+    fn add(&mut self, other: &Self) {
+        for (what, number) in &other.0 {
+            *self.0.entry(what).or_default() += number;
+        }
+    }
+
     fn number(&self, what: &str) -> usize {
         self.0.get(what).copied().unwrap_or(0)
     }
@@ -437,6 +443,7 @@ fn round(by_hand: bool, random: &mut Random) {
     });
     let seen = feed.until_now(&server);
     let shown = Shown::read(recorded.iter().map(|(_, history)| history), &seen);
+    let mut all = Sums::default();
     for (guards, mut history) in recorded {
         let sums = Sums::of(&history);
         let hints = shown.show(&mut history);
@@ -449,10 +456,12 @@ fn round(by_hand: bool, random: &mut Random) {
             Verdict::Illegal(story) => panic!("{guards:?}: no order is legal: {story}"),
             Verdict::Undecided(story) => panic!("{guards:?}: no legal order found: {story}"),
         }
-        for what in ["granted", "refused", "settled", "changed"] {
-            assert!(sums.number(what) > 0, "nothing was {what}");
-        }
         assert!(sums.number("told again") == 0 || !guards.deny_cache.is_zero());
+        all.add(&sums);
+    }
+    // Of those who have little time, all may be too late.
+    for what in ["granted", "refused", "settled", "changed"] {
+        assert!(all.number(what) > 0, "nothing was {what}");
     }
 }
 

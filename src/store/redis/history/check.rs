@@ -156,7 +156,7 @@ impl<'a> Search<'a> {
             .filter(|step| steps[*step].begun < first_end)
             .filter(|step| steps[*step].before.iter().all(|before| self.taken[*before]))
             .collect();
-        next.sort_by_key(|step| (self.guide.place(*step), *step));
+        next.sort_by_key(|step| (self.guide.place(*step, &self.taken), *step));
         next
     }
 
@@ -170,17 +170,19 @@ impl<'a> Search<'a> {
             Counted::ByServer => latest.min().unwrap_or(i64::MAX),
             Counted::ByHand(_) => i64::MAX,
         };
-        let first = next.iter().filter_map(|step| self.guide.place(*step)).min();
+        let first = next
+            .iter()
+            .filter_map(|step| self.guide.place(*step, &self.taken))
+            .min();
         let agrees = |step: &usize| {
-            let place = self.guide.place(*step);
+            let place = self.guide.place(*step, &self.taken);
             !self.guide.strict || place.is_none() || place == first
         };
-        let (guide, now) = (self.guide, state.now);
-        let next: Vec<_> = next.into_iter().filter(agrees).collect();
-        Box::new(
-            next.into_iter()
-                .flat_map(move |step| guide.ways(now, step, latest)),
-        )
+        let next = next.into_iter().filter(agrees);
+        let ways: Vec<_> = next
+            .map(|step| self.guide.ways(state.now, step, &self.taken, latest))
+            .collect();
+        Box::new(ways.into_iter().flatten())
     }
 
     fn key(&self) -> Vec<u64> {
@@ -213,6 +215,10 @@ impl<'a> Search<'a> {
     }
 
     fn told(&self, step: usize) -> String {
-        format!("{} {:?}", self.history.step(step), self.guide.hint(step))
+        format!(
+            "{} {:?}",
+            self.history.step(step),
+            self.guide.hint(step, &self.taken)
+        )
     }
 }

@@ -36,12 +36,12 @@ pub(super) struct Shown<'a> {
 /// Where the id of an acquire stands in what a server did.
 #[derive(Debug, Default)]
 struct Places {
-    /// Where it was settled, if it was there
+    /// Where it was to be settled
     settled: Vec<usize>,
     /// Where it was added to a log, and with which score
     added: Option<(usize, i64)>,
-    /// Where it was removed from a log, or would have been
-    removed: Vec<usize>,
+    /// Where it was removed from a log
+    removed: Option<usize>,
 }
 
 impl<'a> Shown<'a> {
@@ -89,7 +89,7 @@ impl<'a> Shown<'a> {
                         } else if seen.words[1] != format!("{{{}}}:permits", name.as_str()) {
                             // Another limiter's log.
                         } else if is(b"ZREM") {
-                            places.removed.push(place);
+                            places.removed.get_or_insert(place);
                         } else if is(b"ZADD") && places.added.is_none() {
                             // Each member follows its score.
                             let score = std::str::from_utf8(&words[word - 1]).ok();
@@ -133,7 +133,7 @@ impl<'a> Shown<'a> {
         history.see(&calls);
         let mut changes = self.changes.clone();
         let steps = history.steps.iter().enumerate();
-        let hints = steps.map(|(step, Step { of, .. })| match of {
+        let hints = steps.map(|(step, Step { of, before, .. })| match of {
             Of::Call(callers) => match places.get(step) {
                 Some(place) => {
                     let callers = callers.iter().map(|caller| &history.events[caller.event]);
@@ -144,6 +144,7 @@ impl<'a> Shown<'a> {
             Of::Event(event) => {
                 let last_call = calls.iter().rposition(|call| call.contains(event));
                 let event = &history.events[*event];
+                let after = before.iter().filter_map(|before| places.get(*before)).max();
                 let hint = match last_call {
                     // Refused in line by what that call said.
                     Some(call) if event.ended.is_some() => {
@@ -151,10 +152,18 @@ impl<'a> Shown<'a> {
                     }
                     _ => self.hint(history, event, &mut changes),
                 };
-                hint.unwrap_or_default()
+                match after {
+                    // Sent before the call, which may have granted nothing.
+                    Some(after) if hint.as_ref().is_some_and(|hint| hint.is_before(*after)) => {
+                        Hint::new(*after, Time::Unknown)
+                    }
+                    _ => hint.unwrap_or_default(),
+                }
             }
         });
-        hints.collect()
+        let mut hints: Vec<_> = hints.collect();
+        self.show_counts(history, &mut hints);
+        hints
     }
 
     /// When a call was carried out: the score of what it took, if it took anything.
@@ -184,7 +193,6 @@ impl<'a> Shown<'a> {
 
     fn hint(&self, history: &History, event: &Event, changes: &mut Vec<usize>) -> Option<Hint> {
         let place = match &event.what {
-            What::Acquire(..) => return None,
             // Nothing to do.
             What::Settle(receipt, keep) if *keep == receipt.permits => return None,
             What::Settle(receipt, keep) => {
@@ -198,12 +206,11 @@ impl<'a> Shown<'a> {
                 if let (true, Some((place, score))) = (more, places.added) {
                     return Some(Hint::new(place, Time::Exactly(score)));
                 }
-                // It may be sent more than once, and before what it gives back was taken: what comes too early, and what comes
-                // later, finds nothing.
+                // It may be sent more than once, also before what it gives back was taken: all but one find nothing.
                 let taken = places.added.map_or(0, |(place, _)| place);
-                let effective = places.removed.iter().find(|removed| **removed > taken);
-                let any = || places.removed.first().or(places.settled.first());
-                *effective.or_else(any)?
+                let mut late = places.settled.iter().filter(|settled| **settled > taken);
+                let settled = late.next().or(places.settled.first()).copied();
+                places.removed.or(settled)?
             }
             What::Manage(name, Op::SetRate { limit, .. } | Op::TrySetRate(limit), _) => {
                 let is_it = |place: &usize| {
@@ -216,42 +223,35 @@ impl<'a> Shown<'a> {
                 let change = changes.iter().position(is_it)?;
                 changes.remove(change)
             }
-            What::Manage(..) => self.place_of_count(history, event)?,
+            What::Acquire(..) | What::Manage(..) => return None,
         };
         Some(Hint::new(place, self.time(history, place)))
     }
 
-    /// Where permits were counted for an event: in the order in which it was asked for, as nothing else tells them apart. Unless
-    /// several asked at the same time, by one handle.
-    fn place_of_count(&self, history: &History, event: &Event) -> Option<usize> {
-        let What::Manage(name, ..) = &event.what else {
-            return None;
-        };
-        let events = history.events.iter();
-        let alike: Vec<_> = events
-            .filter(|other| {
-                let counts =
-                    matches!(&other.what, What::Manage(of, Op::Available, _) if of == name);
-                counts && other.handle == event.handle
-            })
-            .collect();
-        let order = |event: &Event| {
-            let ended = event.ended.map_or(u64::MAX, |ended| ended.order);
-            (event.begun.order, ended)
-        };
-        let (begun, ended) = order(event);
-        let is_earlier = |other: &&&Event| order(other).1 < begun;
-        let is_beside = |other: &&&Event| order(other).0 < ended && begun < order(other).1;
-        let key = format!("{{{}}}:value:{}", name.as_str(), client_id(event.handle));
-        let counts = self.counts.iter();
-        let places: Vec<_> = counts
-            .filter(|place| self.seen[**place].words.contains(&key))
-            .collect();
-        let is_known = places.len() == alike.len() && alike.iter().filter(is_beside).count() == 1;
-        let earlier = alike.iter().filter(is_earlier).count();
-        is_known
-            .then(|| places.get(earlier).copied().copied())
-            .flatten()
+    /// Where permits were counted. Nothing tells the calls of one handle for one limiter apart: any of them may be that of any
+    /// event.
+    fn show_counts(&self, history: &History, hints: &mut [Hint]) {
+        let mut alike: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, step) in history.steps.iter().enumerate() {
+            if let Of::Event(event) = &step.of
+                && let Event { what, handle, .. } = &history.events[*event]
+                && let What::Manage(name, Op::Available, _) = what
+            {
+                let key = format!("{{{}}}:value:{}", name.as_str(), client_id(*handle));
+                alike.entry(key).or_default().push(index);
+            }
+        }
+        for (key, steps) in alike {
+            let counts = self.counts.iter().copied();
+            let counts = counts.filter(|place| self.seen[*place].words.contains(&key));
+            let places: Vec<_> = counts.collect();
+            if places.len() == steps.len() {
+                for (step, place) in steps.iter().zip(places) {
+                    let time = self.time(history, place);
+                    hints[*step] = Hint::new(place, time).shared_by(&steps);
+                }
+            }
+        }
     }
 
     /// How much the script did whose call is at a place.

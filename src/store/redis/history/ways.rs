@@ -16,6 +16,8 @@ pub(super) struct Hint {
     /// Its place in the server's own order
     place: Option<usize>,
     time: Time,
+    /// The steps, if there are several, that places like this one belong to, nobody knows which to which
+    shared_by: Vec<usize>,
 }
 
 /// When a step was carried out, by the clock that counts.
@@ -37,13 +39,26 @@ impl Hint {
         Self {
             place: Some(place),
             time,
+            shared_by: Vec::new(),
         }
+    }
+
+    /// One of the hints of these steps, whose places come in this order.
+    pub(super) fn shared_by(self, steps: &[usize]) -> Self {
+        Self {
+            shared_by: steps.to_vec(),
+            ..self
+        }
+    }
+
+    pub(super) fn is_before(&self, place: usize) -> bool {
+        self.place.is_some_and(|own| own < place)
     }
 
     pub(super) fn never() -> Self {
         Self {
-            place: None,
             time: Time::Never,
+            ..Self::default()
         }
     }
 }
@@ -58,25 +73,29 @@ pub(super) struct Guide<'a> {
 }
 
 impl<'a> Guide<'a> {
-    pub(super) fn hint(&self, step: usize) -> Option<&'a Hint> {
-        self.hints.get(step)
+    /// What was shown of a step: where it shares its hint, of the first place that is left when some are `taken`.
+    pub(super) fn hint(&self, step: usize, taken: &[bool]) -> Option<&'a Hint> {
+        let own = self.hints.get(step)?;
+        let before = own.shared_by.iter().filter(|step| taken[**step]);
+        let first_left = own.shared_by.get(before.count());
+        first_left.map_or(Some(own), |step| self.hints.get(*step))
     }
 
     /// The place of a step in the server's own order.
-    pub(super) fn place(&self, step: usize) -> Option<usize> {
-        self.hint(step)?.place
+    pub(super) fn place(&self, step: usize, taken: &[bool]) -> Option<usize> {
+        self.hint(step, taken)?.place
     }
 
     /// When a step was carried out at the latest.
     pub(super) fn latest(&self, step: usize) -> Option<i64> {
-        match self.hint(step)?.time {
+        match self.hints.get(step)?.time {
             Time::Exactly(time) | Time::UpTo(time) => Some(time),
             Time::OneOf(_) | Time::Unknown | Time::Never => None,
         }
     }
 
     /// How a step may be taken after what was taken at `now`, and before something that was by `latest`.
-    pub(super) fn ways(self, now: i64, step: usize, latest: i64) -> Ways<'a> {
+    pub(super) fn ways(self, now: i64, step: usize, taken: &[bool], latest: i64) -> Ways<'a> {
         let possible = &self.history.steps[step];
         let (earliest, ended) = (*possible.times.start(), *possible.times.end());
         if let Of::Event(event) = possible.of
@@ -85,7 +104,8 @@ impl<'a> Guide<'a> {
             // The store has no part in it, whatever the time is there.
             return Box::new(std::iter::once((step, Taken::At(earliest))));
         }
-        let time = self.hint(step).map_or(&Time::Unknown, |hint| &hint.time);
+        let hint = self.hint(step, taken);
+        let time = hint.map_or(&Time::Unknown, |hint| &hint.time);
         let agrees = move |at: &i64| match time {
             Time::Unknown => *at <= latest.max(now),
             Time::Exactly(time) => at == time,
