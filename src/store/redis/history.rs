@@ -91,7 +91,9 @@ impl Guards {
     }
 
     fn put_on(self, store: RedisStore) -> RedisStore {
+        // A busy machine is no fault of the server's.
         let store = store.response_timeout(Duration::from_secs(20));
+        let store = store.connect_timeout(Duration::from_secs(20));
         let store = store.deadline(self.deadline);
         store.deny_cache(self.deny_cache).unwrap()
     }
