@@ -1,6 +1,6 @@
 //! Random histories of several store handles on one limiter, with leases and without, against the laws.
 
-use std::{cell::Cell, collections::HashSet, time::Duration};
+use std::{cell::Cell, collections::HashSet, future::poll_fn, pin::pin, time::Duration};
 
 use proptest::{
     prelude::*,
@@ -77,6 +77,8 @@ struct World {
     clock: ManualClock,
     stores: Vec<RedisStore>,
     out_of_lease: Cell<u64>,
+    /// How many had something to wait for.
+    waited: Cell<u64>,
 }
 
 impl World {
@@ -87,6 +89,7 @@ impl World {
             stores: std::iter::repeat_with(store).take(PROCESSES).collect(),
             clock,
             out_of_lease: Cell::new(0),
+            waited: Cell::new(0),
         }
     }
 
@@ -108,6 +111,23 @@ impl World {
             limiters.push(limiter.lease(lease).unwrap());
         }
         limiters
+    }
+
+    /// Waits for a millisecond at most, by which the clock moves on once it is seen to wait: nobody else moves it.
+    async fn wait(&self, limiter: &RateLimiter, permits: u32) -> Decision {
+        let patience = Duration::from_millis(1);
+        let mut waits = pin!(limiter.try_acquire_for(permits, patience));
+        let decision = poll_fn(|cx| {
+            let asleep = self.clock.sleepers();
+            let polled = waits.as_mut().poll(cx);
+            // Nobody else was polled meanwhile, who could have begun to sleep.
+            if polled.is_pending() && self.clock.sleepers() > asleep {
+                self.waited.set(self.waited.get() + 1);
+                self.clock.advance(patience);
+            }
+            polled
+        });
+        decision.await.unwrap()
     }
 
     async fn law(&self, (limit, steps): &Input) {
@@ -166,10 +186,7 @@ impl World {
                 Step::Settle { .. } => {}
                 Step::Close(process) => self.stores[process].close().await,
                 Step::Wait { process, permits } => {
-                    // No longer than the permits that are there need: nobody moves the clock.
-                    let waits =
-                        limiters[process].try_acquire_for(permits, Duration::from_millis(1));
-                    if let Decision::Allow(grant) = waits.await.unwrap() {
+                    if let Decision::Allow(grant) = self.wait(&limiters[process], permits).await {
                         grants.push((process, grant));
                     }
                 }
@@ -253,6 +270,29 @@ fn histories_of_several_stores_are_lawful() {
     println!("{} grants out of leases", world.out_of_lease.get());
     // Without these there would be nothing to see.
     assert!(world.out_of_lease.get() > 1_000);
+}
+
+#[tokio::test]
+async fn room_that_comes_with_the_end_of_patience_is_waited_for() {
+    let world = World::new();
+    let process = PROCESSES - 1;
+    let take = |permits| Step::Take {
+        process,
+        permits,
+        times: 1,
+    };
+    for (pause, waited) in [(498, 0), (499, 1), (500, 0)] {
+        world.waited.set(0);
+        let limit = Limit::new(5, Duration::from_millis(500));
+        let wait = Step::Wait {
+            process,
+            permits: 5,
+        };
+        let input = (limit, vec![take(5), Step::Pause(pause), wait, take(1)]);
+        let law = tokio::time::timeout(Duration::from_secs(20), world.law(&input));
+        law.await.expect("it ends");
+        assert_eq!(world.waited.get(), waited);
+    }
 }
 
 /// Several tasks of one process, each dropped at some point of its call.

@@ -1,8 +1,9 @@
 //! L4 on real concurrency: whatever several handles of one server answer to many callers at once, the bare store could have
 //! answered, one caller after the other.
 //!
-//! Everything that the handles are asked is recorded, with when it began and when it was answered. A history is legal if
-//! there is an order of its steps that respects these times and in which the model answers the same.
+//! Everything that the handles are asked is recorded, with when it began and when it was answered, and so is what the server
+//! shows of the calls that they make. A history is legal if there is an order of its steps that respects these times and in which
+//! the model answers the same.
 
 #![allow(
     clippy::panic,
@@ -21,6 +22,7 @@ mod hints;
 mod record;
 mod recorded;
 mod spec;
+mod steps;
 mod ways;
 mod wrong;
 
@@ -89,7 +91,9 @@ impl Guards {
     }
 
     fn put_on(self, store: RedisStore) -> RedisStore {
+        // A busy machine is no fault of the server's.
         let store = store.response_timeout(Duration::from_secs(20));
+        let store = store.connect_timeout(Duration::from_secs(20));
         let store = store.deadline(self.deadline);
         store.deny_cache(self.deny_cache).unwrap()
     }
@@ -375,6 +379,12 @@ impl Sums {
         sums
     }
 
+    fn add(&mut self, other: &Self) {
+        for (what, number) in &other.0 {
+            *self.0.entry(what).or_default() += number;
+        }
+    }
+
     fn number(&self, what: &str) -> usize {
         self.0.get(what).copied().unwrap_or(0)
     }
@@ -435,9 +445,11 @@ fn round(by_hand: bool, random: &mut Random) {
     });
     let seen = feed.until_now(&server);
     let shown = Shown::read(recorded.iter().map(|(_, history)| history), &seen);
-    for (guards, history) in &recorded {
-        let sums = Sums::of(history);
-        match check(history, &shown.hints(history)) {
+    let mut all = Sums::default();
+    for (guards, mut history) in recorded {
+        let sums = Sums::of(&history);
+        let hints = shown.show(&mut history);
+        match check(&history, &hints) {
             Verdict::Legal(attempts) => println!(
                 "{guards:?}: {} events, {attempts} attempts: {:?}",
                 history.events.len(),
@@ -446,21 +458,21 @@ fn round(by_hand: bool, random: &mut Random) {
             Verdict::Illegal(story) => panic!("{guards:?}: no order is legal: {story}"),
             Verdict::Undecided(story) => panic!("{guards:?}: no legal order found: {story}"),
         }
-        for what in ["granted", "refused", "settled", "changed"] {
-            assert!(sums.number(what) > 0, "nothing was {what}");
-        }
         assert!(sums.number("told again") == 0 || !guards.deny_cache.is_zero());
+        all.add(&sums);
+    }
+    // Of those who have little time, all may be too late.
+    for what in ["granted", "refused", "settled", "changed"] {
+        assert!(all.number(what) > 0, "nothing was {what}");
     }
 }
 
 #[test]
-#[ignore = "finds no legal order for some histories since callers share calls; asked for by name"]
 fn by_the_servers_clock() {
     histories(false);
 }
 
 #[test]
-#[ignore = "finds no legal order for some histories since callers share calls; asked for by name"]
 fn by_a_clock_that_is_moved() {
     histories(true);
 }

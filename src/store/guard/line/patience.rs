@@ -107,13 +107,15 @@ impl State {
         self.refusal = Some(told);
     }
 
-    /// Refuses those whose patience is at its end, unless their turn comes before.
-    pub(super) fn give_up_late(&mut self, now: Duration, wakes: &mut Wakes) {
+    /// Refuses those whose patience is at its end, unless their turn comes before. The first ones are `asked_for` all the same.
+    pub(super) fn give_up_late(&mut self, now: Duration, asked_for: usize, wakes: &mut Wakes) {
         let Some(refusal) = self.refusal.clone() else {
             return;
         };
         let mut gave_up = false;
-        for member in &mut self.members {
+        let waiting = self.members.iter_mut();
+        let waiting = waiting.filter(|member| member.waits() && member.outcome.is_none());
+        for member in waiting.skip(asked_for) {
             if member.is_doubtful() && member.deadline.is_some_and(|deadline| deadline <= now) {
                 let due = member.due.or(self.due).unwrap_or(now);
                 let refusal = refusal.later(due.saturating_sub(now));
@@ -122,6 +124,12 @@ impl State {
             }
         }
         self.nudged |= gave_up;
+    }
+
+    /// Whether it is time to ask for those who wait.
+    pub(super) fn asks_for_waiting(&self, now: Duration) -> bool {
+        let is_due = self.nudged || self.due.is_none_or(|due| due <= now);
+        is_due && self.waiting().next().is_some()
     }
 
     /// Until when there is nothing to do for those who wait: until the first of them can be served, or gives up.

@@ -152,9 +152,15 @@ impl State {
     pub(super) fn next(&mut self, now: Duration, wakes: &mut Wakes) -> Next {
         self.look = false;
         self.timer_of = None;
-        self.give_up_late(now, wakes);
+        // Those who are asked for now hear what the store says, also where they are late: there may be room.
+        let asked_for = if self.asks_for_waiting(now) {
+            LONGEST_RUN
+        } else {
+            0
+        };
+        self.give_up_late(now, asked_for, wakes);
+        let asks = self.asks_for_waiting(now);
         let anybody_waits = self.waiting().next().is_some();
-        let asks = anybody_waits && (self.nudged || self.due.is_none_or(|due| due <= now));
         let may_ask = asks || !self.calls_alone();
         if asks || (may_ask && self.idle().next().is_some()) {
             if asks {

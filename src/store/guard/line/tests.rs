@@ -339,6 +339,56 @@ fn what_the_last_one_who_waited_was_told_is_not_about_the_next() {
 }
 
 #[test]
+fn who_is_late_when_its_turn_has_come_hears_what_the_store_says() {
+    for is_room in [true, false] {
+        let world = World::new();
+        let mut first = world.caller(acquire(1).waiting(Patience::Endless));
+        assert!(first.poll().is_none());
+        world.refuse(0, 100);
+        assert!(first.poll().is_none());
+        world.advance(95);
+        let patience = Patience::For(Duration::from_millis(20));
+        let mut late = world.caller(acquire(2).waiting(patience));
+        assert!(late.poll().is_none());
+        // Nobody is polled before its patience is at an end, and by then there can be room for both.
+        world.advance(100);
+        assert!(late.poll().is_none());
+        assert_eq!(world.calls()[1..], [(true, vec![1, 2])]);
+        if is_room {
+            world.grant(1);
+        } else {
+            world.refuse(1, 100);
+        }
+        assert_eq!(late.poll().unwrap().unwrap().is_allowed(), is_room);
+        assert_eq!(first.poll().is_some(), is_room);
+    }
+}
+
+#[test]
+fn who_is_late_and_behind_those_who_are_asked_for_is_refused() {
+    let world = World::new();
+    let longest = LONGEST_RUN as u64;
+    let wait = |id| world.caller(acquire(id).waiting(Patience::Endless));
+    let mut waiting: Vec<_> = (1..=longest).map(wait).collect();
+    waiting
+        .iter_mut()
+        .for_each(|caller| assert!(caller.poll().is_none()));
+    world.refuse(0, 100);
+    assert!(waiting[0].poll().is_none());
+    world.nudge();
+    let patience = Patience::For(Duration::from_millis(20));
+    let mut late = world.caller(acquire(longest + 1).waiting(patience));
+    assert!(late.poll().is_none());
+    assert_eq!(world.calls()[1..], [(true, ids(1, LONGEST_RUN))]);
+    world.advance(20);
+    // There is a call for the others at once, and may be another one behind it.
+    world.nudge();
+    world.refuse(1, 100);
+    assert!(!late.poll().unwrap().unwrap().is_allowed());
+    assert_eq!(world.calls()[2..], [(true, ids(1, LONGEST_RUN))]);
+}
+
+#[test]
 fn who_never_hears_of_a_grant_out_of_a_lease_has_taken_nothing() {
     let world = World::new();
     let mut callers = world.callers(1..=5);

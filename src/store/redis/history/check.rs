@@ -63,7 +63,7 @@ struct Search<'a> {
 struct Place<'a> {
     state: State,
     /// What led here.
-    event: Option<(usize, Taken)>,
+    step: Option<(usize, Taken)>,
     choices: Ways<'a>,
     why: Vec<(usize, String)>,
 }
@@ -77,7 +77,7 @@ impl<'a> Search<'a> {
                 hints,
                 strict: guided,
             },
-            taken: vec![false; history.events.len()],
+            taken: vec![false; history.steps.len()],
             dead: HashMap::new(),
             attempts: 0,
             longest: (0, String::new()),
@@ -88,7 +88,7 @@ impl<'a> Search<'a> {
         let first = self.place(State::new(self.history), None);
         let mut places = vec![first];
         while let Some(place) = places.last_mut() {
-            let Some((event, taken)) = place.choices.next() else {
+            let Some((step, taken)) = place.choices.next() else {
                 self.leave(&mut places);
                 continue;
             };
@@ -97,33 +97,33 @@ impl<'a> Search<'a> {
                 self.note(&places);
                 return Outcome::TooMany;
             }
-            let state = match place.state.after(self.history, event, taken) {
+            let state = match place.state.after(self.history, step, taken) {
                 Ok(state) => state,
                 Err(why) => {
-                    place.why.push((event, why));
+                    place.why.push((step, why));
                     continue;
                 }
             };
-            self.taken[event] = true;
-            if places.len() == self.history.events.len() {
+            self.taken[step] = true;
+            if places.len() == self.history.steps.len() {
                 return Outcome::Found;
             }
             let known = self.dead.get(&self.key());
             if known.is_some_and(|states| states.contains(&state)) {
-                self.taken[event] = false;
+                self.taken[step] = false;
                 continue;
             }
-            let place = self.place(state, Some((event, taken)));
+            let place = self.place(state, Some((step, taken)));
             places.push(place);
         }
         Outcome::None
     }
 
-    fn place(&self, state: State, event: Option<(usize, Taken)>) -> Place<'a> {
+    fn place(&self, state: State, step: Option<(usize, Taken)>) -> Place<'a> {
         Place {
             choices: self.choices(&state),
             state,
-            event,
+            step,
             why: Vec::new(),
         }
     }
@@ -135,8 +135,8 @@ impl<'a> Search<'a> {
             return;
         };
         self.dead.entry(self.key()).or_default().push(place.state);
-        if let Some((event, _)) = place.event {
-            self.taken[event] = false;
+        if let Some((step, _)) = place.step {
+            self.taken[step] = false;
         }
     }
 
@@ -148,24 +148,15 @@ impl<'a> Search<'a> {
 
     /// Everything that began before anything else that is left was over, in the order of the hints.
     fn next(&self) -> Vec<usize> {
-        let events = &self.history.events;
-        let left = || {
-            events
-                .iter()
-                .enumerate()
-                .filter(|(event, _)| !self.taken[*event])
-        };
-        let ends = left().filter_map(|(_, event)| event.ended);
-        let first_end = ends.map(|ended| ended.order).min().unwrap_or(u64::MAX);
+        let steps = &self.history.steps;
+        let left = || (0..steps.len()).filter(|step| !self.taken[*step]);
+        let first_end = left().filter_map(|step| steps[step].ended).min();
+        let first_end = first_end.unwrap_or(u64::MAX);
         let mut next: Vec<_> = left()
-            .filter(|(_, event)| event.begun.order < first_end)
-            .map(|(event, _)| event)
-            .filter(|event| {
-                let before = self.history.before(*event);
-                before.is_none_or(|before| self.taken[before])
-            })
+            .filter(|step| steps[*step].begun < first_end)
+            .filter(|step| steps[*step].before.iter().all(|before| self.taken[*before]))
             .collect();
-        next.sort_by_key(|event| (self.guide.place(*event), *event));
+        next.sort_by_key(|step| (self.guide.place(*step, &self.taken), *step));
         next
     }
 
@@ -173,26 +164,25 @@ impl<'a> Search<'a> {
     fn choices(&self, state: &State) -> Ways<'a> {
         let next = self.next();
         // What has no place does not delay what has one.
-        let left = (0..self.taken.len()).filter(|event| !self.taken[*event]);
-        let latest = left.filter_map(|event| self.guide.latest(event));
+        let left = (0..self.taken.len()).filter(|step| !self.taken[*step]);
+        let latest = left.filter_map(|step| self.guide.latest(step));
         let latest = match self.history.clock {
             Counted::ByServer => latest.min().unwrap_or(i64::MAX),
             Counted::ByHand(_) => i64::MAX,
         };
         let first = next
             .iter()
-            .filter_map(|event| self.guide.place(*event))
+            .filter_map(|step| self.guide.place(*step, &self.taken))
             .min();
-        let agrees = |event: &usize| {
-            let place = self.guide.place(*event);
+        let agrees = |step: &usize| {
+            let place = self.guide.place(*step, &self.taken);
             !self.guide.strict || place.is_none() || place == first
         };
-        let (guide, now) = (self.guide, state.now);
-        let next: Vec<_> = next.into_iter().filter(agrees).collect();
-        Box::new(
-            next.into_iter()
-                .flat_map(move |event| guide.ways(now, event, latest)),
-        )
+        let next = next.into_iter().filter(agrees);
+        let ways: Vec<_> = next
+            .map(|step| self.guide.ways(state.now, step, &self.taken, latest))
+            .collect();
+        Box::new(ways.into_iter().flatten())
     }
 
     fn key(&self) -> Vec<u64> {
@@ -205,30 +195,30 @@ impl<'a> Search<'a> {
 
     /// For whoever has to find out what went wrong.
     fn story(&self, places: &[Place<'a>]) -> String {
-        let path: Vec<_> = places.iter().filter_map(|place| place.event).collect();
+        let path: Vec<_> = places.iter().filter_map(|place| place.step).collect();
         let mut story = format!("{} of {} taken, at last:\n", path.len(), self.taken.len());
-        for (event, taken) in &path[path.len().saturating_sub(25)..] {
-            story += &format!("  {taken:?}: {}\n", self.told(*event));
+        for (step, taken) in &path[path.len().saturating_sub(25)..] {
+            story += &format!("  {taken:?}: {}\n", self.told(*step));
         }
         if let Some(last) = places.last() {
             story += &format!("then {:?}\n", last.state);
             let mut why = last.why.clone();
-            why.dedup_by_key(|(event, _)| *event);
-            for (event, why) in why.iter().take(12) {
-                story += &format!("  not {}: {why}\n", self.told(*event));
+            why.dedup();
+            for (step, why) in why.iter().take(24) {
+                story += &format!("  not {}: {why}\n", self.told(*step));
             }
-            for event in self.next() {
-                story += &format!("  left {}\n", self.told(event));
+            for step in self.next() {
+                story += &format!("  left {}\n", self.told(step));
             }
         }
         story
     }
 
-    fn told(&self, event: usize) -> String {
+    fn told(&self, step: usize) -> String {
         format!(
-            "{event}: {} {:?}",
-            self.history.told(event),
-            self.guide.hint(event)
+            "{} {:?}",
+            self.history.step(step),
+            self.guide.hint(step, &self.taken)
         )
     }
 }

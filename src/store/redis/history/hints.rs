@@ -1,15 +1,17 @@
-//! What a server's MONITOR shows of the events of a history: in which order they were carried out, and when.
+//! What a server's MONITOR shows of a history: which calls asked for permits, and for whom; in which order everything was carried
+//! out, and when.
 //!
-//! Found by the ids in the commands, and by nothing else of the scripts' arguments: a hint that is wrong, or missing,
-//! costs the search some time and changes no verdict.
+//! Found by the ids in the commands, and by nothing else of the scripts' arguments. That a call was made, and for whom, is part
+//! of the history. Order and times are hints: one that is wrong, or missing, costs the search some time and changes no verdict.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use super::super::script::{AVAILABLE, SETTLE};
 use super::{
     feed::Seen,
-    record::{Event, Told, What},
+    record::{Event, What},
     recorded::{Counted, History},
+    steps::{Of, Step},
     ways::{Hint, Time},
 };
 use crate::{
@@ -18,14 +20,13 @@ use crate::{
     store::{Charge, Op},
 };
 
-/// By how much what is shown of a call can lie before it, in ms: servers show when they began to look for calls.
-const SHOWN_BEFORE: f64 = 5.0;
-
 /// What was shown of some histories.
 pub(super) struct Shown<'a> {
     seen: &'a [Seen],
     /// By id and limiter, as one id stands for all that a list takes
     ids: HashMap<PermitId, Vec<(Name, Places)>>,
+    /// Where permits were asked for, and by which ids
+    calls: Vec<(usize, Vec<PermitId>)>,
     /// Where scripts wrote a rate
     changes: Vec<usize>,
     /// Where permits were counted
@@ -35,14 +36,12 @@ pub(super) struct Shown<'a> {
 /// Where the id of an acquire stands in what a server did.
 #[derive(Debug, Default)]
 struct Places {
-    /// Where it was asked for
-    asked: Vec<usize>,
-    /// Where it was settled, if it was there
+    /// Where it was to be settled
     settled: Vec<usize>,
     /// Where it was added to a log, and with which score
     added: Option<(usize, i64)>,
-    /// Where it was removed from a log, or would have been
-    removed: Vec<usize>,
+    /// Where it was removed from a log
+    removed: Option<usize>,
 }
 
 impl<'a> Shown<'a> {
@@ -58,7 +57,7 @@ impl<'a> Shown<'a> {
                 }
             }
         }
-        let (mut changes, mut counts) = (Vec::new(), Vec::new());
+        let (mut calls, mut changes, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let all = seen;
         for (place, seen) in seen.iter().enumerate() {
             let words: Vec<_> = seen.words.iter().map(|word| unescaped(word)).collect();
@@ -66,31 +65,31 @@ impl<'a> Shown<'a> {
             if (is(b"HSET") || is(b"HSETNX")) && words.iter().any(|word| word == b"rate") {
                 changes.push(place);
             }
-            if !seen.by_script
-                && words
-                    .get(1)
-                    .is_some_and(|script| AVAILABLE.is_named(script))
-            {
+            // A call of an unknown script runs none, and comes again.
+            let ran = !seen.by_script && all.get(place + 1).is_some_and(|next| next.by_script);
+            if ran && AVAILABLE.is_named(&words[1]) {
                 counts.push(place);
             }
+            let mut asked = Vec::new();
             for (word, bytes) in words.iter().enumerate() {
                 let found = bytes.windows(16).filter_map(|id| id.try_into().ok());
                 for id in found.map(PermitId) {
-                    for (name, places) in ids.get_mut(&id).into_iter().flatten() {
+                    let Some(of_names) = ids.get_mut(&id) else {
+                        continue;
+                    };
+                    let settles = ran && SETTLE.is_named(&words[1]);
+                    if ran && !settles {
+                        asked.push(id);
+                    }
+                    for (name, places) in of_names {
                         if !seen.by_script {
-                            // A call of an unknown script runs none.
-                            let ran = all.get(place + 1).is_some_and(|next| next.by_script);
-                            if !ran || !seen.words.iter().any(|word| word == name.as_str()) {
-                                // It comes again, or is another limiter's.
-                            } else if SETTLE.is_named(&words[1]) {
+                            if settles && seen.words.contains(&name.as_str().to_owned()) {
                                 places.settled.push(place);
-                            } else {
-                                places.asked.push(place);
                             }
                         } else if seen.words[1] != format!("{{{}}}:permits", name.as_str()) {
                             // Another limiter's log.
                         } else if is(b"ZREM") {
-                            places.removed.push(place);
+                            places.removed.get_or_insert(place);
                         } else if is(b"ZADD") && places.added.is_none() {
                             // Each member follows its score.
                             let score = std::str::from_utf8(&words[word - 1]).ok();
@@ -100,21 +99,90 @@ impl<'a> Shown<'a> {
                     }
                 }
             }
+            // One stands there once for each limiter.
+            asked.dedup();
+            if !asked.is_empty() {
+                calls.push((place, asked));
+            }
         }
         Self {
             seen,
             ids,
+            calls,
             changes,
             counts,
         }
     }
 
-    /// A hint for each event of a history.
-    pub(super) fn hints(&self, history: &History) -> Vec<Hint> {
+    /// Tells a history of the calls that were seen; a hint for each of its steps.
+    pub(super) fn show(&self, history: &mut History) -> Vec<Hint> {
+        let acquires = history.events.iter().enumerate();
+        let event_of: HashMap<_, _> = acquires
+            .filter_map(|(event, recorded)| match &recorded.what {
+                What::Acquire(acquire, _) => Some((acquire.first.id, event)),
+                What::Settle(..) | What::Manage(..) => None,
+            })
+            .collect();
+        let events = |ids: &[PermitId]| -> Option<Vec<usize>> {
+            ids.iter().map(|id| event_of.get(id).copied()).collect()
+        };
+        let calls = self.calls.iter();
+        let (places, calls): (Vec<usize>, Vec<_>) = calls
+            .filter_map(|(place, ids)| Some((*place, events(ids)?)))
+            .unzip();
+        history.see(&calls);
         let mut changes = self.changes.clone();
-        let events = history.events.iter();
-        let hints = events.map(|event| self.hint(history, event, &mut changes));
-        hints.map(Option::unwrap_or_default).collect()
+        let steps = history.steps.iter().enumerate();
+        let hints = steps.map(|(step, Step { of, before, .. })| match of {
+            Of::Call(callers) => match places.get(step) {
+                Some(place) => {
+                    let callers = callers.iter().map(|caller| &history.events[caller.event]);
+                    Hint::new(*place, self.time_of_call(history, callers, *place))
+                }
+                None => Hint::never(),
+            },
+            Of::Event(event) => {
+                let last_call = calls.iter().rposition(|call| call.contains(event));
+                let event = &history.events[*event];
+                let after = before.iter().filter_map(|before| places.get(*before)).max();
+                let hint = match last_call {
+                    // Refused in line by what that call said.
+                    Some(call) if event.ended.is_some() => {
+                        Some(Hint::new(places[call], Time::Unknown))
+                    }
+                    _ => self.hint(history, event, &mut changes),
+                };
+                match after {
+                    // Sent before the call, which may have granted nothing.
+                    Some(after) if hint.as_ref().is_some_and(|hint| hint.is_before(*after)) => {
+                        Hint::new(*after, Time::Unknown)
+                    }
+                    _ => hint.unwrap_or_default(),
+                }
+            }
+        });
+        let mut hints: Vec<_> = hints.collect();
+        self.show_counts(history, &mut hints);
+        hints
+    }
+
+    /// When a call was carried out: the score of what it took, if it took anything.
+    fn time_of_call<'e>(
+        &self,
+        history: &History,
+        mut callers: impl Iterator<Item = &'e Event>,
+        place: usize,
+    ) -> Time {
+        let end = place + self.by_script(place);
+        let score = callers.find_map(|caller| {
+            let What::Acquire(acquire, _) = &caller.what else {
+                return None;
+            };
+            let places = self.places(acquire.first.id, &acquire.first.name)?;
+            let (added, score) = places.added?;
+            (place..=end).contains(&added).then_some(score)
+        });
+        score.map_or_else(|| self.time(history, place), Time::Exactly)
     }
 
     fn places(&self, id: PermitId, name: &Name) -> Option<&Places> {
@@ -124,27 +192,7 @@ impl<'a> Shown<'a> {
     }
 
     fn hint(&self, history: &History, event: &Event, changes: &mut Vec<usize>) -> Option<Hint> {
-        let begun = millis(event.begun.wall) - SHOWN_BEFORE;
-        let ended = millis(event.ended.unwrap_or(history.end).wall);
-        let within = |place: &&usize| (begun..=ended).contains(&self.seen[**place].at);
         let place = match &event.what {
-            What::Acquire(acquire, told) => {
-                let places = self.places(acquire.first.id, &acquire.first.name)?;
-                if let Some((place, score)) = places.added {
-                    return Some(Hint::new(place, Time::Exactly(score)));
-                }
-                let is_open = event.ended.is_none();
-                match told {
-                    _ if is_open => return Some(Hint::never()),
-                    Told::Decision { decision, .. } if !decision.is_allowed() => {
-                        let place = places.asked.iter().rfind(within).copied()?;
-                        // Of several callers of one call it is told what all have left.
-                        let time = self.time(history, event, place);
-                        return Some(Hint::new(self.last_of(place), time));
-                    }
-                    _ => return None,
-                }
-            }
             // Nothing to do.
             What::Settle(receipt, keep) if *keep == receipt.permits => return None,
             What::Settle(receipt, keep) => {
@@ -158,10 +206,11 @@ impl<'a> Shown<'a> {
                 if let (true, Some((place, score))) = (more, places.added) {
                     return Some(Hint::new(place, Time::Exactly(score)));
                 }
-                // It may be sent more than once: what comes later finds nothing. What found nothing may have come first.
-                let removed = places.removed.iter().find(within).copied();
-                let settled = || places.settled.iter().find(within).copied();
-                removed.or_else(settled)?
+                // It may be sent more than once, also before what it gives back was taken: all but one find nothing.
+                let taken = places.added.map_or(0, |(place, _)| place);
+                let mut late = places.settled.iter().filter(|settled| **settled > taken);
+                let settled = late.next().or(places.settled.first()).copied();
+                places.removed.or(settled)?
             }
             What::Manage(name, Op::SetRate { limit, .. } | Op::TrySetRate(limit), _) => {
                 let is_it = |place: &usize| {
@@ -171,47 +220,67 @@ impl<'a> Shown<'a> {
                         limit.keep_alive == 0 || words.contains(&limit.keep_alive.to_string());
                     words[1] == name.as_str() && alive
                 };
-                let change = changes
-                    .iter()
-                    .position(|place| within(&place) && is_it(place))?;
+                let change = changes.iter().position(is_it)?;
                 changes.remove(change)
             }
-            What::Manage(name, ..) => {
-                let key = format!("{{{}}}:value:{}", name.as_str(), client_id(event.handle));
-                let is_it = |place: &&usize| self.seen[**place].words.contains(&key);
-                let mut counts = self.counts.iter().filter(within).filter(is_it);
-                // Which of several it was nobody can tell.
-                match (counts.next(), counts.next()) {
-                    (Some(place), None) => *place,
-                    _ => return None,
-                }
-            }
+            What::Acquire(..) | What::Manage(..) => return None,
         };
-        Some(Hint::new(place, self.time(history, event, place)))
+        Some(Hint::new(place, self.time(history, place)))
     }
 
-    /// The last that the script did whose call is at a place.
-    fn last_of(&self, place: usize) -> usize {
+    /// Where permits were counted. Nothing tells the calls of one handle for one limiter apart: any of them may be that of any
+    /// event.
+    fn show_counts(&self, history: &History, hints: &mut [Hint]) {
+        let mut alike: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, step) in history.steps.iter().enumerate() {
+            if let Of::Event(event) = &step.of
+                && let Event { what, handle, .. } = &history.events[*event]
+                && let What::Manage(name, Op::Available, _) = what
+            {
+                let key = format!("{{{}}}:value:{}", name.as_str(), client_id(*handle));
+                alike.entry(key).or_default().push(index);
+            }
+        }
+        for (key, steps) in alike {
+            let counts = self.counts.iter().copied();
+            let counts = counts.filter(|place| self.seen[*place].words.contains(&key));
+            let places: Vec<_> = counts.collect();
+            if places.len() == steps.len() {
+                for (step, place) in steps.iter().zip(places) {
+                    let time = self.time(history, place);
+                    hints[*step] = Hint::new(place, time).shared_by(&steps);
+                }
+            }
+        }
+    }
+
+    /// How much the script did whose call is at a place.
+    fn by_script(&self, place: usize) -> usize {
         let by_script = self.seen[place + 1..]
             .iter()
             .take_while(|seen| seen.by_script);
-        place + by_script.count()
+        by_script.count()
     }
 
     /// When the command at a place was carried out, by the clock that counts.
-    fn time(&self, history: &History, event: &Event, place: usize) -> Time {
+    fn time(&self, history: &History, place: usize) -> Time {
         match &history.clock {
             Counted::ByServer => {
                 // A script reads the time at some moment before the next call begins.
                 let next = self.seen[place + 1..].iter().find(|seen| !seen.by_script);
                 Time::UpTo(next.map_or(i64::MAX, |next| next.at as i64))
             }
-            // It is one of the arguments.
+            // It is one of the arguments, where it matters.
             Counted::ByHand(shown) => {
-                let numbers = self.seen[place].words.iter();
+                let call = self.seen[..=place].iter().rfind(|seen| !seen.by_script);
+                let numbers = call.iter().flat_map(|call| &call.words);
                 let numbers = numbers.filter_map(|word| word.parse().ok());
-                let times = numbers.filter(|number| shown.contains(number));
-                Time::OneOf(times.chain([event.begun.at()]).collect())
+                let times: Vec<_> = numbers.filter(|number| shown.contains(number)).collect();
+                if times.is_empty() {
+                    Time::Unknown
+                } else {
+                    Time::OneOf(times)
+                }
             }
         }
     }
@@ -249,10 +318,6 @@ fn unescaped(word: &str) -> Vec<u8> {
         rest = left;
     }
     bytes
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
 }
 
 #[test]

@@ -29,8 +29,6 @@ use crate::{
 pub(super) struct Moment {
     pub(super) order: u64,
     pub(super) clock: Duration,
-    /// By the system's clock: the same, unless the other one is moved by hand.
-    pub(super) wall: Duration,
 }
 
 impl Moment {
@@ -140,12 +138,10 @@ impl Tape {
     }
 
     fn moment(&self) -> Moment {
-        let wall = SystemClock.now();
-        let clock = self.clock.as_ref().map_or(wall, Clock::now);
+        let by_hand = self.clock.as_ref().map(Clock::now);
         Moment {
+            clock: by_hand.unwrap_or_else(|| SystemClock.now()),
             order: self.order.fetch_add(1, Ordering::SeqCst),
-            clock,
-            wall,
         }
     }
 

@@ -5,11 +5,9 @@ use std::time::Duration;
 use super::{
     record::{Event, Moment, Told, What},
     spec::shown,
+    steps::{Of, Step, steps},
 };
-use crate::{
-    decision::{PermitId, Source},
-    name::Name,
-};
+use crate::name::Name;
 
 /// All that was recorded of some limiters, and by which rules it is judged.
 #[derive(Debug)]
@@ -20,11 +18,8 @@ pub(super) struct History {
     pub(super) clock: Counted,
     /// For how long a refusal may be told again.
     pub(super) cap: Duration,
-    /// Of each event, whether no other caller of its process was there at the same time: several may share a call, and then
-    /// hear what it has left for all of them.
-    pub(super) alone: Vec<bool>,
-    /// Of each event, the one that is carried out before it: one connection carries both, in the order in which they were sent.
-    before: Vec<Option<usize>>,
+    /// What is put in order.
+    pub(super) steps: Vec<Step>,
 }
 
 /// By which clock permits are counted.
@@ -43,19 +38,8 @@ impl History {
         clock: Counted,
         cap: Duration,
     ) -> Self {
-        let asked_by = |id: PermitId| {
-            let asks = |event: &Event| matches!(&event.what, What::Acquire(acquire, _) if acquire.first.id == id);
-            events.iter().position(asks)
-        };
-        let before = events.iter().map(|event| match &event.what {
-            What::Settle(receipt, _) => asked_by(receipt.id),
-            What::Acquire(..) | What::Manage(..) => None,
-        });
         Self {
-            before: before.collect(),
-            alone: (0..events.len())
-                .map(|event| is_alone(&events, event))
-                .collect(),
+            steps: steps(&events, end, &[]),
             events,
             end,
             names,
@@ -64,38 +48,32 @@ impl History {
         }
     }
 
+    /// Has it know of the calls that were seen, in their order, each by the events that it was for.
+    pub(super) fn see(&mut self, calls: &[Vec<usize>]) {
+        self.steps = steps(&self.events, self.end, calls);
+    }
+
     pub(super) fn place(&self, name: &Name) -> usize {
         let place = self.names.iter().position(|known| known == name);
         place.expect("all limiters of a history are known")
     }
 
-    /// Whether nobody has heard that it was carried out.
-    pub(super) fn may_be_skipped(&self, index: usize) -> bool {
-        match &self.events[index].what {
-            What::Acquire(..) => self.events[index].ended.is_none(),
-            What::Manage(_, _, outcome) => outcome.is_none(),
-            // They are waited for at the end.
-            What::Settle(..) => false,
-        }
-    }
-
-    /// What is carried out before it, whoever hears of it.
-    pub(super) fn before(&self, index: usize) -> Option<usize> {
-        self.before[index]
-    }
-
-    /// Whether it is a refusal from memory, for which nothing was waited for.
-    pub(super) fn is_told_at_once(&self, index: usize) -> bool {
-        match &self.events[index].what {
-            What::Acquire(_, Told::Decision { decision, at_once }) => {
-                *at_once && decision.source() == Source::Cache
+    /// A step in one line, or one for each of its callers.
+    pub(super) fn step(&self, index: usize) -> String {
+        match &self.steps[index].of {
+            Of::Event(event) => self.told(*event),
+            Of::Call(callers) => {
+                let callers = callers.iter().map(|caller| {
+                    let vain = if caller.is_answered { "" } else { " (in vain)" };
+                    format!("{}{vain}", self.told(caller.event))
+                });
+                callers.collect::<Vec<_>>().join("\n    and ")
             }
-            _ => false,
         }
     }
 
     /// An event in one line.
-    pub(super) fn told(&self, index: usize) -> String {
+    fn told(&self, index: usize) -> String {
         let Event {
             handle,
             what,
@@ -131,7 +109,10 @@ impl History {
             }
             What::Manage(name, op, outcome) => format!("{}: {op:?}: {outcome:?}", self.place(name)),
         };
-        format!("handle {handle}, {} to {ended}, {what}", since(begun))
+        format!(
+            "{index}: handle {handle}, {} to {ended}, {what}",
+            since(begun)
+        )
     }
 
     /// How many permits those of its process ask for who may stand before a waiter, and whether another process has made
@@ -177,16 +158,4 @@ impl History {
         });
         (permits.sum(), others_made_room)
     }
-}
-
-fn is_alone(events: &[Event], index: usize) -> bool {
-    let event = &events[index];
-    let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);
-    events.iter().enumerate().all(|(place, other)| {
-        let apart = end_of(other) < event.begun.order || end_of(event) < other.begun.order;
-        place == index
-            || other.handle != event.handle
-            || !matches!(other.what, What::Acquire(..))
-            || apart
-    })
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::{
     record::{Event, Told, What},
     recorded::{Counted, History},
+    steps::{self, Of, is_told_at_once},
 };
 use crate::{
-    decision::{Decision, LimitState, PermitId, Refusal, RefusalKind, Source},
+    decision::{Decision, LimitState, PermitId, Source},
     name::Name,
     store::{
         Acquire, Charge, Op, Outcome,
@@ -44,9 +45,6 @@ struct Refused {
 pub(super) enum Taken {
     /// At a time, by the clock that counts
     At(i64),
-    /// At the first time, after others had removed what was expired by the second: those that wait ask now and then, which
-    /// shows where calls are not made in the order of their times
-    Swept(i64, i64),
     /// Not at all: nobody has heard that it was
     Never,
 }
@@ -64,128 +62,165 @@ impl State {
     pub(super) fn after(
         &self,
         history: &History,
-        index: usize,
+        step: usize,
         taken: Taken,
     ) -> Result<Self, String> {
-        let event = &history.events[index];
-        if let What::Acquire(acquire, Told::Decision { decision, at_once }) = &event.what
-            && decision.source() == Source::Cache
-        {
-            self.told_again(history, event, acquire, decision, *at_once)?;
-            if *at_once {
-                return Ok(self.clone());
-            }
-        }
+        let step = &history.steps[step];
         let mut after = self.clone();
-        let now = match (taken, history.may_be_skipped(index)) {
-            (Taken::At(now), _) => now,
-            (Taken::Swept(now, by), _) => {
-                for limiter in &mut after.limiters {
-                    // One without a limit has nothing to remove.
-                    let _ = limiter.available(by, PermitId([0; 16]));
-                }
-                now
-            }
-            (Taken::Never, true) => return Ok(after),
-            (Taken::Never, false) => return Err(String::from("it was answered")),
+        let now = match taken {
+            Taken::At(now) => now,
+            Taken::Never if step.may_be_skipped => return Ok(after),
+            Taken::Never => return Err(String::from("it was carried out")),
         };
+        match &step.of {
+            Of::Call(callers) => after.call(history, callers, now)?,
+            Of::Event(event) => after.event(history, *event, now)?,
+        }
+        if !matches!(step.of, Of::Event(event) if is_told_at_once(&history.events[event])) {
+            after.now = after.now.max(now);
+        }
+        Ok(after)
+    }
+
+    fn event(&mut self, history: &History, index: usize, now: i64) -> Result<(), String> {
+        let event = &history.events[index];
         match &event.what {
-            What::Acquire(acquire, told) => after.acquire(history, index, acquire, told, now)?,
+            What::Acquire(acquire, told) => match told {
+                Told::Decision { decision, at_once } if decision.source() == Source::Cache => {
+                    self.told_again(history, event, acquire, decision, *at_once)
+                }
+                _ => self.refused_in_line(history, index, acquire, now),
+            },
             What::Settle(receipt, keep) => {
                 let place = history.place(&receipt.name);
-                let credited = after.limiters[place].settle(receipt, *keep, now);
+                let credited = self.limiters[place].settle(receipt, *keep, now);
                 if credited.map_err(|kind| format!("{kind:?}"))? > 0 {
-                    after.ages(history, event, &receipt.name);
+                    self.ages(history, event, &receipt.name);
                 }
+                Ok(())
             }
             What::Manage(name, op, outcome) => {
                 let place = history.place(name);
-                let would = manage(&mut after.limiters[place], op, now)?;
+                let would = manage(&mut self.limiters[place], op, now)?;
                 if let Some(outcome) = outcome
                     && *outcome != would
                 {
                     return Err(format!("{would:?} at {now}"));
                 }
                 if !op.only_reads() {
-                    after.ages(history, event, name);
-                }
-            }
-        }
-        after.now = after.now.max(now);
-        Ok(after)
-    }
-
-    fn acquire(
-        &mut self,
-        history: &History,
-        index: usize,
-        acquire: &Acquire,
-        told: &Told,
-        now: i64,
-    ) -> Result<(), String> {
-        let before = self.limiters.clone();
-        let would = self.would_answer(history, acquire, now)?;
-        let Told::Decision { decision, .. } = told else {
-            return Ok(());
-        };
-        match (decision, &would) {
-            _ if decision.source() != Source::Store => Ok(()),
-            (Decision::Allow(_), Decision::Allow(_)) => {
-                counts_alike(history, index, decision.limits(), would.limits(), now)
-            }
-            (Decision::Deny(told), _) if is_place_in_line(acquire, told) => {
-                if would.is_allowed() {
-                    self.may_wait(history, index, acquire, &would, now)?;
-                    self.limiters = before;
+                    self.ages(history, event, name);
                 }
                 Ok(())
             }
-            (Decision::Deny(told), Decision::Deny(refusal))
-                if told.kind() == refusal.kind() && told.retry_after() == refusal.retry_after() =>
-            {
-                self.refusals.push(Refused {
-                    event: index,
-                    at: now,
-                    old_from: None,
-                });
-                counts_alike(history, index, told.limits(), refusal.limits(), now)
-            }
-            _ => Err(format!("at {now}: {}", shown(&would))),
         }
     }
 
-    /// What the bare store answers now, and does.
+    /// A call answers each of its callers as the bare store answers a call for as many, also those who hear of it later.
+    fn call(
+        &mut self,
+        history: &History,
+        callers: &[steps::Caller],
+        now: i64,
+    ) -> Result<(), String> {
+        let asked = |caller: &steps::Caller| match &history.events[caller.event].what {
+            What::Acquire(acquire, told) => Some((acquire, told)),
+            What::Settle(..) | What::Manage(..) => None,
+        };
+        let asked: Vec<_> = callers.iter().filter_map(asked).collect();
+        let acquires: Vec<_> = asked.iter().map(|(acquire, _)| *acquire).collect();
+        let would = self.would_answer(history, &acquires, now)?;
+        for ((caller, (_, told)), would) in callers.iter().zip(asked).zip(would) {
+            if !caller.is_answered {
+                if would.is_allowed() {
+                    return Err(format!("at {now}: granted, and asked for again"));
+                }
+            } else if let Told::Decision { decision, .. } = told
+                && decision.source() == Source::Store
+            {
+                is_alike(decision, &would).map_err(|why| format!("at {now}: {why}"))?;
+                if !decision.is_allowed() {
+                    self.refusals.push(Refused {
+                        event: caller.event,
+                        at: now,
+                        old_from: None,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the bare store answers now to callers of one call, and does.
     fn would_answer(
         &mut self,
         history: &History,
-        acquire: &Acquire,
+        acquires: &[&Acquire],
         now: i64,
-    ) -> Result<Decision, String> {
-        let takes = acquire.charges().map(|charge| Take {
-            permits: charge.permits,
-            id: charge.id,
-            shadow: charge.shadow,
-            lead: charge.lead,
-        });
-        let caller = Caller {
-            waits: acquire.patience.is_some(),
-            takes: takes.collect(),
+    ) -> Result<Vec<Decision>, String> {
+        let Some(first) = acquires.first() else {
+            return Err(String::from("a call for nobody"));
         };
+        let callers = acquires.iter().map(|acquire| Caller {
+            waits: acquire.patience.is_some(),
+            takes: acquire
+                .charges()
+                .map(|charge| Take {
+                    permits: charge.permits,
+                    id: charge.id,
+                    shadow: charge.shadow,
+                    lead: charge.lead,
+                })
+                .collect(),
+        });
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
-        let limiters = acquire.charges().filter_map(|charge| {
+        let limiters = first.charges().filter_map(|charge| {
             let ask = Ask {
                 limit: charge.limit,
                 rewrite: true,
-                exact: acquire.remaining,
-                resendable: false,
+                exact: acquires.iter().any(|acquire| acquire.remaining),
+                resendable: true,
                 own_clock: history.clock == Counted::ByServer,
             };
             let limiter: &mut dyn Counts = all[history.place(&charge.name)].take()?;
             Some((limiter, ask))
         });
-        let answers = call::acquire(limiters, &[caller], now);
+        let answers = call::acquire(limiters, &callers.collect::<Vec<_>>(), now);
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
-        Ok(acquire.decision(&answers))
+        let answers = answers.chunks(1 + first.rest.len());
+        let would = acquires.iter().zip(answers);
+        Ok(would
+            .map(|(acquire, answers)| acquire.decision(answers))
+            .collect())
+    }
+
+    /// Who waits in line is refused where the bare store refuses it; or, without asking, where there is no room for it and
+    /// those who may stand before it, or if another process has made room since somebody waits, of which a line does not hear.
+    fn refused_in_line(
+        &self,
+        history: &History,
+        index: usize,
+        acquire: &Acquire,
+        now: i64,
+    ) -> Result<(), String> {
+        let mut after = self.clone();
+        let would = after.would_answer(history, &[acquire], now)?;
+        if !would[0].is_allowed() {
+            return Ok(());
+        }
+        let (before, others_made_room) = history.line_of(index);
+        // What it asked for is taken already: would there be room for the others, too?
+        let mut lacks_room = |charge: &Charge| {
+            let limiter = &mut after.limiters[history.place(&charge.name)];
+            let left = limiter.available(now, charge.id).unwrap_or(0);
+            left < i64::try_from(before).unwrap_or(i64::MAX)
+        };
+        if others_made_room || acquire.charges().any(&mut lacks_room) {
+            return Ok(());
+        }
+        Err(format!(
+            "at {now}, with {before} before it: {}",
+            shown(&would[0])
+        ))
     }
 
     /// L4: a refusal is told again until there can be room, for the cap at most, and never once its process has heard of
@@ -245,32 +280,6 @@ impl State {
         Err(why)
     }
 
-    /// Who waits in line is refused if there is no room for it and those who may stand before it; or if another process
-    /// has made room since somebody waits, of which a line does not hear.
-    fn may_wait(
-        &self,
-        history: &History,
-        index: usize,
-        acquire: &Acquire,
-        would: &Decision,
-        now: i64,
-    ) -> Result<(), String> {
-        let (before, others_made_room) = history.line_of(index);
-        // What it asked for is taken already: would there be room for the others, too?
-        let lacks_room = |charge: &Charge| {
-            let mut limiter = self.limiters[history.place(&charge.name)].clone();
-            let left = limiter.available(now, charge.id).unwrap_or(0);
-            left < i64::try_from(before).unwrap_or(i64::MAX)
-        };
-        if others_made_room || acquire.charges().any(lacks_room) {
-            return Ok(());
-        }
-        Err(format!(
-            "at {now}, with {before} before it: {}",
-            shown(would)
-        ))
-    }
-
     /// A process makes room, and knows of it when it has heard the end of it.
     fn ages(&mut self, history: &History, by: &Event, name: &Name) {
         let Some(heard) = by.ended else {
@@ -315,45 +324,30 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<Outcome, String> {
     })
 }
 
-/// What is told of each limit. Of callers that shared a call, no more than is left.
-fn counts_alike(
-    history: &History,
-    index: usize,
-    told: &[LimitState],
-    would: &[LimitState],
-    now: i64,
-) -> Result<(), String> {
-    let alone = history.alone[index];
-    // Which of them is the tightest may change with what is left.
-    let alike = told.len() == would.len()
-        && told.iter().all(|told| {
-            would.iter().any(|would| {
-                let same = told.name() == would.name()
-                    && told.permits == would.permits
-                    && told.interval == would.interval
-                    && told.refused == would.refused
-                    && told.remaining.is_some() == would.remaining.is_some();
-                let left = if alone {
-                    told.remaining == would.remaining && told.reset_after == would.reset_after
-                } else {
-                    told.remaining <= would.remaining
-                };
-                same && left
-            })
-        });
-    if alike {
+/// Whether the answer is the same, with all that is told of each limit; or what it would have been.
+fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
+    let same_answer = match (told, would) {
+        (Decision::Allow(_), Decision::Allow(_)) => true,
+        (Decision::Deny(told), Decision::Deny(would)) => {
+            told.kind() == would.kind() && told.retry_after() == would.retry_after()
+        }
+        _ => false,
+    };
+    if !same_answer {
+        return Err(shown(would));
+    }
+    let count = |state: &LimitState| {
+        let name = state.name().to_owned();
+        let times = (state.interval, state.reset_after, state.retry_after);
+        (name, state.permits, state.remaining, state.refused, times)
+    };
+    let counts = |decision: &Decision| decision.limits().iter().map(count).collect::<Vec<_>>();
+    let (told, would) = (counts(told), counts(would));
+    if told == would {
         Ok(())
     } else {
-        Err(format!(
-            "at {now}, alone {alone}: {told:?} and not {would:?}"
-        ))
+        Err(format!("{told:?} and not {would:?}"))
     }
-}
-
-/// Whether it is a refusal of one that stood in line.
-fn is_place_in_line(acquire: &Acquire, told: &Refusal) -> bool {
-    let of_line = matches!(told.kind(), RefusalKind::OverLimit | RefusalKind::QueueFull);
-    acquire.patience.is_some() && of_line
 }
 
 /// Whether the answer to one is that to the other.

@@ -1,26 +1,29 @@
-//! How an event of a history may be taken: when, or not at all. What a server showed of it says what is tried first.
+//! How a step of a history may be taken: when, or not at all. What a server showed of it says what is tried first.
 
 use super::{
     recorded::{Counted, History},
     spec::Taken,
+    steps::{Of, is_told_at_once},
 };
 
-/// Ways to take events, the likeliest first. There can be very many, and few are looked at.
+/// Ways to take steps, the likeliest first. There can be very many, and few are looked at.
 pub(super) type Ways<'a> = Box<dyn Iterator<Item = (usize, Taken)> + 'a>;
 
-/// What a server showed of an event; the default: nothing. Of what reads alone nothing need be shown: it is tried at each
+/// What a server showed of a step; the default: nothing. Of what reads alone nothing need be shown: it is tried at each
 /// point of the order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hint {
     /// Its place in the server's own order
     place: Option<usize>,
     time: Time,
+    /// The steps, if there are several, that places like this one belong to, nobody knows which to which
+    shared_by: Vec<usize>,
 }
 
-/// When an event was carried out, by the clock that counts.
+/// When a step was carried out, by the clock that counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Time {
-    /// Nobody knows. Not before the next event of which the time is known, as a guess
+    /// Nobody knows. Not before the next step of which the time is known, as a guess
     #[default]
     Unknown,
     Exactly(i64),
@@ -36,13 +39,26 @@ impl Hint {
         Self {
             place: Some(place),
             time,
+            shared_by: Vec::new(),
         }
+    }
+
+    /// One of the hints of these steps, whose places come in this order.
+    pub(super) fn shared_by(self, steps: &[usize]) -> Self {
+        Self {
+            shared_by: steps.to_vec(),
+            ..self
+        }
+    }
+
+    pub(super) fn is_before(&self, place: usize) -> bool {
+        self.place.is_some_and(|own| own < place)
     }
 
     pub(super) fn never() -> Self {
         Self {
-            place: None,
             time: Time::Never,
+            ..Self::default()
         }
     }
 }
@@ -57,33 +73,39 @@ pub(super) struct Guide<'a> {
 }
 
 impl<'a> Guide<'a> {
-    pub(super) fn hint(&self, event: usize) -> Option<&'a Hint> {
-        self.hints.get(event)
+    /// What was shown of a step: where it shares its hint, of the first place that is left when some are `taken`.
+    pub(super) fn hint(&self, step: usize, taken: &[bool]) -> Option<&'a Hint> {
+        let own = self.hints.get(step)?;
+        let before = own.shared_by.iter().filter(|step| taken[**step]);
+        let first_left = own.shared_by.get(before.count());
+        first_left.map_or(Some(own), |step| self.hints.get(*step))
     }
 
-    /// The place of an event in the server's own order.
-    pub(super) fn place(&self, event: usize) -> Option<usize> {
-        self.hint(event)?.place
+    /// The place of a step in the server's own order.
+    pub(super) fn place(&self, step: usize, taken: &[bool]) -> Option<usize> {
+        self.hint(step, taken)?.place
     }
 
-    /// When an event was carried out at the latest.
-    pub(super) fn latest(&self, event: usize) -> Option<i64> {
-        match self.hint(event)?.time {
+    /// When a step was carried out at the latest.
+    pub(super) fn latest(&self, step: usize) -> Option<i64> {
+        match self.hints.get(step)?.time {
             Time::Exactly(time) | Time::UpTo(time) => Some(time),
             Time::OneOf(_) | Time::Unknown | Time::Never => None,
         }
     }
 
-    /// How an event may be taken after what was taken at `now`, and before something that was by `latest`.
-    pub(super) fn ways(self, now: i64, event: usize, latest: i64) -> Ways<'a> {
-        let recorded = &self.history.events[event];
-        let earliest = recorded.begun.at();
-        let ended = recorded.ended.unwrap_or(self.history.end).at();
-        if self.history.is_told_at_once(event) {
+    /// How a step may be taken after what was taken at `now`, and before something that was by `latest`.
+    pub(super) fn ways(self, now: i64, step: usize, taken: &[bool], latest: i64) -> Ways<'a> {
+        let possible = &self.history.steps[step];
+        let (earliest, ended) = (*possible.times.start(), *possible.times.end());
+        if let Of::Event(event) = possible.of
+            && is_told_at_once(&self.history.events[event])
+        {
             // The store has no part in it, whatever the time is there.
-            return Box::new(std::iter::once((event, Taken::At(earliest))));
+            return Box::new(std::iter::once((step, Taken::At(earliest))));
         }
-        let time = self.hint(event).map_or(&Time::Unknown, |hint| &hint.time);
+        let hint = self.hint(step, taken);
+        let time = hint.map_or(&Time::Unknown, |hint| &hint.time);
         let agrees = move |at: &i64| match time {
             Time::Unknown => *at <= latest.max(now),
             Time::Exactly(time) => at == time,
@@ -91,46 +113,29 @@ impl<'a> Guide<'a> {
             Time::UpTo(time) => at <= time,
             Time::Never => false,
         };
+        let strict = self.strict;
+        let skipped = possible.may_be_skipped && (*time == Time::Never || !strict);
+        let never = skipped.then_some(Taken::Never);
+        let possible = move || -> Box<dyn Iterator<Item = i64> + 'a> {
+            match &self.history.clock {
+                Counted::ByServer => Box::new(earliest.max(now)..=ended),
+                Counted::ByHand(shown) => {
+                    let shown = shown.iter().copied();
+                    Box::new(shown.filter(move |at| (earliest..=ended).contains(at)))
+                }
+            }
+        };
         let likely = match time {
             Time::OneOf(times) => times.as_slice(),
             _ => &[],
         };
-        let skipped = self.history.may_be_skipped(event) && (*time == Time::Never || !self.strict);
-        let never = skipped.then_some(Taken::Never);
-        let strict = self.strict;
+        let likely = likely.iter().copied();
+        let likely = likely.filter(move |at| possible().any(|possible| possible == *at));
+        let near = possible().filter(agrees);
         // The rest comes last, if at all.
-        let others = move |at: &i64| !strict && !agrees(at);
-        let ways: Box<dyn Iterator<Item = Taken> + 'a> = match &self.history.clock {
-            Counted::ByServer => {
-                let possible = earliest.max(now)..=ended;
-                let near = possible.clone().filter(agrees);
-                Box::new(near.chain(possible.filter(others)).map(Taken::At))
-            }
-            Counted::ByHand(shown) => {
-                let possible = move || {
-                    let shown = shown.iter().copied();
-                    shown.filter(move |at| (earliest..=ended).contains(at))
-                };
-                let likely = likely.iter().copied();
-                let likely = likely.filter(move |at| possible().any(|shown| shown == *at));
-                let near = possible().filter(agrees);
-                let times = move || {
-                    let near = likely.clone().chain(near.clone());
-                    near.chain(possible().filter(others))
-                };
-                let later = move |at: i64| possible().filter(move |by| *by > at);
-                let swept =
-                    times().flat_map(move |at| later(at).map(move |by| Taken::Swept(at, by)));
-                // Very many, where nothing is known of the time.
-                let swept = (*time != Time::Unknown || !strict).then_some(swept);
-                Box::new(times().map(Taken::At).chain(swept.into_iter().flatten()))
-            }
-        };
-        Box::new(
-            never
-                .into_iter()
-                .chain(ways)
-                .map(move |taken| (event, taken)),
-        )
+        let others = possible().filter(move |at| !strict && !agrees(at));
+        let times = likely.chain(near).chain(others).map(Taken::At);
+        let ways = never.into_iter().chain(times);
+        Box::new(ways.map(move |taken| (step, taken)))
     }
 }

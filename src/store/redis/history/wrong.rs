@@ -23,6 +23,8 @@ const CAP: i64 = 100;
 /// A history of one limiter of two permits a second, which nobody has taken yet.
 struct Tale {
     events: Vec<Event>,
+    /// The calls that were seen, by the events that each was for.
+    calls: Vec<Vec<usize>>,
     /// The order of what is told next, and of its end.
     order: u64,
 }
@@ -37,6 +39,7 @@ impl Tale {
     fn new() -> Self {
         let mut tale = Self {
             events: Vec::new(),
+            calls: Vec::new(),
             order: 0,
         };
         let limit = Limit::new(RATE, Duration::from_millis(INTERVAL as u64)).stored();
@@ -47,11 +50,9 @@ impl Tale {
 
     fn moment(&mut self, at: i64) -> Moment {
         self.order += 10;
-        let clock = Duration::from_millis((START + at).cast_unsigned());
         Moment {
             order: self.order,
-            clock,
-            wall: clock,
+            clock: Duration::from_millis((START + at).cast_unsigned()),
         }
     }
 
@@ -111,7 +112,8 @@ impl Tale {
     fn verdict(mut self) -> Verdict {
         let end = self.moment(3 * INTERVAL);
         let cap = Duration::from_millis(CAP.cast_unsigned());
-        let history = History::new((self.events, end), vec![name()], Counted::ByServer, cap);
+        let mut history = History::new((self.events, end), vec![name()], Counted::ByServer, cap);
+        history.see(&self.calls);
         check(&history, &[])
     }
 
@@ -274,20 +276,79 @@ fn what_is_told_of_each_limit() {
     for left in [0, 2] {
         let mut tale = Tale::new();
         tale.ask(0, 0, 1).granted(left);
-        tale.fails("alone true");
+        tale.fails("and not");
     }
-    // Two that may have shared a call: what is left for both, but no more than that.
-    for (left, is_legal) in [(0, true), (1, true), (2, false)] {
+    for (left, reset, is_legal) in [(1, 1000, true), (0, 1000, false), (1, 999, false)] {
         let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(0);
-        let second = tale.ask(0, 0, 1).granted(left);
-        tale.overlap(second);
+        tale.ask(0, 0, 1).granted(1);
+        tale.ask(0, 0, 2).refused(1000, left, reset);
         if is_legal {
             tale.passes();
         } else {
-            tale.fails("alone false");
+            tale.fails("and not");
         }
     }
+}
+
+#[test]
+fn those_who_share_a_call_hear_what_it_has_left_for_all() {
+    for (first, second, is_shared, is_legal) in [
+        (0, 0, true, true),
+        (1, 0, true, false),
+        (0, 1, true, false),
+        (0, 0, false, false),
+        (1, 0, false, true),
+        (0, 1, false, true),
+    ] {
+        let mut tale = Tale::new();
+        let one = tale.ask(0, 0, 1).granted(first);
+        let other = tale.ask(0, 0, 1).granted(second);
+        tale.overlap(other);
+        if is_shared {
+            tale.calls.push(vec![one, other]);
+        }
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("and not");
+        }
+    }
+    // One who waits closes the line to those behind it who wait, too, and to nobody else.
+    for (waits, is_legal) in [(false, true), (true, false)] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(1);
+        let large = tale.ask(0, 0, 2).waits().dropped();
+        let small = tale.ask(0, 0, 1);
+        let small = if waits { small.waits() } else { small };
+        let small = small.granted(0);
+        tale.overlap(small);
+        tale.calls.push(vec![large, small]);
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("OverLimit");
+        }
+    }
+    // In the order in which they came.
+    for (order, is_legal) in [([0, 1], true), ([1, 0], false)] {
+        let mut tale = Tale::new();
+        let granted = tale.ask(0, 0, 1).granted(1);
+        let refused = tale.ask(0, 0, 2).refused(1000, 1, 1000);
+        tale.overlap(refused);
+        let callers = [granted, refused];
+        tale.calls.push(order.map(|place| callers[place]).to_vec());
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("granted");
+        }
+    }
+    // Only those who are there.
+    let mut tale = Tale::new();
+    let one = tale.ask(0, 0, 1).granted(0);
+    let other = tale.ask(0, 0, 1).granted(0);
+    tale.calls.push(vec![one, other]);
+    tale.fails("1 of 2 taken");
 }
 
 #[test]
@@ -415,4 +476,56 @@ fn who_waits_is_refused_where_others_wait_before_it() {
     };
     alone(true).passes();
     alone(false).fails("with 0 before it");
+}
+
+/// What has expired under the old limit is in use again under the new one, unless somebody came in between, if only in vain.
+#[test]
+fn a_call_in_vain_removes_what_has_expired() {
+    for (is_called, left, is_legal) in [
+        (false, 0, true),
+        (false, 1, false),
+        (true, 0, true),
+        (true, 1, true),
+        (true, 2, false),
+    ] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(1);
+        tale.ask(0, 900, 1).granted(0);
+        let waits = tale.ask(1, 998, 2).waits().refused(902, 0, 902);
+        let limit = Limit::new(RATE, Duration::from_secs(10)).stored();
+        let change = Op::SetRate {
+            limit,
+            keep: true,
+            existing: true,
+        };
+        let change = What::Manage(name(), change, Some(Outcome::Changed(true)));
+        tale.add(0, 1002, change);
+        tale.events[waits].ended = Some(tale.moment(1004));
+        tale.count(1006, left);
+        if is_called {
+            tale.calls.push(vec![waits]);
+        }
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("Permits(");
+        }
+    }
+}
+
+#[test]
+fn who_was_granted_is_not_asked_for_again() {
+    let mut tale = Tale::new();
+    let waits = tale.ask(0, 0, 1).waits().granted(1);
+    tale.calls.extend([vec![waits], vec![waits]]);
+    tale.fails("asked for again");
+}
+
+/// Who is refused in line was not granted by the last call for it.
+#[test]
+fn who_was_granted_is_not_refused() {
+    let mut tale = Tale::new();
+    let waits = tale.ask(0, 0, 1).waits().refused(1000, 1, 1000);
+    tale.calls.push(vec![waits]);
+    tale.fails("granted");
 }
