@@ -24,7 +24,7 @@ use super::{
     random::seed,
     watch::{Watch, time_of},
 };
-use crate::support::{RedisServer, Reply, unique};
+use crate::support::{RedisServer, Reply, cluster::wait_until, unique};
 
 /// How many handles ask: as many processes would.
 const HANDLES: usize = 2;
@@ -309,6 +309,8 @@ impl DerefMut for Scene {
 /// The logs that a server has kept: its last grants may have been made before anybody was told of them.
 pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<(String, i64, Vec<u8>)> {
     let mut kept = Vec::new();
+    // It answers before it has read what it kept, and says so.
+    wait_until("the data is loaded", || server.cli(&["PING"]) == "PONG");
     for log in limiters.iter().map(Limiter::log) {
         let Reply::Array(entries) = server.command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
         else {
