@@ -56,6 +56,8 @@ pub struct Expected {
     pub over: f64,
     /// Whether the fault may cost decisions at all
     pub by_policy: bool,
+    /// How much later than usual all is free, where scores are ahead of the server's clock
+    pub late: Duration,
     /// By how much the clocks of callers differ that count by their own: so much longer may be a wait
     pub skew: Duration,
 }
@@ -66,6 +68,7 @@ pub const EXACT: Expected = Expected {
     exact: true,
     over: 0.0,
     by_policy: true,
+    late: Duration::ZERO,
     skew: Duration::ZERO,
 };
 
@@ -170,7 +173,8 @@ impl Stage {
         if !expected.by_policy {
             assert_eq!(tally.by_policy, 0, "decided by policy");
         }
-        all_is_free(&self.direct, &ended.limiters, expected.skew, now, value).await;
+        let late = expected.late + expected.skew;
+        all_is_free(&self.direct, &ended.limiters, late, now, value).await;
         let measured = tally.measured();
         println!(
             "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}; {granted} permits granted, \
@@ -387,14 +391,14 @@ async fn waits_are_kept(store: &RedisStore) {
 pub async fn all_is_free(
     direct: &RedisStore,
     limiters: &[Limiter],
-    skew: Duration,
+    late: Duration,
     now: impl Fn() -> i64,
     value: impl Fn(&str) -> String,
 ) {
-    let skew = skew.as_millis() as i64;
+    let late = late.as_millis() as i64;
     let longest = limiters.iter().map(|limiter| limiter.allowed);
     let longest = longest.map(|allowed| allowed.interval + allowed.ahead());
-    let over = aside(&now) + longest.max().unwrap_or(0) + skew;
+    let over = aside(&now) + longest.max().unwrap_or(0) + late;
     while aside(&now) <= over {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
