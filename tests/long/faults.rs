@@ -176,7 +176,9 @@ impl<'a> World<'a> {
     pub fn end(&mut self, fault: Fault) {
         let (server, proxy) = (&mut self.server, &self.proxy);
         match fault {
-            Fault::Refused => proxy.refuse(false),
+            Fault::Refused => {
+                proxy.refuse(false);
+            }
             Fault::Slow => proxy.delay_every_reply(Duration::ZERO),
             Fault::Drip => proxy.drip(false),
             Fault::Twice => {

@@ -60,7 +60,7 @@ use random::{Random, seed};
 use record::Record;
 use stage::{all_is_free, aside, patient};
 use support::{RedisServer, unique};
-use watch::{Watch, time_of};
+use watch::time_of;
 
 const HANDLES: usize = 2;
 
