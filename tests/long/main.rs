@@ -136,6 +136,7 @@ async fn random_faults_over_random_load() {
     aside(|| watch.catch_up());
     let mut tally = Tally::default();
     record.each_answer(|answer| tally.see(&answer));
+    tally.check_times();
     tally.check_counts(&ended);
     let ledger = record.ledger();
     oracles::never_over(&ledger, &ended.limiters);

@@ -124,6 +124,7 @@ async fn row_07_a_name_that_does_not_resolve() {
         tally.see(answer);
         assert!(answer.by_policy(), "{answer:?}");
     }
+    tally.check_times();
     tally.check_counts(&ended);
     println!(
         "row 7, no name: {} answers, {:?}",

@@ -24,6 +24,9 @@ use super::{
 /// What a machine of two busy cores may add to a budget. What hangs, hangs longer.
 pub const GRACE: Duration = Duration::from_secs(1);
 
+/// How much later than its budget a request may meet its policy, half of the time: a timer's and a task's turn.
+const LATE: Duration = Duration::from_millis(200);
+
 /// Attempts to connect in one second that a handle may make: the pauses between them double from 20 ms to half a second.
 const ATTEMPTS: usize = 12;
 
@@ -32,6 +35,8 @@ const ATTEMPTS: usize = 12;
 pub struct Tally {
     pub answers: u64,
     pub by_policy: u64,
+    /// Of those by policy, how many came `LATE`
+    late: u64,
     /// Of answers that were allowed, through layers
     allowed_http: u64,
     /// How many took so many milliseconds; the last, so many or more
@@ -77,6 +82,7 @@ impl Tally {
         }
         self.answers += 1;
         self.by_policy += u64::from(answer.by_policy());
+        self.late += u64::from(answer.by_policy() && overdue > LATE);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
         self.heard[answer.lane][answer.user] += answer.heard();
         // The line is to be waited in: that is no delay.
@@ -102,6 +108,18 @@ impl Tally {
             p99: Duration::from_millis(p99),
             longest: self.longest,
         }
+    }
+
+    /// O1, of all: the budget is what bounds a decision, and not some other time.
+    pub fn check_times(&self) {
+        let late = format!(
+            "O1: {} of {} by policy were late",
+            self.late, self.by_policy
+        );
+        assert!(
+            self.late * 2 <= self.by_policy || self.by_policy < 20,
+            "{late}"
+        );
     }
 
     /// O2: of requests that ended, each was answered once, and the service behind the layers has seen those let through.
@@ -227,6 +245,16 @@ mod tests {
     #[should_panic(expected = "O1")]
     fn an_answer_that_comes_too_late_is_found() {
         Tally::default().see(&answer(1251, Outcome::Granted(By::Store)));
+    }
+
+    #[test]
+    #[should_panic(expected = "O1: 30 of 30")]
+    fn answers_that_all_come_late_are_found() {
+        let mut tally = Tally::default();
+        for _ in 0..30 {
+            tally.see(&answer(500, Outcome::Refused(By::Policy, None)));
+        }
+        tally.check_times();
     }
 
     #[test]

@@ -150,6 +150,7 @@ impl Stage {
         for answer in &ended.answers {
             tally.see(answer);
         }
+        tally.check_times();
         tally.check_counts(&ended);
         for watch in &self.watches {
             aside(|| watch.catch_up());
