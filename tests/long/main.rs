@@ -134,7 +134,7 @@ async fn random_faults_over_random_load() {
         ..
     } = world;
     aside(|| watch.catch_up());
-    let mut tally = Tally::default();
+    let mut tally = Tally::of(&ended, Duration::ZERO);
     record.each_answer(|answer| tally.see(&answer));
     tally.check_times();
     tally.check_counts(&ended);

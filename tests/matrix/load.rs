@@ -10,7 +10,9 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -64,6 +66,8 @@ struct Counts {
     lanes: [LaneCounts; LANES.len()],
     book: Mutex<Book>,
     wrong: Mutex<BTreeSet<String>>,
+    /// By how many microseconds the machine has kept a thread waiting at most that had nothing to do but sleep
+    machine: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +80,44 @@ struct LaneCounts {
 #[derive(Debug)]
 enum Book {
     Here(Vec<Answer>),
-    There(BufWriter<File>),
+    /// Written by a thread of its own: no request waits for a disk
+    There(Option<mpsc::Sender<Answer>>, Option<JoinHandle<()>>),
+}
+
+impl Book {
+    fn in_file(file: &Path) -> Self {
+        let mut file = BufWriter::new(File::create(file).unwrap());
+        let (note, noted) = mpsc::channel::<Answer>();
+        let writing = thread::spawn(move || {
+            for answer in noted {
+                file.write_all(answer.write().as_bytes()).unwrap();
+            }
+            file.flush().unwrap();
+        });
+        Self::There(Some(note), Some(writing))
+    }
+
+    fn note(&mut self, answer: Answer) {
+        match self {
+            Self::Here(answers) => answers.push(answer),
+            Self::There(Some(note), _) => note.send(answer).expect("somebody writes"),
+            Self::There(None, _) => panic!("it was closed"),
+        }
+    }
+
+    /// What it holds, if that is not in a file, which is whole then.
+    fn close(&mut self) -> Vec<Answer> {
+        match self {
+            Self::Here(answers) => std::mem::take(answers),
+            Self::There(note, writing) => {
+                drop(note.take());
+                if let Some(writing) = writing.take() {
+                    writing.join().expect("what was answered is written");
+                }
+                Vec::new()
+            }
+        }
+    }
 }
 
 impl Load {
@@ -98,8 +139,7 @@ impl Load {
         budget: Duration,
         seed: u64,
     ) -> Self {
-        let file = BufWriter::new(File::create(file).unwrap());
-        Self::begin(handles, prefix, budget, seed, Book::There(file)).await
+        Self::begin(handles, prefix, budget, seed, Book::in_file(file)).await
     }
 
     async fn begin(
@@ -121,7 +161,10 @@ impl Load {
             lanes: Default::default(),
             book: Mutex::new(book),
             wrong: Mutex::default(),
+            machine: AtomicU64::new(0),
         });
+        let looking = Arc::clone(&counts);
+        thread::spawn(move || looking.look_at_machine());
         let mut load = Self {
             limiters: Limiter::all(prefix),
             handles: handles
@@ -284,14 +327,7 @@ impl Load {
         }
         let counts = &self.counts;
         let wrong = std::mem::take(&mut *counts.wrong.lock().unwrap());
-        let mut book = counts.book.lock().unwrap();
-        let answers = match &mut *book {
-            Book::Here(answers) => std::mem::take(answers),
-            Book::There(file) => {
-                file.flush().unwrap();
-                Vec::new()
-            }
-        };
+        let answers = counts.book.lock().unwrap().close();
         Ended {
             limiters: std::mem::take(&mut self.limiters),
             answers,
@@ -299,6 +335,7 @@ impl Load {
             answered: counts.answered.load(Ordering::SeqCst),
             passed: counts.passed.load(Ordering::SeqCst),
             lost_receipts,
+            machine: Duration::from_micros(counts.machine.load(Ordering::SeqCst)),
             wrong,
         }
     }
@@ -314,6 +351,8 @@ pub struct Ended {
     /// What the services behind the layers have seen
     pub passed: u64,
     pub lost_receipts: u64,
+    /// How late the machine was at most
+    pub machine: Duration,
     /// Answers that no request can have
     pub wrong: BTreeSet<String>,
 }
@@ -407,6 +446,17 @@ impl Caller {
 }
 
 impl Counts {
+    /// A thread of its own, outside of the runtime: what a test or the library does to that is no excuse.
+    fn look_at_machine(&self) {
+        const NAP: Duration = Duration::from_millis(5);
+        while !self.stop.load(Ordering::SeqCst) {
+            let began = Instant::now();
+            thread::sleep(NAP);
+            let late = began.elapsed().saturating_sub(NAP).as_micros() as u64;
+            self.machine.fetch_max(late, Ordering::SeqCst);
+        }
+    }
+
     fn note(&self, answer: &Answer) {
         let lane = &self.lanes[answer.lane];
         if answer.by_store() {
@@ -415,10 +465,7 @@ impl Counts {
         if answer.by_policy() {
             lane.by_policy.fetch_add(1, Ordering::SeqCst);
         }
-        match &mut *self.book.lock().unwrap() {
-            Book::Here(answers) => answers.push(*answer),
-            Book::There(file) => file.write_all(answer.write().as_bytes()).unwrap(),
-        }
+        self.book.lock().unwrap().note(*answer);
     }
 }
 

@@ -119,7 +119,7 @@ async fn row_07_a_name_that_does_not_resolve() {
     let load = Load::start(handles, &unique("matrix"), BUDGET, 7).await;
     load.met_policy(100).await;
     let ended = load.end().await;
-    let mut tally = Tally::default();
+    let mut tally = Tally::of(&ended, Duration::ZERO);
     for answer in &ended.answers {
         tally.see(answer);
         assert!(answer.by_policy(), "{answer:?}");

@@ -146,7 +146,7 @@ impl Stage {
         let ended = self.load.end().await;
         // Not before: its connection has a task.
         waits_are_kept(&self.direct).await;
-        let mut tally = Tally::of_skewed(expected.skew);
+        let mut tally = Tally::of(&ended, expected.skew);
         for answer in &ended.answers {
             tally.see(answer);
         }
@@ -178,13 +178,14 @@ impl Stage {
         all_is_free(&self.direct, &ended.limiters, late, now, value).await;
         let measured = tally.measured();
         println!(
-            "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}; {granted} permits granted, \
+            "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}, the machine late by {:?}; {granted} permits granted, \
              {:.2} of a limit too many where {:.2} may be; {} receipts lost",
             tally.answers,
             tally.by_policy,
             measured.p99,
             measured.longest,
             self.budget,
+            ended.machine,
             over,
             expected.over,
             ended.lost_receipts,
