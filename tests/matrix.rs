@@ -15,6 +15,11 @@
 
 #[path = "matrix/answer.rs"]
 mod answer;
+#[path = "matrix/book.rs"]
+#[allow(dead_code, reason = "the long run has its answers in a file")]
+mod book;
+#[path = "matrix/caller.rs"]
+mod caller;
 #[path = "matrix/callers.rs"]
 mod callers;
 #[path = "matrix/clocks.rs"]

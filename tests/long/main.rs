@@ -16,6 +16,10 @@
 
 #[path = "../matrix/answer.rs"]
 mod answer;
+#[path = "../matrix/book.rs"]
+mod book;
+#[path = "../matrix/caller.rs"]
+mod caller;
 mod faults;
 #[path = "../monitor/feed.rs"]
 mod feed;
