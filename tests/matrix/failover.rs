@@ -7,8 +7,8 @@ use tower_ratelimit::RedisStore;
 use super::{
     guards::{BUDGET, guarded},
     oracles,
-    stage::{EXACT, Expected, Stage, aside},
-    watch::time_of,
+    stage::{EXACT, Expected, Stage, aside, kept_by},
+    watch::{Watch, time_of},
 };
 use crate::support::{
     RedisServer, Sentinel, cluster::wait_until, redis_server::command, sentinel::MASTER_NAME,
@@ -53,11 +53,19 @@ impl Watched {
         }
     }
 
-    fn wait_promoted(&self) {
+    /// Sentinel cuts all connections of the one that it promotes, the one that reads along included: what was granted until
+    /// that is there again is in the log.
+    fn wait_promoted(&mut self) {
         aside(|| {
-            wait_until("the replica is the master", || {
-                role(&self.replica, "master")
-            })
+            let replica = &self.replica;
+            wait_until("the replica is the master", || role(replica, "master"));
+            let watch = Watch::open(replica, &self.stage.ledger);
+            let mut ledger = self.stage.ledger.lock().unwrap();
+            for (log, score, member) in kept_by(replica, &self.stage.load.limiters) {
+                ledger.granted(&log, score, &member);
+            }
+            drop(ledger);
+            self.stage.watches.push(watch);
         });
     }
 

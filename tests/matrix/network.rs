@@ -4,14 +4,14 @@ use std::{
     io::Write,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use tower_ratelimit::RedisStore;
+use tower_ratelimit::{Limit, RateLimiter, RedisStore};
 
 use super::{
     guards::{BUDGET, PATIENT, guarded},
-    load::Load,
+    load::{LONG, Load},
     oracles::Tally,
     proxy::{Proxy, Spoil},
     stage::{EXACT, Expected, Scene, Stage, aside},
@@ -277,6 +277,7 @@ async fn row_24_requests_that_are_delivered_twice() {
     scene.proxy.double_from_now(true);
     scene.proxy.reset();
     let before = scene.proxy.doubled();
+    takes_once(&scene).await;
     scene.load.decided(30).await;
     assert!(
         scene.proxy.doubled() > before + 30,
@@ -287,4 +288,31 @@ async fn row_24_requests_that_are_delivered_twice() {
     scene.proxy.reset();
     scene.healed().await;
     scene.judge_cut(EXACT, 4).await;
+}
+
+/// Nothing expires meanwhile: what is free tells how often was taken.
+async fn takes_once(scene: &Scene) {
+    let limit = Limit::per_hour(100);
+    let hourly = RateLimiter::new(&scene.load.handles[0], &unique("hourly")).unwrap();
+    let began = Instant::now();
+    while hourly.try_set_rate(limit).await.is_err() {
+        assert!(began.elapsed() < LONG);
+    }
+    let mut granted = 0;
+    while granted < 10 {
+        let decision = hourly.try_acquire().await;
+        granted += u64::from(decision.is_ok_and(|it| it.is_allowed()));
+        assert!(began.elapsed() < LONG, "{granted} granted");
+    }
+    // What nobody heard of is given back.
+    loop {
+        match hourly.available_permits().await {
+            Ok(left) if left == 100 - granted => break,
+            other => assert!(
+                began.elapsed() < LONG,
+                "{other:?} of 100 left after {granted}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
