@@ -316,6 +316,12 @@ fn page(watch: &Watch, without: Duration, back: Instant) -> Result<String, Failu
             counts[phase as usize].to_string()
         })?;
     }
+    row("later than the budget", &|phase| {
+        of(phase)
+            .filter(|answer| answer.took > BUDGET)
+            .count()
+            .to_string()
+    })?;
     row("longest in the service, ms", &|phase| {
         let longest = of(phase).map(|answer| answer.took).max();
         format!("{:.1}", longest.unwrap_or_default().as_secs_f64() * 1000.0)

@@ -47,7 +47,6 @@ mod network;
 #[path = "matrix/oracles.rs"]
 mod oracles;
 #[path = "faults/proxy.rs"]
-#[allow(dead_code, reason = "other tests break other things")]
 mod proxy;
 #[path = "matrix/random.rs"]
 mod random;

@@ -93,7 +93,7 @@ async fn random_faults_over_random_load() {
     let record = Record::begin();
     let watch = aside(|| record.watch(&server));
     let prefix = unique("long");
-    let load = Load::start_into(&record.answers(), handles, &prefix, BUDGET, seed).await;
+    let load = Load::start_into(&record.answers(), handles, &prefix, BUDGET, seed);
     load.decided(5).await;
 
     let mut world = World::new(server, proxy, load.limiters.clone(), &record, watch);

@@ -25,7 +25,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Reads one command of a server, in its order.
+    /// Reads one command of a server, in its order. A ZADD that is no grant replaces a lost log, or sets back a score.
     pub fn read(&mut self, seen: &Seen) {
         let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
         match (seen.by_script, &*words) {
@@ -33,8 +33,6 @@ impl Ledger {
                 let score: f64 = score.parse().expect("a score");
                 self.granted(log, score as i64, &bytes_of(member));
             }
-            // What replaces a lost log was granted before, or never.
-            (true, ["ZADD", ..]) => {}
             (true, ["ZREM", log, members @ ..]) => {
                 for member in members {
                     let entries = self.logs.get_mut(*log);

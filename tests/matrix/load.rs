@@ -67,27 +67,22 @@ struct LaneCounts {
 
 impl Load {
     /// Begins to ask, through each of the handles.
-    pub async fn start(
-        handles: Vec<RedisStore>,
-        prefix: &str,
-        budget: Duration,
-        seed: u64,
-    ) -> Self {
-        Self::begin(handles, prefix, budget, seed, Book::Here(Vec::new())).await
+    pub fn start(handles: Vec<RedisStore>, prefix: &str, budget: Duration, seed: u64) -> Self {
+        Self::begin(handles, prefix, budget, seed, Book::Here(Vec::new()))
     }
 
     /// As `start`, with the answers in a file, a line each.
-    pub async fn start_into(
+    pub fn start_into(
         file: &Path,
         handles: Vec<RedisStore>,
         prefix: &str,
         budget: Duration,
         seed: u64,
     ) -> Self {
-        Self::begin(handles, prefix, budget, seed, Book::in_file(file)).await
+        Self::begin(handles, prefix, budget, seed, Book::in_file(file))
     }
 
-    async fn begin(
+    fn begin(
         handles: Vec<RedisStore>,
         prefix: &str,
         budget: Duration,

@@ -97,7 +97,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     let handles = [proxy.url(), server.url()]
         .map(|url| guarded(RedisStore::open(url).unwrap(), BUDGET))
         .to_vec();
-    let mut stage = Stage::open("row 7, nobody", &[], handles, direct, BUDGET).await;
+    let mut stage = Stage::open("row 7, nobody", &[], handles, direct, BUDGET);
     stage.load.met_policy(100).await;
     let attempts = proxy.came();
     aside(|| server.restart());
@@ -116,7 +116,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
 async fn row_07_a_name_that_does_not_resolve() {
     let nowhere = RedisStore::open("redis://redis.invalid:6379/").unwrap();
     let handles = vec![guarded(nowhere, BUDGET)];
-    let load = Load::start(handles, &unique("matrix"), BUDGET, 7).await;
+    let load = Load::start(handles, &unique("matrix"), BUDGET, 7);
     load.met_policy(100).await;
     let ended = load.end().await;
     let mut tally = Tally::of(&ended, Duration::ZERO);

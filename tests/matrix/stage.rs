@@ -81,13 +81,13 @@ impl Stage {
         direct: RedisStore,
         budget: Duration,
     ) -> Self {
-        let stage = Self::open(row, servers, handles, direct, budget).await;
+        let stage = Self::open(row, servers, handles, direct, budget);
         stage.load.decided(STEADY).await;
         stage
     }
 
     /// As `begin`, whether or not there is anybody to decide.
-    pub async fn open(
+    pub fn open(
         row: &'static str,
         servers: &[&RedisServer],
         handles: Vec<RedisStore>,
@@ -99,7 +99,7 @@ impl Stage {
             .iter()
             .map(|server| Watch::open(server, &ledger))
             .collect();
-        let load = Load::start(handles, &unique("matrix"), budget, seed()).await;
+        let load = Load::start(handles, &unique("matrix"), budget, seed());
         Self {
             row,
             load,
