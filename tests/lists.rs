@@ -22,7 +22,6 @@ mod layer;
 #[path = "lists/memory.rs"]
 mod memory;
 #[path = "faults/proxy.rs"]
-#[allow(dead_code, reason = "it does more than is needed here")]
 mod proxy;
 #[path = "lists/record.rs"]
 mod record;

@@ -1,15 +1,20 @@
 //! A TCP proxy between a store and its server that does what networks do.
 
+#![allow(dead_code, reason = "each test target breaks what it needs to")]
+
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
+
+use tower_ratelimit::redis::io::tcp::socket2::SockRef;
 
 /// Forwards until told otherwise. Its threads end with their connections.
 #[derive(Debug)]
@@ -18,22 +23,43 @@ pub struct Proxy {
     shared: Arc<Shared>,
 }
 
+/// What becomes of a reply instead of its delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoil {
+    /// So many bytes arrive, and then the connection is reset
+    Reset(usize),
+    /// So many bytes arrive, and then the connection ends as if all were well
+    End(usize),
+    /// Other bytes come in its place
+    Garbage,
+}
+
 #[derive(Debug)]
 struct Shared {
-    upstream: SocketAddr,
+    /// Where new connections lead
+    upstream: Mutex<SocketAddr>,
     closed: AtomicBool,
     /// New connections are closed at once
     refusing: AtomicBool,
     /// Of the next calls of a script: executed, but the reply is withheld and the connection cut
     replies_to_cut: AtomicUsize,
     replies_cut: AtomicU64,
+    /// What the next replies become
+    spoils: Mutex<Vec<Spoil>>,
+    spoiled: AtomicU64,
+    /// Replies arrive in pieces of one byte
+    dripping: AtomicBool,
     /// Every byte of a request is also sent over a connection of the proxy's own
     doubling: AtomicBool,
     doubled: AtomicU64,
     /// How long replies are held back: those with an even number, and those with an odd one
     delays: Mutex<[Duration; 2]>,
     replies: AtomicUsize,
-    connections: Mutex<Vec<Arc<Pair>>>,
+    /// When each connection came, those that were refused included
+    came: Mutex<Vec<Instant>>,
+    served: AtomicUsize,
+    /// Their threads own them: the last to end closes both sockets
+    connections: Mutex<Vec<Weak<Pair>>>,
 }
 
 /// One client's connection, and the one to the server that belongs to it.
@@ -41,8 +67,13 @@ struct Shared {
 struct Pair {
     client: TcpStream,
     server: TcpStream,
-    /// Nothing is forwarded any longer, and nothing closed.
+    /// What a withheld reply makes of it: nothing is forwarded any longer, and nothing closed.
     frozen: AtomicBool,
+    /// Bytes of the client, and of the server, are taken and go nowhere.
+    requests_lost: AtomicBool,
+    replies_lost: AtomicBool,
+    /// Closing it is to be a reset.
+    resetting: AtomicBool,
 }
 
 impl Proxy {
@@ -50,15 +81,20 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            upstream,
+            upstream: Mutex::new(upstream),
             closed: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
             replies_to_cut: AtomicUsize::new(0),
             replies_cut: AtomicU64::new(0),
+            spoils: Mutex::default(),
+            spoiled: AtomicU64::new(0),
+            dripping: AtomicBool::new(false),
             doubling: AtomicBool::new(false),
             doubled: AtomicU64::new(0),
             delays: Mutex::default(),
             replies: AtomicUsize::new(0),
+            came: Mutex::default(),
+            served: AtomicUsize::new(0),
             connections: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -67,6 +103,7 @@ impl Proxy {
                 if accepting.closed.load(Ordering::SeqCst) {
                     return;
                 }
+                accepting.came.lock().unwrap().push(Instant::now());
                 // A client that is gone again, or a server that is down: the client sees a closed connection.
                 let _ = client.and_then(|client| accepting.serve(client));
             }
@@ -80,14 +117,32 @@ impl Proxy {
 
     /// Lets the connections that are open now neither speak nor end; new ones work.
     pub fn freeze(&self) {
-        for pair in self.shared.connections.lock().unwrap().iter() {
-            pair.frozen.store(true, Ordering::SeqCst);
+        self.lose(true, true);
+    }
+
+    /// Loses all that comes over the connections that are open now, one way or both, and closes nothing; new ones work.
+    pub fn lose(&self, requests: bool, replies: bool) {
+        for pair in self.open() {
+            pair.requests_lost.store(requests, Ordering::SeqCst);
+            pair.replies_lost.store(replies, Ordering::SeqCst);
         }
     }
 
-    /// Closes new connections at once, or no longer.
-    pub fn refuse(&self, refuse: bool) {
-        self.shared.refusing.store(refuse, Ordering::SeqCst);
+    /// Closes new connections at once, or no longer; whether it did until now.
+    pub fn refuse(&self, refuse: bool) -> bool {
+        self.shared.refusing.swap(refuse, Ordering::SeqCst)
+    }
+
+    /// Resets the connections that are open now.
+    pub fn reset(&self) {
+        for pair in self.open() {
+            pair.reset();
+        }
+    }
+
+    /// Lets new connections lead elsewhere; those that are open stay where they are.
+    pub fn switch(&self, upstream: SocketAddr) {
+        *self.shared.upstream.lock().unwrap() = upstream;
     }
 
     /// Cuts the connection after the server has answered the next `calls` calls of a script, before the client hears it.
@@ -100,9 +155,35 @@ impl Proxy {
         self.shared.replies_cut.load(Ordering::SeqCst)
     }
 
+    /// Spoils the next replies, to whatever they are replies.
+    pub fn spoil(&self, replies: usize, how: Spoil) {
+        let mut spoils = self.shared.spoils.lock().unwrap();
+        spoils.extend(std::iter::repeat_n(how, replies));
+    }
+
+    /// Delivers as they are all replies that were still to be spoiled.
+    pub fn spoil_no_more(&self) {
+        self.shared.spoils.lock().unwrap().clear();
+    }
+
+    /// How many replies were spoiled.
+    pub fn spoiled(&self) -> u64 {
+        self.shared.spoiled.load(Ordering::SeqCst)
+    }
+
+    /// Delivers replies byte by byte, or no longer.
+    pub fn drip(&self, drip: bool) {
+        self.shared.dripping.store(drip, Ordering::SeqCst);
+    }
+
     /// Delivers the requests of connections made from now on twice.
     pub fn double(&self) {
-        self.shared.doubling.store(true, Ordering::SeqCst);
+        self.double_from_now(true);
+    }
+
+    /// Delivers the requests of connections made from now on twice, or no longer.
+    pub fn double_from_now(&self, double: bool) {
+        self.shared.doubling.store(double, Ordering::SeqCst);
     }
 
     /// How many requests were delivered a second time, and answered.
@@ -112,24 +193,45 @@ impl Proxy {
 
     /// Holds every reply back; zero holds none.
     pub fn delay_every_reply(&self, by: Duration) {
-        *self.shared.delays.lock().unwrap() = [by; 2];
+        self.delay(by, by);
     }
 
     /// Holds every second reply back.
     pub fn delay_every_second_reply(&self, by: Duration) {
-        *self.shared.delays.lock().unwrap() = [Duration::ZERO, by];
+        self.delay(Duration::ZERO, by);
+    }
+
+    /// Holds replies back, in turn by the one time and by the other; their order stays.
+    pub fn delay(&self, even: Duration, odd: Duration) {
+        *self.shared.delays.lock().unwrap() = [even, odd];
     }
 
     /// How many connections there have been.
     pub fn connections(&self) -> usize {
-        self.shared.connections.lock().unwrap().len()
+        self.shared.served.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open.
+    pub fn open_connections(&self) -> usize {
+        self.open().len()
+    }
+
+    /// When each connection came, those that were refused included.
+    pub fn came(&self) -> Vec<Instant> {
+        self.shared.came.lock().unwrap().clone()
+    }
+
+    fn open(&self) -> Vec<Arc<Pair>> {
+        let mut connections = self.shared.connections.lock().unwrap();
+        connections.retain(|pair| pair.strong_count() > 0);
+        connections.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        for pair in self.shared.connections.lock().unwrap().iter() {
+        for pair in self.open() {
             pair.cut();
         }
         // Wakes the thread that accepts.
@@ -142,31 +244,49 @@ impl Shared {
         if self.refusing.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let server = TcpStream::connect(self.upstream)?;
+        let upstream = *self.upstream.lock().unwrap();
+        let server = TcpStream::connect(upstream)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let pair = Arc::new(Pair {
             client,
             server,
             frozen: AtomicBool::new(false),
+            requests_lost: AtomicBool::new(false),
+            replies_lost: AtomicBool::new(false),
+            resetting: AtomicBool::new(false),
         });
-        self.connections.lock().unwrap().push(Arc::clone(&pair));
+        self.served.fetch_add(1, Ordering::SeqCst);
+        self.connections.lock().unwrap().push(Arc::downgrade(&pair));
         let (requests, replies) = (Arc::clone(self), Arc::clone(self));
-        let up = Arc::clone(&pair);
+        let (held, due) = mpsc::channel();
+        let (up, out) = (Arc::clone(&pair), Arc::clone(&pair));
         thread::spawn(move || {
-            let _ = requests.forward_requests(&up);
-            up.end();
+            let ended = requests.forward_requests(&up);
+            up.end(ended.is_err());
         });
         thread::spawn(move || {
-            let _ = replies.forward_replies(&pair);
-            pair.end();
+            let ended = replies.read_replies(&pair, &held);
+            // What is held is still to arrive.
+            drop(held);
+            if ended.is_err() && !pair.replies_lost.load(Ordering::SeqCst) {
+                pair.end(true);
+            }
+        });
+        let writing = Arc::clone(self);
+        thread::spawn(move || {
+            let ended = writing.write_replies(&out, &due);
+            // Nothing arrives that is lost, and an end is something.
+            if !out.replies_lost.load(Ordering::SeqCst) {
+                out.end(ended.is_err());
+            }
         });
         Ok(())
     }
 
     fn forward_requests(&self, pair: &Pair) -> io::Result<()> {
         let mut shadow = match self.doubling.load(Ordering::SeqCst) {
-            true => Some(TcpStream::connect(self.upstream)?),
+            true => Some(shadow(pair)?),
             false => None,
         };
         let mut buffer = [0; 64 * 1024];
@@ -175,7 +295,7 @@ impl Shared {
             if read == 0 {
                 return Ok(());
             }
-            if pair.frozen.load(Ordering::SeqCst) {
+            if pair.frozen.load(Ordering::SeqCst) || pair.requests_lost.load(Ordering::SeqCst) {
                 // Taken off the kernel's hands, so that it finds nothing wrong.
                 continue;
             }
@@ -184,7 +304,9 @@ impl Shared {
                 // The copy goes first and is answered first: the one that the client hears of is the second.
                 shadow.write_all(request)?;
                 let mut reply = [0; 64 * 1024];
-                if shadow.read(&mut reply)? > 0 && calls_script(request) {
+                // Half a request is answered with its other half.
+                let heard = shadow.read(&mut reply).is_ok_and(|bytes| bytes > 0);
+                if heard && calls_script(request) {
                     self.doubled.fetch_add(1, Ordering::SeqCst);
                 }
             }
@@ -210,7 +332,8 @@ impl Shared {
         Ok(())
     }
 
-    fn forward_replies(&self, pair: &Pair) -> io::Result<()> {
+    /// Takes replies off the server, and says when each is to arrive.
+    fn read_replies(&self, pair: &Pair, held: &mpsc::Sender<(Instant, Vec<u8>)>) -> io::Result<()> {
         let mut buffer = [0; 64 * 1024];
         loop {
             let read = (&pair.server).read(&mut buffer)?;
@@ -222,9 +345,52 @@ impl Shared {
                 return Ok(());
             }
             let delays = *self.delays.lock().unwrap();
-            thread::sleep(delays[self.replies.fetch_add(1, Ordering::SeqCst) % 2]);
-            (&pair.client).write_all(&buffer[..read])?;
+            let delay = delays[self.replies.fetch_add(1, Ordering::SeqCst) % 2];
+            if held
+                .send((Instant::now() + delay, buffer[..read].to_vec()))
+                .is_err()
+            {
+                return Ok(());
+            }
         }
+    }
+
+    /// Lets replies arrive, each when it is due and after those before it.
+    fn write_replies(
+        &self,
+        pair: &Pair,
+        due: &mpsc::Receiver<(Instant, Vec<u8>)>,
+    ) -> io::Result<()> {
+        let mut client = &pair.client;
+        for (at, reply) in due {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            if pair.replies_lost.load(Ordering::SeqCst) {
+                continue;
+            }
+            let spoil = self.spoils.lock().unwrap().pop();
+            if spoil.is_some() {
+                self.spoiled.fetch_add(1, Ordering::SeqCst);
+            }
+            match spoil {
+                Some(Spoil::Reset(after)) => {
+                    client.write_all(&reply[..after.min(reply.len())])?;
+                    pair.reset();
+                    return Ok(());
+                }
+                Some(Spoil::End(after)) => {
+                    client.write_all(&reply[..after.min(reply.len())])?;
+                    return Ok(());
+                }
+                Some(Spoil::Garbage) => client.write_all(b"?\x00 this is no reply\r\n")?,
+                None if self.dripping.load(Ordering::SeqCst) => {
+                    for byte in reply {
+                        client.write_all(&[byte])?;
+                    }
+                }
+                None => client.write_all(&reply)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -235,12 +401,33 @@ impl Pair {
         let _ = self.server.shutdown(Shutdown::Both);
     }
 
-    /// What one side's end means to the other.
-    fn end(&self) {
-        if !self.frozen.load(Ordering::SeqCst) {
-            self.cut();
+    /// Has both sides find the connection reset, when the threads have let go of it.
+    fn reset(&self) {
+        self.resetting.store(true, Ordering::SeqCst);
+        for side in [&self.client, &self.server] {
+            let _ = SockRef::from(side).set_linger(Some(Duration::ZERO));
+            // Wakes who reads, and tells the other side nothing.
+            let _ = side.shutdown(Shutdown::Read);
         }
     }
+
+    /// What one side's end means to the other: a reset is handed on as one.
+    fn end(&self, broken: bool) {
+        if self.frozen.load(Ordering::SeqCst) || self.resetting.load(Ordering::SeqCst) {
+            return;
+        }
+        match broken {
+            true => self.reset(),
+            false => self.cut(),
+        }
+    }
+}
+
+/// A connection of the proxy's own to where this one leads.
+fn shadow(pair: &Pair) -> io::Result<TcpStream> {
+    let shadow = TcpStream::connect(pair.server.peer_addr()?)?;
+    shadow.set_read_timeout(Some(Duration::from_secs(1)))?;
+    Ok(shadow)
 }
 
 fn calls_script(request: &[u8]) -> bool {

@@ -63,7 +63,7 @@ impl Feed {
 
 impl Seen {
     /// `+1732187000.123456 [0 127.0.0.1:50000] "GET" "key"`; a script's has `[0 lua]`.
-    fn read(line: &str) -> Option<Self> {
+    pub fn read(line: &str) -> Option<Self> {
         let (time, rest) = line.strip_prefix('+')?.split_once(" [")?;
         let (from, words) = rest.split_once("] ")?;
         Some(Self {
