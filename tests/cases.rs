@@ -1,4 +1,4 @@
-//! Readable cases: the files of `tests/cases/`, on both stores, with a clock that is moved.
+//! Readable cases: the files of `tests/cases/`, in memory and on every kind of Redis, with a clock that is moved.
 //!
 //! A file is a list of `[[case]]`: a `name`, maybe the `limit` that is set before the first step, and `steps`. Every
 //! step says when it happens (`at`, ms since the case began), one verb, and all that its answer says:
@@ -28,9 +28,14 @@
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
+#[cfg(feature = "tls")]
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "laws/guards.rs"]
 mod guards;
 mod support;
+#[path = "support/topologies.rs"]
+mod topologies;
 #[path = "cases/world.rs"]
 mod world;
 
@@ -40,6 +45,7 @@ use serde::Deserialize;
 use tower_ratelimit::{Algorithm, Decision, Limit, RefusalKind, Source};
 
 use guards::Guards;
+use topologies::Topology;
 use world::{World, memory, redis};
 
 #[derive(Debug, Deserialize)]
@@ -161,8 +167,11 @@ async fn in_slots() {
     for (file, case) in cases() {
         if case.algorithm.is_none() && case.longest() <= MOST_SLOTS.into() {
             let what = format!("{file}: {} in slots", case.name);
-            let in_redis = Guards::all().into_iter().map(redis);
-            for mut world in std::iter::once(memory()).chain(in_redis) {
+            let mut worlds = vec![memory()];
+            for guards in Guards::all() {
+                worlds.push(redis(Topology::Tcp, guards).await);
+            }
+            for mut world in worlds {
                 world.note_in_slots(MOST_SLOTS);
                 play(&what, &mut world, &case).await;
             }
@@ -174,14 +183,18 @@ async fn in_slots() {
 
 #[tokio::test]
 async fn in_redis() {
-    for (file, case) in cases() {
-        if case.algorithm.as_deref() != Some("FixedWindow") {
-            let what = format!("{file}: {}", case.name);
-            // Guards change what a decision costs, and none.
-            for guards in Guards::all() {
-                let what = format!("{what}, {guards:?}");
-                play(&what, &mut redis(guards), &case).await;
-            }
+    let (topologies, guards) = (Topology::all(), Guards::all());
+    for (number, (file, case)) in cases().into_iter().enumerate() {
+        if case.algorithm.as_deref() == Some("FixedWindow") {
+            continue;
+        }
+        // Neither guards nor the way to Redis change a decision. Over the cases, all guards are met on each of the ways.
+        let guards = guards.iter().cycle().skip(number % guards.len());
+        let most = topologies.len().max(Guards::all().len());
+        let all = topologies.iter().cycle().zip(guards).take(most);
+        for (&topology, &guards) in all {
+            let what = format!("{file}: {}, {topology:?}, {guards:?}", case.name);
+            play(&what, &mut redis(topology, guards).await, &case).await;
         }
     }
 }

@@ -5,13 +5,14 @@ use std::{collections::HashMap, convert::Infallible, time::Duration};
 use http::{Request, Response};
 use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneService};
 use tower_ratelimit::{
-    Algorithm, Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
-    Rule, Store, Tiers, key::Extension, limit_by,
+    Algorithm, Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, Rule, Store,
+    Tiers, key::Extension, limit_by,
 };
 
 use super::{
     guards::Guards,
-    support::{RedisServer, unique},
+    support::unique,
+    topologies::{Topology, connected},
 };
 
 type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
@@ -42,18 +43,19 @@ pub(crate) fn memory() -> World {
     World::new(clock, stores)
 }
 
-pub(crate) fn redis(guards: Guards) -> World {
+pub(crate) async fn redis(topology: Topology, guards: Guards) -> World {
     let clock = ManualClock::new();
     let prefix = unique("cases");
-    let stores = ["a", "b"].map(|client| {
-        let store = RedisStore::open(RedisServer::shared().url())
-            .expect("an address")
+    let store = async |client: &'static str| {
+        let store = topology
+            .store()
             .prefix(&prefix)
             .client_clock(clock.clone())
             .client_id(client)
             .expect("a client id");
-        (client, guards.put_on(store))
-    });
+        (client, connected(guards.put_on(store)).await)
+    };
+    let stores = [store("a").await, store("b").await];
     World::new(clock, stores)
 }
 

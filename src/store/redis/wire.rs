@@ -488,6 +488,10 @@ pub(super) fn unreadable() -> Error {
 /// What a failed command means for the caller.
 pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     let error = error.into();
+    #[cfg(feature = "tls")]
+    if let Some(refusal) = super::tls::refusal(&error) {
+        return refusal;
+    }
     let kind = match error.kind() {
         _ if error.is_timeout() => ErrorKind::Timeout,
         RedisKind::Server(ServerErrorKind::CrossSlot) => ErrorKind::OtherSlot,
