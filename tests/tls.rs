@@ -32,7 +32,10 @@ use std::{
 
 use certificates::{Authority, HERE};
 use support::{
-    Cluster, RedisServer, Sentinel, cluster::wait_until, redis_server::Tls, sentinel::MASTER_NAME,
+    Cluster, RedisServer, Sentinel,
+    cluster::wait_until,
+    redis_server::Tls,
+    sentinel::{MASTER_NAME, Watch},
 };
 use tower_ratelimit::{ErrorKind, RedisStore, redis::TlsCertificates};
 
@@ -223,7 +226,12 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     });
     let limiter = ["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
     assert_eq!(master.cli(&limiter), "OK");
-    let sentinel = Sentinel::start_with(&master, &replica, Some(&tls), Some("seen"));
+    let watch = Watch {
+        tls: Some(&tls),
+        password: Some("seen"),
+        silence: 60_000,
+    };
+    let sentinel = Sentinel::start_with(&master, &replica, &watch);
 
     let client = authority.issue(&["service"]);
     let store = |watchword: &str, password: &str| {

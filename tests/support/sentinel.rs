@@ -11,14 +11,34 @@ use super::{RedisServer, Reply};
 /// The name under which it knows the master
 pub const MASTER_NAME: &str = "orders-master";
 
-/// One sentinel that decides alone, half a second after a master has fallen silent
+/// How a sentinel watches
+#[derive(Debug)]
+pub struct Watch<'a> {
+    /// Over TLS, to servers that were started with it
+    pub tls: Option<&'a Tls>,
+    /// What it wants to hear from its own clients
+    pub password: Option<&'static str>,
+    /// For how many milliseconds a master may be silent before it is taken for dead
+    pub silence: u32,
+}
+
+impl Default for Watch<'_> {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            password: None,
+            silence: 500,
+        }
+    }
+}
+
+/// One sentinel that decides alone
 ///
 /// Ends with this value, and with the test process, however that one ends.
 #[derive(Debug)]
 pub struct Sentinel {
     port: u16,
     tls_port: Option<u16>,
-    /// What it wants to hear from its own clients
     password: Option<&'static str>,
     /// A shell that kills the sentinel when its input ends
     shell: Child,
@@ -31,16 +51,16 @@ impl Sentinel {
     ///
     /// If there is no server binary, or the sentinel does not come up.
     pub fn start(master: &RedisServer, replica: &RedisServer) -> Self {
-        Self::start_with(master, replica, None, None)
+        Self::start_with(master, replica, &Watch::default())
     }
 
-    /// As [`start`](Self::start), with a password of the sentinel's own, and over TLS to servers that were started with it
-    pub fn start_with(
-        master: &RedisServer,
-        replica: &RedisServer,
-        tls: Option<&Tls>,
-        password: Option<&'static str>,
-    ) -> Self {
+    /// As [`start`](Self::start), in another way
+    pub fn start_with(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
+        let &Watch {
+            tls,
+            password,
+            silence,
+        } = watch;
         let port = free_port();
         // Removed with the replica.
         let dir = replica.dir();
@@ -52,7 +72,7 @@ impl Sentinel {
         let mut lines = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\n\
              sentinel monitor {MASTER_NAME} 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds {MASTER_NAME} 500\n\
+             sentinel down-after-milliseconds {MASTER_NAME} {silence}\n\
              sentinel failover-timeout {MASTER_NAME} 5000\n",
             dir.display(),
             of(master),

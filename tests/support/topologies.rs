@@ -17,7 +17,7 @@ use super::support::RedisServer;
 #[cfg(feature = "tls")]
 use super::support::redis_server::Tls;
 #[cfg(feature = "sentinel")]
-use super::support::sentinel::MASTER_NAME;
+use super::support::sentinel::{MASTER_NAME, Watch};
 #[cfg(feature = "sentinel")]
 use super::support::{Sentinel, cluster::wait_until};
 
@@ -266,11 +266,20 @@ pub fn start_watched() -> Watched {
     let port = master.port().to_string();
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
     wait_for_replica(&replica);
-    let sentinel = Sentinel::start(&master, &replica);
+    let sentinel = Sentinel::start_with(&master, &replica, &patient());
     Watched {
         master,
         replica,
         sentinel,
+    }
+}
+
+/// So that a busy machine is not taken for a dead master.
+#[cfg(feature = "sentinel")]
+fn patient() -> Watch<'static> {
+    Watch {
+        silence: 60_000,
+        ..Watch::default()
     }
 }
 
@@ -307,7 +316,12 @@ fn secured_watched() -> &'static Watched {
         for server in [&master, &replica] {
             admit(server, "+role");
         }
-        let sentinel = Sentinel::start_with(&master, &replica, Some(tls()), Some(WATCHWORD));
+        let watch = Watch {
+            tls: Some(tls()),
+            password: Some(WATCHWORD),
+            ..patient()
+        };
+        let sentinel = Sentinel::start_with(&master, &replica, &watch);
         Watched {
             master,
             replica,

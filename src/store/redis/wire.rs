@@ -503,6 +503,14 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
             Some("NOAUTH" | "WRONGPASS" | "NOPERM") => ErrorKind::Rejected,
             _ => ErrorKind::Unavailable,
         },
+        // Of the nodes of a Cluster redis-rs tells as text why it could not connect.
+        RedisKind::Io
+            if error
+                .detail()
+                .is_some_and(|it| it.contains("AuthenticationFailed")) =>
+        {
+            ErrorKind::Rejected
+        }
         // Redis 6 wraps what a script meets in its own words; 7 keeps the code.
         RedisKind::Server(ServerErrorKind::ResponseError) => match error.detail() {
             Some(detail) if detail.contains("WRONGTYPE") => ErrorKind::ForeignState,
