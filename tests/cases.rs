@@ -23,6 +23,9 @@
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
@@ -39,14 +42,19 @@ mod topologies;
 #[path = "cases/world.rs"]
 mod world;
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fs,
+    path::Path,
+    time::Duration,
+};
 
 use serde::Deserialize;
 use tower_ratelimit::{Algorithm, Decision, Limit, RefusalKind, Source};
 
 use guards::Guards;
 use topologies::Topology;
-use world::{World, memory, redis};
+use world::{Stores, World, memory};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,14 +172,15 @@ async fn in_memory() {
 #[tokio::test]
 async fn in_slots() {
     let mut played = 0;
+    let mut stores = Vec::new();
+    for guards in Guards::all() {
+        stores.push(Stores::new(Topology::Tcp, guards).await);
+    }
     for (file, case) in cases() {
         if case.algorithm.is_none() && case.longest() <= MOST_SLOTS.into() {
             let what = format!("{file}: {} in slots", case.name);
-            let mut worlds = vec![memory()];
-            for guards in Guards::all() {
-                worlds.push(redis(Topology::Tcp, guards).await);
-            }
-            for mut world in worlds {
+            let in_redis = stores.iter().map(Stores::world);
+            for mut world in std::iter::once(memory()).chain(in_redis) {
                 world.note_in_slots(MOST_SLOTS);
                 play(&what, &mut world, &case).await;
             }
@@ -184,19 +193,25 @@ async fn in_slots() {
 #[tokio::test]
 async fn in_redis() {
     let (topologies, guards) = (Topology::all(), Guards::all());
+    let mut stores = HashMap::new();
     for (number, (file, case)) in cases().into_iter().enumerate() {
         if case.algorithm.as_deref() == Some("FixedWindow") {
             continue;
         }
         // Neither guards nor the way to Redis change a decision. Over the cases, all guards are met on each of the ways.
-        let guards = guards.iter().cycle().skip(number % guards.len());
-        let most = topologies.len().max(Guards::all().len());
-        let all = topologies.iter().cycle().zip(guards).take(most);
-        for (&topology, &guards) in all {
+        for pair in 0..topologies.len().max(guards.len()) {
+            let place = pair % topologies.len();
+            let guard = (pair + number) % guards.len();
+            let (topology, guards) = (topologies[place], guards[guard]);
             let what = format!("{file}: {}, {topology:?}, {guards:?}", case.name);
-            play(&what, &mut redis(topology, guards).await, &case).await;
+            let stores = match stores.entry((place, guard)) {
+                Entry::Occupied(stores) => stores.into_mut(),
+                Entry::Vacant(none) => none.insert(Stores::new(topology, guards).await),
+            };
+            play(&what, &mut stores.world(), &case).await;
         }
     }
+    assert_eq!(stores.len(), topologies.len() * guards.len());
 }
 
 fn cases() -> Vec<(String, Case)> {

@@ -6,6 +6,9 @@
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
