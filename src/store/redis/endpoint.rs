@@ -23,7 +23,7 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// Where connections lead.
 #[derive(Clone)]
 pub(super) enum Endpoint {
-    Address(redis::Client),
+    Address(Box<redis::Client>),
     #[cfg(feature = "cluster")]
     Cluster(Box<topology::Cluster>),
     #[cfg(feature = "sentinel")]
@@ -46,7 +46,7 @@ impl RedisStore {
         let info = read_address(address)?;
         // Fails here, and not at the first request, where the platform lacks what the address asks for.
         let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Address(client)))
+        Ok(Self::with_endpoint(Endpoint::Address(Box::new(client))))
     }
 
     /// A store on a Redis Cluster. One or more addresses of its nodes; the others are found there.
@@ -201,7 +201,7 @@ impl Endpoint {
             Box::new(config)
         };
         match self {
-            Self::Address(client) => Source::Client(Box::new(client.clone()), config()),
+            Self::Address(client) => Source::Client(client.clone(), config()),
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
                 let cluster = (**cluster).clone();
@@ -219,7 +219,7 @@ impl Endpoint {
             Self::Address(client) => {
                 let info = super::tls::equip(client.get_connection_info(), &certificates)?;
                 let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
-                Ok(Self::Address(client))
+                Ok(Self::Address(Box::new(client)))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
