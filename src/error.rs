@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The server understood and refused: permissions, credentials, or a script it may not run
     Rejected,
+    /// TLS failed, by a certificate or by a setting, here or there: `Display` says what to do
+    Tls,
     /// The memory store holds as many limiters as it may, and none of them is idle
     Full,
     /// The limit is none that the limiter's [`Algorithm`](crate::Algorithm) can count by: `source()` says why
@@ -116,6 +118,7 @@ impl fmt::Display for Error {
             ErrorKind::Timeout => "the store did not answer in time",
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Rejected => "the store refused the request",
+            ErrorKind::Tls => "no TLS with the store",
             ErrorKind::Full => "the store holds as many limiters as it may",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
@@ -267,6 +270,8 @@ pub enum ConfigError {
     NotTogether(&'static str),
     /// An address of Redis that cannot be read; passwords are left out
     Url(String),
+    /// Certificates for TLS that cannot be used; nothing of them is shown
+    Certificates(&'static str),
     /// A client id that is empty or has other characters than `A-Z a-z 0-9 . _ -`
     ClientId(String),
     /// Something in a rules file that cannot be meant
@@ -439,6 +444,9 @@ impl fmt::Display for ConfigError {
                 )
             }
             Self::Url(reason) => write!(f, "the address of Redis cannot be read: {reason}"),
+            Self::Certificates(reason) => {
+                write!(f, "the certificates for TLS cannot be used: {reason}")
+            }
             Self::File {
                 line,
                 field,

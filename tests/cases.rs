@@ -1,4 +1,4 @@
-//! Readable cases: the files of `tests/cases/`, on both stores, with a clock that is moved.
+//! Readable cases: the files of `tests/cases/`, in memory and on every kind of Redis, with a clock that is moved.
 //!
 //! A file is a list of `[[case]]`: a `name`, maybe the `limit` that is set before the first step, and `steps`. Every
 //! step says when it happens (`at`, ms since the case began), one verb, and all that its answer says:
@@ -23,24 +23,38 @@
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
+#[cfg(feature = "tls")]
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "laws/guards.rs"]
 mod guards;
 mod support;
+#[path = "support/topologies.rs"]
+mod topologies;
 #[path = "cases/world.rs"]
 mod world;
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fs,
+    path::Path,
+    time::Duration,
+};
 
 use serde::Deserialize;
 use tower_ratelimit::{Algorithm, Decision, Limit, RefusalKind, Source};
 
 use guards::Guards;
-use world::{World, memory, redis};
+use topologies::Topology;
+use world::{Stores, World, memory};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,10 +172,14 @@ async fn in_memory() {
 #[tokio::test]
 async fn in_slots() {
     let mut played = 0;
+    let mut stores = Vec::new();
+    for guards in Guards::all() {
+        stores.push(Stores::new(Topology::Tcp, guards).await);
+    }
     for (file, case) in cases() {
         if case.algorithm.is_none() && case.longest() <= MOST_SLOTS.into() {
             let what = format!("{file}: {} in slots", case.name);
-            let in_redis = Guards::all().into_iter().map(redis);
+            let in_redis = stores.iter().map(Stores::world);
             for mut world in std::iter::once(memory()).chain(in_redis) {
                 world.note_in_slots(MOST_SLOTS);
                 play(&what, &mut world, &case).await;
@@ -174,16 +192,26 @@ async fn in_slots() {
 
 #[tokio::test]
 async fn in_redis() {
-    for (file, case) in cases() {
-        if case.algorithm.as_deref() != Some("FixedWindow") {
-            let what = format!("{file}: {}", case.name);
-            // Guards change what a decision costs, and none.
-            for guards in Guards::all() {
-                let what = format!("{what}, {guards:?}");
-                play(&what, &mut redis(guards), &case).await;
-            }
+    let (topologies, guards) = (Topology::all(), Guards::all());
+    let mut stores = HashMap::new();
+    for (number, (file, case)) in cases().into_iter().enumerate() {
+        if case.algorithm.as_deref() == Some("FixedWindow") {
+            continue;
+        }
+        // Neither guards nor the way to Redis change a decision. Over the cases, all guards are met on each of the ways.
+        for pair in 0..topologies.len().max(guards.len()) {
+            let place = pair % topologies.len();
+            let guard = (pair + number) % guards.len();
+            let (topology, guards) = (topologies[place], guards[guard]);
+            let what = format!("{file}: {}, {topology:?}, {guards:?}", case.name);
+            let stores = match stores.entry((place, guard)) {
+                Entry::Occupied(stores) => stores.into_mut(),
+                Entry::Vacant(none) => none.insert(Stores::new(topology, guards).await),
+            };
+            play(&what, &mut stores.world(), &case).await;
         }
     }
+    assert_eq!(stores.len(), topologies.len() * guards.len());
 }
 
 fn cases() -> Vec<(String, Case)> {

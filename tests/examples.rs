@@ -1,13 +1,24 @@
 //! Runs every example as `examples/README.md` says, and compares with what is written there.
 
 #![allow(
+    dead_code,
+    unreachable_pub,
     clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
+#[path = "support/certificates.rs"]
+mod certificates;
+#[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
+#[path = "examples/connect.rs"]
+mod connect;
 mod support;
+#[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
+#[path = "support/topologies.rs"]
+mod topologies;
 
 use std::{
     collections::BTreeSet,
@@ -245,7 +256,7 @@ fn outage() {
 
 #[test]
 fn a_redis_that_is_not_there_is_told_at_once() {
-    for name in ["server", "redisson"] {
+    for name in ["server", "redisson", "connect"] {
         let output = command(name)
             .env("REDIS_URL", "redis://127.0.0.1:1/")
             .output()
@@ -270,6 +281,7 @@ fn every_example_is_documented_with_the_features_it_needs() {
             .strip_prefix(&prefix)
             .expect("the command that starts it");
         let features = features.strip_prefix(" --features ").unwrap_or(features);
+        let features = features.split(' ').next().unwrap_or(features);
         let given: BTreeSet<&str> = features.split(',').chain(["redis"]).collect();
         let needed = example
             .get("required-features")
@@ -483,6 +495,7 @@ impl Drop for Running {
 fn command(name: &str) -> Command {
     let mut command = Command::new(built(name));
     command
+        .env_remove("CERTIFICATES")
         .env_remove("LIMITS")
         .env_remove("PORT")
         .env_remove("REDIS_URL");

@@ -67,7 +67,7 @@ fn the_tree_stays_light() {
     assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
     let config = crates(&["--no-default-features", "--features", "tracing,config"]);
     assert!(config.len() <= 25, "{}: {config:?}", config.len());
-    let topologies = "redis,tracing,redis/cluster-async,redis/sentinel,deadpool-redis/cluster,deadpool-redis/sentinel";
+    let topologies = "redis,tracing,cluster,sentinel";
     let redis = crates(&["--features", topologies]);
     let others = redis.len() - 1;
     assert!(others <= 80, "{others}: {redis:?}");
@@ -75,9 +75,19 @@ fn the_tree_stays_light() {
     for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
     }
+    // Beside the eighty: whoever wants TLS wants what speaks it.
+    let tls = crates(&["--features", &format!("{topologies},tls")]);
+    let added: Vec<_> = tls.difference(&redis).collect();
     let readme = read("README.md");
-    let claim = format!("the crate brings {} others", memory.len() - 1);
-    assert!(readme.contains(&claim), "README.md should say: {claim}");
+    for claim in [
+        format!("the crate brings {} others", memory.len() - 1),
+        format!("`tls` adds {}", added.len()),
+    ] {
+        assert!(
+            readme.contains(&claim),
+            "README.md should say: {claim}: {added:?}"
+        );
+    }
 }
 
 /// `benches/goals` measures beside others: they are in its own lockfile, and in nothing that is published.

@@ -1,16 +1,23 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
-//! `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold in every combination of guards, see `guards`.
+//! `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold on every topology, see `support/topologies.rs`,
+//! and in every combination of guards, see `guards`.
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
 )]
 
+#[cfg(feature = "tls")]
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "laws/exact_wait.rs"]
 mod exact_wait;
 #[path = "laws/fixed_window.rs"]
@@ -32,5 +39,7 @@ mod settled;
 #[path = "laws/slots.rs"]
 mod slots;
 mod support;
+#[path = "support/topologies.rs"]
+mod topologies;
 #[path = "laws/world.rs"]
 mod world;

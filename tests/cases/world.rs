@@ -11,7 +11,8 @@ use tower_ratelimit::{
 
 use super::{
     guards::Guards,
-    support::{RedisServer, unique},
+    support::unique,
+    topologies::{Topology, connected},
 };
 
 type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
@@ -42,19 +43,32 @@ pub(crate) fn memory() -> World {
     World::new(clock, stores)
 }
 
-pub(crate) fn redis(guards: Guards) -> World {
-    let clock = ManualClock::new();
-    let prefix = unique("cases");
-    let stores = ["a", "b"].map(|client| {
-        let store = RedisStore::open(RedisServer::shared().url())
-            .expect("an address")
-            .prefix(&prefix)
-            .client_clock(clock.clone())
-            .client_id(client)
-            .expect("a client id");
-        (client, guards.put_on(store))
-    });
-    World::new(clock, stores)
+/// The stores of many cases, one after the other: connecting takes longer than most of them.
+pub(crate) struct Stores {
+    clock: ManualClock,
+    stores: [(&'static str, RedisStore); 2],
+}
+
+impl Stores {
+    pub(crate) async fn new(topology: Topology, guards: Guards) -> Self {
+        let clock = ManualClock::new();
+        let prefix = unique("cases");
+        let store = async |client: &'static str| {
+            let store = topology
+                .store()
+                .prefix(&prefix)
+                .client_clock(clock.clone())
+                .client_id(client)
+                .expect("a client id");
+            (client, connected(guards.put_on(store)).await)
+        };
+        let stores = [store("a").await, store("b").await];
+        Self { clock, stores }
+    }
+
+    pub(crate) fn world(&self) -> World {
+        World::new(self.clock.clone(), self.stores.clone())
+    }
 }
 
 impl World {
@@ -100,7 +114,8 @@ impl World {
 
     pub(crate) fn build_layers(&mut self, tiers: &[(&str, Limit)]) {
         let by_request = limit_by(|parts| wish(parts).limit.expect("a limit"));
-        self.build("limit", Rule::new("limit", by_request, user()));
+        // Of this case alone.
+        self.build("limit", Rule::new(&unique("limit"), by_request, user()));
         self.build("shared", Rule::shared(&self.name));
         if !tiers.is_empty() {
             // Names of tiers are part of the program everywhere else.
@@ -110,7 +125,7 @@ impl World {
                 .map(|(name, limit)| (leak(name), *limit))
                 .collect();
             let by_tier = Tiers::new(tiers, |parts| wish(parts).tier.expect("a tier"));
-            self.build("tiers", Rule::new("tiers", by_tier, user()));
+            self.build("tiers", Rule::new(&unique("tiers"), by_tier, user()));
         }
     }
 

@@ -52,7 +52,11 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    check_in_redis(150, &input(), |world, input| law(world, input, bytes));
+    check_in_redis(150, &input(), |world, input| {
+        law(world, input, |limiter| {
+            bytes(world.server_of(limiter), limiter)
+        });
+    });
 }
 
 /// Requests that meet a limit and another that is tried out, each at its own cost.
@@ -145,8 +149,8 @@ fn of_trials_in_redis() {
 }
 
 /// The three keys as they stand.
-fn bytes(limiter: &RateLimiter) -> [Reply; 4] {
-    let (server, name) = (RedisServer::shared(), limiter.name());
+fn bytes(server: &RedisServer, limiter: &RateLimiter) -> [Reply; 4] {
+    let name = limiter.name();
     let log = format!("{{{name}}}:permits");
     [
         server.command(&["HGETALL", name]),

@@ -101,11 +101,15 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    check_in_redis(250, &input(), |world, input| law(world, input, spoil));
+    check_in_redis(250, &input(), |world, input| {
+        law(world, input, |limiter, loss| {
+            spoil(world.server_of(limiter), limiter, loss);
+        });
+    });
 }
 
-fn spoil(limiter: &RateLimiter, loss: Loss) {
-    let (server, name) = (RedisServer::shared(), limiter.name());
+fn spoil(server: &RedisServer, limiter: &RateLimiter, loss: Loss) {
+    let name = limiter.name();
     let (value, log) = (format!("{{{name}}}:value"), format!("{{{name}}}:permits"));
     match loss {
         Loss::Value => server.command(&["DEL", &value]),

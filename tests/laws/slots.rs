@@ -1,7 +1,7 @@
 //! The laws where some callers note their grants in slots, beside others that do not, and beside scores ahead of their grants.
 
 use proptest::prelude::*;
-use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, Store};
+use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, RedisStore, Store};
 
 use super::{
     guards::Guards,
@@ -73,22 +73,21 @@ fn interval_of(limit: Limit) -> u64 {
     u64::try_from(limit.interval().as_millis()).unwrap()
 }
 
+/// Takes permits ahead of their score, as a process with a lease does.
+type Lease<'a> = &'a dyn Fn(&RateLimiter, u64, u32);
+
 /// One limiter, as each caller has it.
 struct Shared<'a, S> {
     world: &'a World<S>,
     plain: RateLimiter,
     limit: Limit,
     /// Puts a grant into the log whose score leads it; not every store can.
-    lease: Option<fn(&RateLimiter, u64, u32)>,
+    lease: Option<Lease<'a>>,
     granted: Vec<Grant>,
 }
 
 impl<'a, S: Store> Shared<'a, S> {
-    async fn new(
-        world: &'a World<S>,
-        limit: Limit,
-        lease: Option<fn(&RateLimiter, u64, u32)>,
-    ) -> Self {
+    async fn new(world: &'a World<S>, limit: Limit, lease: Option<Lease<'a>>) -> Self {
         Self {
             world,
             plain: world.limiter(limit).await,
@@ -143,7 +142,7 @@ impl<'a, S: Store> Shared<'a, S> {
 fn never_over<S: Store>(
     world: &World<S>,
     (limit, steps): (Limit, Vec<Step>),
-    lease: Option<fn(&RateLimiter, u64, u32)>,
+    lease: Option<Lease<'_>>,
     settled: impl AsyncFn(),
 ) {
     world.run(async {
@@ -176,7 +175,7 @@ fn no_interval_has_more_than_the_rate_in_memory() {
 fn no_interval_has_more_than_the_rate_in_redis() {
     check_in_redis(250, &steps(), |world, input| {
         let settled = async || world.store.close().await;
-        never_over(world, input, Some(lease), settled);
+        never_over(world, input, Some(&by_hand(world)), settled);
     });
 }
 
@@ -196,7 +195,7 @@ fn probed() -> impl Strategy<Value = Probed> {
 fn exact_wait<S: Store>(
     world: &World<S>,
     (limit, steps, permits, caller, probes): Probed,
-    lease: Option<fn(&RateLimiter, u64, u32)>,
+    lease: Option<Lease<'_>>,
     settled: impl AsyncFn(),
 ) {
     world.run(async {
@@ -250,13 +249,17 @@ fn a_wait_is_exact_beside_what_another_process_took_ahead() {
     let world = World::redis(Guards::all()[0]);
     check(150, &probed(), |input| {
         let settled = async || world.store.close().await;
-        exact_wait(&world, input, Some(lease), settled);
+        exact_wait(&world, input, Some(&by_hand(&world)), settled);
     });
 }
 
+fn by_hand(world: &World<RedisStore>) -> impl Fn(&RateLimiter, u64, u32) {
+    |limiter, score, permits| lease(world.server_of(limiter), limiter, score, permits)
+}
+
 /// What a process with a lease writes: its permits count until an interval after its end.
-fn lease(limiter: &RateLimiter, score: u64, permits: u32) {
-    let (server, name) = (RedisServer::shared(), limiter.name());
+fn lease(server: &RedisServer, limiter: &RateLimiter, score: u64, permits: u32) {
+    let name = limiter.name();
     let (value, log) = (format!("{{{name}}}:value"), format!("{{{name}}}:permits"));
     // A value is there only where something was taken.
     let script = "if redis.call('EXISTS', KEYS[1]) == 0 then \

@@ -15,42 +15,57 @@ use tower_ratelimit::{
 use super::{
     guards::Guards,
     support::{RedisServer, unique},
+    topologies::{Topology, connected},
 };
 
 pub(crate) struct World<S> {
     pub(crate) store: S,
     pub(crate) clock: ManualClock,
+    topology: Topology,
     runtime: Runtime,
 }
 
 impl World<MemoryStore> {
     pub(crate) fn memory() -> Self {
-        Self::new(|clock| MemoryStore::new().clock(clock))
+        Self::new(Topology::Tcp, async |clock| MemoryStore::new().clock(clock))
     }
 }
 
 impl World<RedisStore> {
     pub(crate) fn redis(guards: Guards) -> Self {
-        Self::new(|clock| redis_store(guards).client_clock(clock))
+        Self::on(Topology::Tcp, guards)
+    }
+
+    fn on(topology: Topology, guards: Guards) -> Self {
+        Self::new(topology, async |clock| {
+            let store = topology.store().prefix(&unique("laws"));
+            connected(guards.put_on(store).client_clock(clock)).await
+        })
+    }
+
+    /// The server that holds the keys of a limiter, to look at them by hand.
+    pub(crate) fn server_of(&self, limiter: &RateLimiter) -> &'static RedisServer {
+        self.topology.server_of(limiter.name())
     }
 }
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
 pub(crate) fn redis_store(guards: Guards) -> RedisStore {
-    let store = RedisStore::open(RedisServer::shared().url()).expect("an address");
-    guards.put_on(store.prefix(&unique("laws")))
+    guards.put_on(Topology::Tcp.store().prefix(&unique("laws")))
 }
 
 impl<S: Store> World<S> {
-    fn new(store: impl Fn(ManualClock) -> S) -> Self {
+    fn new(topology: Topology, store: impl AsyncFnOnce(ManualClock) -> S) -> Self {
         let clock = ManualClock::new();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         Self {
-            store: store(clock.clone()),
+            store: runtime.block_on(store(clock.clone())),
             clock,
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime"),
+            topology,
+            runtime,
         }
     }
 
@@ -167,17 +182,19 @@ pub(crate) fn check<I: std::fmt::Debug>(
     }
 }
 
-/// Checks a law in Redis, in every combination of guards: each has its part of the cases.
+/// Checks a law on every kind of Redis and in every combination of guards: each pair has its part of the cases.
 pub(crate) fn check_in_redis<I: std::fmt::Debug>(
     cases: u32,
     inputs: &impl Strategy<Value = I>,
     law: impl Fn(&World<RedisStore>, I),
 ) {
-    let all = Guards::all();
-    let each = cases.div_ceil(u32::try_from(all.len()).expect("a few"));
-    for guards in all {
+    let (topologies, guards) = (Topology::all(), Guards::all());
+    let pairs = topologies.len().max(guards.len());
+    let each = cases.div_ceil(u32::try_from(pairs).expect("a few"));
+    let all = topologies.iter().cycle().zip(guards.iter().cycle());
+    for (&topology, &guards) in all.take(pairs) {
         println!("{guards:?}");
-        let world = World::redis(guards);
+        let world = World::on(topology, guards);
         check(each, inputs, |input| law(&world, input));
     }
 }

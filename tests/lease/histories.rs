@@ -239,7 +239,7 @@ async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     for _ in 0..looks {
         let polled =
-            std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await;
+            poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
         if let std::task::Poll::Ready(output) = polled {
             return Some(output);
         }

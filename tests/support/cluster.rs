@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{RedisServer, Reply, unique};
+use super::{RedisServer, Reply, redis_server::Tls, unique};
 
 const SLOTS: usize = 16_384;
 pub const MASTERS: usize = 3;
@@ -23,12 +23,17 @@ impl Cluster {
     ///
     /// If there is no server binary, or the Cluster does not come up.
     pub fn start() -> Self {
-        Self::start_nodes(MASTERS)
+        Self::start_nodes(MASTERS, None)
+    }
+
+    /// As [`start`](Self::start), with nodes that speak TLS among each other and to clients that show a certificate
+    pub fn start_tls(tls: &Tls) -> Self {
+        Self::start_nodes(MASTERS, Some(tls))
     }
 
     /// As [`start`](Self::start), with a replica of each master, in their order behind them
     pub fn start_with_replicas() -> Self {
-        let cluster = Self::start_nodes(2 * MASTERS);
+        let cluster = Self::start_nodes(2 * MASTERS, None);
         for (replica, master) in cluster.nodes[MASTERS..].iter().zip(0..) {
             let id = cluster.id(master);
             // It may not have heard of its master yet.
@@ -45,17 +50,22 @@ impl Cluster {
         cluster
     }
 
-    fn start_nodes(count: usize) -> Self {
+    fn start_nodes(count: usize, tls: Option<&Tls>) -> Self {
+        let mut args = vec![
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "2000",
+            "--cluster-require-full-coverage",
+            "no",
+        ];
+        if tls.is_some() {
+            args.extend(["--tls-cluster", "yes"]);
+        }
         let nodes: Vec<_> = (0..count)
-            .map(|_| {
-                RedisServer::start_with(&[
-                    "--cluster-enabled",
-                    "yes",
-                    "--cluster-node-timeout",
-                    "2000",
-                    "--cluster-require-full-coverage",
-                    "no",
-                ])
+            .map(|_| match tls {
+                Some(tls) => RedisServer::start_tls(tls, &args),
+                None => RedisServer::start_with(&args),
             })
             .collect();
         for (index, node) in nodes.iter().enumerate() {
@@ -71,7 +81,11 @@ impl Cluster {
             assert_eq!(node.command(&command).to_string(), "OK");
         }
         for node in &nodes[1..] {
-            let port = nodes[0].port().to_string();
+            let port = match tls {
+                Some(_) => nodes[0].tls_port(),
+                None => nodes[0].port(),
+            };
+            let port = port.to_string();
             assert_eq!(node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
         }
         let cluster = Self { nodes };
@@ -97,6 +111,11 @@ impl Cluster {
 
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// The node that was given the slot of a key
+    pub fn node_of(&self, key: &str) -> &RedisServer {
+        &self.nodes[self.master_of(key)]
     }
 
     /// The slot of a key, as Redis counts it; any node that runs will do

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
+    tls_port: Option<u16>,
     args: Vec<String>,
     /// `None` after `kill`; before `dir`, to be dropped first
     process: Option<Process>,
@@ -38,6 +39,16 @@ impl RedisServer {
 
     /// As [`start`](Self::start), with more arguments: `&["--maxmemory", "1mb"]`
     pub fn start_with(args: &[&str]) -> Self {
+        Self::start_somehow(None, args)
+    }
+
+    /// As [`start_with`](Self::start_with), on a port for TLS as well, which wants a certificate of its clients unless the
+    /// arguments say otherwise
+    pub fn start_tls(tls: &Tls, args: &[&str]) -> Self {
+        Self::start_somehow(Some(tls), args)
+    }
+
+    fn start_somehow(tls: Option<&Tls>, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();
         let dir = TempDir::new();
         let mut last = None;
@@ -47,11 +58,23 @@ impl RedisServer {
             free_port
         };
         for _ in 0..5 {
+            let mut args = args.clone();
+            let tls_port = tls.map(|tls| {
+                let tls_port = port();
+                tls.write_to(dir.path());
+                args.extend(
+                    tls.settings(tls_port)
+                        .into_iter()
+                        .flat_map(|(name, value)| [format!("--{name}"), value]),
+                );
+                tls_port
+            });
             let port = port();
             match Process::start(port, &args, &dir) {
                 Ok(process) => {
                     return Self {
                         port,
+                        tls_port,
                         args,
                         process: Some(process),
                         dir,
@@ -83,6 +106,16 @@ impl RedisServer {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port for TLS, of one that was started with it
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("the server was started with TLS")
+    }
+
+    /// Its working directory, which is removed with it
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -149,6 +182,37 @@ impl RedisServer {
 
     fn running(&self) -> &Process {
         self.process.as_ref().expect("the server has been killed")
+    }
+}
+
+/// What a server speaks TLS with, as PEM
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub authority: String,
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Tls {
+    /// Where a server finds them, from its working directory
+    pub fn write_to(&self, dir: &Path) {
+        for (name, text) in [
+            ("ca.pem", &self.authority),
+            ("server.pem", &self.certificate),
+            ("server.key", &self.key),
+        ] {
+            fs::write(dir.join(name), text).expect("write a file for TLS");
+        }
+    }
+
+    /// Lines of a server's configuration, or a sentinel's
+    pub fn settings(&self, port: u16) -> Vec<(&'static str, String)> {
+        vec![
+            ("tls-port", port.to_string()),
+            ("tls-ca-cert-file", String::from("ca.pem")),
+            ("tls-cert-file", String::from("server.pem")),
+            ("tls-key-file", String::from("server.key")),
+        ]
     }
 }
 
@@ -449,17 +513,41 @@ fn address(port: u16) -> SocketAddr {
 
 /// Sends one command to whatever listens on a port
 pub fn command<A: AsRef<[u8]>>(port: u16, args: &[A], timeout: Duration) -> io::Result<Reply> {
+    let mut stream = send(port, &packed(args), timeout)?;
+    Reply::read(&mut stream)
+}
+
+/// The same, after a password
+pub fn command_with_password<A: AsRef<[u8]>>(
+    port: u16,
+    password: &str,
+    args: &[A],
+    timeout: Duration,
+) -> io::Result<Reply> {
+    let request = [packed(&["AUTH", password]), packed(args)].concat();
+    let mut stream = send(port, &request, timeout)?;
+    match Reply::read(&mut stream)? {
+        Reply::Status(_) => Reply::read(&mut stream),
+        refused => Ok(refused),
+    }
+}
+
+fn packed<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     let mut request = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args.iter().map(AsRef::as_ref) {
         request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
         request.extend_from_slice(arg);
         request.extend_from_slice(b"\r\n");
     }
+    request
+}
+
+fn send(port: u16, request: &[u8], timeout: Duration) -> io::Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect_timeout(&address(port), timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    stream.write_all(&request)?;
-    Reply::read(&mut BufReader::new(stream))
+    stream.write_all(request)?;
+    Ok(BufReader::new(stream))
 }
 
 fn unreadable(line: &str) -> io::Error {

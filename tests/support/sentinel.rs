@@ -1,23 +1,45 @@
 //! A real Redis Sentinel that watches over a server of the test.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::cluster::wait_until;
-use super::redis_server::{command, free_port};
+use super::redis_server::{Tls, command, command_with_password, free_port};
 use super::{RedisServer, Reply};
 
 /// The name under which it knows the master
 pub const MASTER_NAME: &str = "orders-master";
 
-/// One sentinel that decides alone, half a second after a master has fallen silent
+/// How a sentinel watches
+#[derive(Debug)]
+pub struct Watch<'a> {
+    /// Over TLS, to servers that were started with it
+    pub tls: Option<&'a Tls>,
+    /// What it wants to hear from its own clients
+    pub password: Option<&'static str>,
+    /// For how many milliseconds a master may be silent before it is taken for dead
+    pub silence: u32,
+}
+
+impl Default for Watch<'_> {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            password: None,
+            silence: 500,
+        }
+    }
+}
+
+/// One sentinel that decides alone
 ///
 /// Ends with this value, and with the test process, however that one ends.
 #[derive(Debug)]
 pub struct Sentinel {
     port: u16,
+    tls_port: Option<u16>,
+    password: Option<&'static str>,
     /// A shell that kills the sentinel when its input ends
     shell: Child,
 }
@@ -29,21 +51,44 @@ impl Sentinel {
     ///
     /// If there is no server binary, or the sentinel does not come up.
     pub fn start(master: &RedisServer, replica: &RedisServer) -> Self {
+        Self::start_with(master, replica, &Watch::default())
+    }
+
+    /// As [`start`](Self::start), in another way
+    pub fn start_with(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
+        let &Watch {
+            tls,
+            password,
+            silence,
+        } = watch;
         let port = free_port();
         // Removed with the replica.
-        let Reply::Array(pair) = replica.command(&["CONFIG", "GET", "dir"]) else {
-            panic!("the replica has a directory");
-        };
-        let dir = PathBuf::from(pair[1].to_string());
+        let dir = replica.dir();
         let config = dir.join("sentinel.conf");
-        let lines = format!(
+        let of = |server: &RedisServer| match tls {
+            Some(_) => server.tls_port(),
+            None => server.port(),
+        };
+        let mut lines = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\n\
              sentinel monitor {MASTER_NAME} 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds {MASTER_NAME} 500\n\
+             sentinel down-after-milliseconds {MASTER_NAME} {silence}\n\
              sentinel failover-timeout {MASTER_NAME} 5000\n",
             dir.display(),
-            master.port(),
+            of(master),
         );
+        let tls_port = tls.map(|tls| {
+            let tls_port = free_port();
+            lines.push_str("tls-replication yes\n");
+            // Beside those of the replica, in its directory.
+            for (name, value) in tls.settings(tls_port) {
+                lines.push_str(&format!("{name} {value}\n"));
+            }
+            tls_port
+        });
+        if let Some(password) = password {
+            lines.push_str(&format!("requirepass {password}\n"));
+        }
         fs::write(&config, lines).expect("write the configuration of the sentinel");
         let bin =
             std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
@@ -56,8 +101,13 @@ impl Sentinel {
             .stdout(Stdio::null())
             .spawn()
             .expect("run `sh`");
-        let sentinel = Self { port, shell };
-        let replica = replica.port().to_string();
+        let sentinel = Self {
+            port,
+            tls_port,
+            password,
+            shell,
+        };
+        let replica = of(replica).to_string();
         wait_until("the sentinel knows the replica", || {
             let reply = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);
             reply.is_some_and(|reply| {
@@ -71,6 +121,11 @@ impl Sentinel {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// The port for TLS, of one that was started with it
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("the sentinel was started with TLS")
     }
 
     /// The port of the master as the sentinel sees it
@@ -87,8 +142,27 @@ impl Sentinel {
         assert_eq!(reply, Some(Reply::Status(String::from("OK"))));
     }
 
+    /// Forgets the master, and watches over another: what an operator does who has moved it by hand
+    pub fn watch_instead(&self, master: &RedisServer) {
+        let port = master.port().to_string();
+        for command in [
+            &["SENTINEL", "REMOVE", MASTER_NAME][..],
+            &["SENTINEL", "MONITOR", MASTER_NAME, "127.0.0.1", &port, "1"],
+        ] {
+            assert_eq!(self.ask(command), Some(Reply::Status(String::from("OK"))));
+        }
+        wait_until("the sentinel knows the master", || {
+            let reply = self.ask(&["SENTINEL", "MASTERS"]);
+            reply.is_some_and(|reply| reply.to_string().lines().any(|line| line == "master"))
+        });
+    }
+
     fn ask(&self, args: &[&str]) -> Option<Reply> {
-        command(self.port, args, Duration::from_secs(10)).ok()
+        let patience = Duration::from_secs(10);
+        match self.password {
+            Some(password) => command_with_password(self.port, password, args, patience).ok(),
+            None => command(self.port, args, patience).ok(),
+        }
     }
 }
 

@@ -6,21 +6,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool_redis::Pool;
 #[cfg(feature = "cluster")]
 use redis::cluster_async::ClusterConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisFuture, RedisResult, RetryMethod,
-    Value,
+    Cmd, RedisError, RedisFuture, RedisResult, RetryMethod, Value,
     aio::{ConnectionLike, MultiplexedConnection},
 };
 use tokio::{runtime::Handle, sync::watch};
 
-use super::health::ConnectionState;
-#[cfg(feature = "sentinel")]
-use super::topology::Sentinels;
+use super::{
+    health::ConnectionState,
+    source::{Source, io_error},
+};
 #[cfg(feature = "cluster")]
-use super::topology::{self, Cluster};
+use super::topology;
 use crate::clock::moment;
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
@@ -39,60 +38,6 @@ pub(crate) struct Connection {
     slot: Arc<Mutex<Slot>>,
     /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
     once: Option<Box<Self>>,
-}
-
-/// Where connections come from.
-#[derive(Clone)]
-pub(super) enum Source {
-    /// They are made here
-    Client(redis::Client, Box<AsyncConnectionConfig>),
-    /// They are made by a pool, and taken out of it
-    Pool(Pool),
-    /// A connection to each node, made and repaired by redis-rs
-    #[cfg(feature = "cluster")]
-    Cluster(Box<Cluster>),
-    /// They are made here, to the master that sentinels name at the time
-    #[cfg(feature = "sentinel")]
-    Sentinel(Box<Sentinels>, Box<AsyncConnectionConfig>),
-    /// The user's connection, which looks after itself
-    Own(Arc<dyn OwnConnection>),
-}
-
-impl Source {
-    async fn connect(&self) -> RedisResult<Wire> {
-        let connection = match self {
-            Self::Client(client, config) => {
-                client
-                    .get_multiplexed_async_connection_with_config(config)
-                    .await?
-            }
-            // A checkout costs a PING, so there is one for each connection and not for each command. Taking it out of the
-            // pool leaves the pool its full size for others.
-            Self::Pool(pool) => match pool.get().await {
-                Ok(checked_out) => deadpool_redis::Connection::take(checked_out),
-                Err(deadpool_redis::PoolError::Backend(error)) => return Err(error),
-                Err(error) => return Err(io_error(&error.to_string())),
-            },
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => return cluster.connect().await.map(Wire::Cluster),
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels, config) => sentinels.connect(config).await?,
-            Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
-        };
-        Ok(Wire::Multiplexed(connection))
-    }
-
-    fn renews(&self) -> bool {
-        !matches!(self, Self::Own(_))
-    }
-
-    /// Whether it repairs the connections to its nodes, and repeats what was lost with one, by itself.
-    fn has_nodes(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return matches!(self, Self::Cluster(_));
-        #[cfg(not(feature = "cluster"))]
-        false
-    }
 }
 
 /// Why a command has no reply, and whether it may have been carried out all the same.
@@ -156,7 +101,7 @@ type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
 
 /// A connection that many callers share.
 #[derive(Clone)]
-enum Wire {
+pub(super) enum Wire {
     Multiplexed(MultiplexedConnection),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
@@ -199,13 +144,7 @@ impl Connection {
             Source::Own(own) => State::Connected(Wire::Own(Arc::clone(own))),
             _ => State::Idle { not_before: None },
         };
-        let once: Option<Source> = match &source {
-            #[cfg(feature = "cluster")]
-            Source::Cluster(cluster) => cluster
-                .repeats()
-                .then(|| Source::Cluster(Box::new(cluster.once()))),
-            _ => None,
-        };
+        let once = source.once();
         let slot = Slot {
             state,
             since: moment(),
@@ -266,7 +205,7 @@ impl Connection {
         reply.map_err(|error| {
             // What redis-rs says after it has repeated a command tells nothing of the first time.
             let repeated =
-                self.once.is_some() && !matches!(error.retry_method(), RetryMethod::NoRetry);
+                self.source.repeats() && !matches!(error.retry_method(), RetryMethod::NoRetry);
             let failed = Failed::after_sending(error);
             Failed {
                 unheard: failed.unheard || repeated,
@@ -417,12 +356,14 @@ impl Connection {
             attempt: attempt.clone(),
         };
         let (source, timeout) = (self.source.clone(), self.connect_timeout);
+        let response_timeout = self.response_timeout;
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
-            let outcome = match tokio::time::timeout(timeout, source.connect()).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-            };
+            let outcome =
+                match tokio::time::timeout(timeout, source.connect(response_timeout)).await {
+                    Ok(outcome) => outcome,
+                    Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                };
             let outcome = outcome.map(|wire| (wire, moment()));
             lock(&slot).settle(number, &outcome);
             done.send_replace(Some(outcome));
@@ -532,10 +473,6 @@ pub(super) fn is_lost(error: &RedisError) -> bool {
         || error
             .detail()
             .is_some_and(|detail| detail.contains("-READONLY "))
-}
-
-pub(super) fn io_error(reason: &str) -> RedisError {
-    RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
 }
 
 /// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.

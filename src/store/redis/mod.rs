@@ -2,6 +2,7 @@
 
 mod connection;
 mod diagnose;
+mod endpoint;
 mod gcra;
 mod health;
 #[cfg(test)]
@@ -13,6 +14,9 @@ pub(crate) mod rewritten;
 mod saga;
 mod script;
 mod server;
+mod source;
+#[cfg(feature = "tls")]
+mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod topology;
 pub(crate) mod wire;
@@ -23,13 +27,9 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::Pool;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use redis::ConnectionInfo;
-use redis::{AsyncConnectionConfig, IntoConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
-
 use self::{
-    connection::{Connection, Source},
+    connection::Connection,
+    endpoint::Endpoint,
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
@@ -63,11 +63,8 @@ const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many leases are given back at once when a store is closed: each is a receipt.
 const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
-const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
 ///
@@ -128,108 +125,7 @@ struct Settings {
     response_timeout: Duration,
 }
 
-#[derive(Clone)]
-enum Endpoint {
-    Address(redis::Client),
-    #[cfg(feature = "cluster")]
-    Cluster(Vec<ConnectionInfo>),
-    #[cfg(feature = "sentinel")]
-    Sentinel(Box<topology::Sentinels>),
-    /// The caller's own, with the settings it has
-    Ready(Source),
-}
-
 impl RedisStore {
-    /// A store at an address: `redis://[user:password@]host[:port][/db]`, `rediss://..` or `redis+unix://..`.
-    ///
-    /// Nothing is sent yet.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Url`] if the address cannot be read.
-    pub fn open(address: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
-        let info = address
-            .into_connection_info()
-            .map_err(|error| bad_url(&error))?;
-        let info = info.set_tcp_settings(tcp_settings());
-        // Fails here, and not at the first request, where the build lacks TLS.
-        let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Address(client)))
-    }
-
-    /// A store on a Redis Cluster. One or more addresses of its nodes; the others are found there.
-    ///
-    /// A limiter's keys are in one slot, so a decision is still one command, to the master of that slot. A master that is
-    /// down or silent costs its own slots and no others, if the Cluster has `cluster-require-full-coverage no`. One whose
-    /// *host* is gone, so that connecting to it hangs, holds up the others too until a replica takes over: redis-rs sends
-    /// nothing while it tries, for a quarter of [`connect_timeout`](Self::connect_timeout) at a time. While a slot moves to
-    /// another master, its limiters meet the failure policy: Redis answers TRYAGAIN to commands of several keys.
-    ///
-    /// Commands that may run twice are repeated when a connection is lost, five times at most and 1 to 10 milliseconds
-    /// apart. [`release`](crate::RateLimiter::release), [`rename`](crate::RateLimiter::rename) and what takes from an
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in
-    /// [slots](crate::RateLimiter::slots) are sent once, over connections of their own that the first of them makes.
-    /// [`ping`](Self::ping) asks all masters. Nothing is sent yet.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Url`] if there is no address, one cannot be read, or they differ in credentials or TLS.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn open_cluster(
-        addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
-    ) -> Result<Self, ConfigError> {
-        let nodes = read_addresses(addresses)?;
-        topology::Cluster::new(nodes.clone(), CONNECT_TIMEOUT, RESPONSE_TIMEOUT)
-            .check()
-            .map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Cluster(nodes)))
-    }
-
-    /// A store on the master that sentinels watch over. One or more addresses of sentinels; one that answers suffices.
-    ///
-    /// `master` is the name under which they know it, `mymaster`, or an address with the name for a host where the master
-    /// wants credentials, a database or TLS: `redis://user:password@mymaster/1`. Those in a sentinel's address are for the
-    /// sentinel.
-    ///
-    /// All sentinels are asked, at once, whenever a connection is made: by the first command, and when a connection is lost
-    /// or leads to a replica. So a failover needs no restart. Nothing is sent yet.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Url`] if there is no address, or one cannot be read.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub fn open_sentinel(
-        sentinels: impl IntoIterator<Item = impl IntoConnectionInfo>,
-        master: &str,
-    ) -> Result<Self, ConfigError> {
-        let sentinels = topology::Sentinels::new(read_addresses(sentinels)?, master)
-            .map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Sentinel(Box::new(sentinels))))
-    }
-
-    /// A store whose connections come from a pool: one is checked out for all calls, and again when it is lost.
-    ///
-    /// The pool's own settings apply to it: switch TCP_NODELAY and the timeouts on there. The size of the pool does not
-    /// matter here.
-    #[must_use]
-    pub fn with_pool(pool: Pool) -> Self {
-        Self::with_endpoint(Endpoint::Ready(Source::Pool(pool)))
-    }
-
-    /// A store on a connection of the caller's, which looks after itself: `redis::aio::ConnectionManager` for example.
-    ///
-    /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision would be made by the
-    /// failure policy until the process restarts. Use [`open`](Self::open) or [`with_pool`](Self::with_pool) instead.
-    #[must_use]
-    pub fn with_connection<C>(connection: C) -> Self
-    where
-        C: ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        Self::with_endpoint(Endpoint::Ready(Source::Own(Arc::new(connection))))
-    }
-
     /// What the names of limiters that rules make begin with. Default: `ratelimit`.
     ///
     /// Limiters with exact names, [`RateLimiter`](crate::RateLimiter) and
@@ -457,26 +353,9 @@ impl Sealed for RedisStore {
 
 impl Settings {
     fn connection(&self) -> Connection {
-        let config = || {
-            AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.connect_timeout))
-                .set_response_timeout(Some(self.response_timeout))
-        };
-        let source = match &self.endpoint {
-            Endpoint::Address(client) => Source::Client(client.clone(), Box::new(config())),
-            #[cfg(feature = "cluster")]
-            Endpoint::Cluster(nodes) => Source::Cluster(Box::new(topology::Cluster::new(
-                nodes.clone(),
-                self.connect_timeout,
-                self.response_timeout,
-            ))),
-            #[cfg(feature = "sentinel")]
-            Endpoint::Sentinel(sentinels) => {
-                Source::Sentinel(sentinels.clone(), Box::new(config()))
-            }
-            Endpoint::Ready(source) => source.clone(),
-        };
-        Connection::new(source, self.connect_timeout, self.response_timeout)
+        let (connecting, response) = (self.connect_timeout, self.response_timeout);
+        let source = self.endpoint.source(connecting, response);
+        Connection::new(source, connecting, response)
     }
 }
 
@@ -550,46 +429,13 @@ impl AnyStore for Shared {
     }
 }
 
-fn tcp_settings() -> TcpSettings {
-    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new().with_time(TCP_KEEPALIVE);
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
-    settings
-}
-
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-fn read_addresses(
-    addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
-) -> Result<Vec<ConnectionInfo>, ConfigError> {
-    addresses
-        .into_iter()
-        .map(|address| {
-            let info = address.into_connection_info();
-            info.map(|info| info.set_tcp_settings(tcp_settings()))
-                .map_err(|error| bad_url(&error))
-        })
-        .collect()
-}
-
-fn bad_url(error: &redis::RedisError) -> ConfigError {
-    // The category and not the whole error: that may repeat a password.
-    ConfigError::Url(error.category().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_address_is_an_error_without_its_password() {
-        let error = RedisStore::open("http://user:secret@localhost").unwrap_err();
-        assert!(matches!(error, ConfigError::Url(_)));
-        assert!(!error.to_string().contains("secret"));
-        let store = RedisStore::open("redis://user:secret@localhost").unwrap();
-        assert!(!format!("{store:?}").contains("secret"));
+    fn a_client_id_is_a_word() {
+        let store = RedisStore::open("redis://localhost").unwrap();
         assert_eq!(
             store.client_id("a b").unwrap_err(),
             ConfigError::ClientId("a b".to_owned())

@@ -3,7 +3,7 @@
 #[cfg(feature = "cluster")]
 pub(super) use cluster::{Cluster, send_all};
 #[cfg(feature = "sentinel")]
-pub(super) use sentinel::Sentinels;
+pub(super) use sentinel::{Sentinels, take_master};
 
 #[cfg(feature = "cluster")]
 mod cluster {
@@ -17,7 +17,11 @@ mod cluster {
     };
     use tokio::task::JoinSet;
 
-    use super::super::tcp_settings;
+    #[cfg(feature = "tls")]
+    use super::super::tls;
+    use super::super::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, endpoint::tcp_settings};
+    #[cfg(feature = "tls")]
+    use crate::error::ConfigError;
 
     /// What one lost connection takes: another node is asked, it names the node of the slot, and that one is asked over a
     /// new connection. If all were lost, [`Connection::send`](super::super::connection::Connection::send) begins again.
@@ -36,20 +40,49 @@ mod cluster {
         connect_timeout: Duration,
         response_timeout: Duration,
         retries: u32,
+        #[cfg(feature = "tls")]
+        certificates: Option<redis::TlsCertificates>,
     }
 
     impl Cluster {
-        pub(in super::super) fn new(
-            nodes: Vec<ConnectionInfo>,
-            connect_timeout: Duration,
-            response_timeout: Duration,
-        ) -> Self {
+        pub(in super::super) fn new(nodes: Vec<ConnectionInfo>) -> Self {
             Self {
                 nodes,
-                connect_timeout,
-                response_timeout,
+                connect_timeout: CONNECT_TIMEOUT,
+                response_timeout: RESPONSE_TIMEOUT,
                 retries: RETRIES,
+                #[cfg(feature = "tls")]
+                certificates: None,
             }
+        }
+
+        /// The same Cluster, with other timeouts.
+        pub(in super::super) fn waiting(self, connect: Duration, response: Duration) -> Self {
+            Self {
+                connect_timeout: connect,
+                response_timeout: response,
+                ..self
+            }
+        }
+
+        /// The same Cluster, over TLS with certificates.
+        #[cfg(feature = "tls")]
+        pub(in super::super) fn with_certificates(
+            self,
+            certificates: redis::TlsCertificates,
+        ) -> Result<Self, ConfigError> {
+            if !self.wants_tls() {
+                return Err(tls::NO_TLS);
+            }
+            Ok(Self {
+                certificates: Some(certificates),
+                ..self
+            })
+        }
+
+        #[cfg(feature = "tls")]
+        pub(in super::super) fn wants_tls(&self) -> bool {
+            self.nodes.iter().any(tls::is_wanted)
         }
 
         /// The same Cluster, over connections that send nothing twice.
@@ -69,7 +102,13 @@ mod cluster {
         }
 
         fn client(&self) -> RedisResult<ClusterClient> {
-            ClusterClientBuilder::new(self.nodes.iter().cloned())
+            let builder = ClusterClientBuilder::new(self.nodes.iter().cloned());
+            #[cfg(feature = "tls")]
+            let builder = match &self.certificates {
+                Some(certificates) => builder.certs(certificates.clone()),
+                None => builder,
+            };
+            builder
                 .connection_timeout(self.connect_timeout / SHARE_OF_A_NODE)
                 .response_timeout(self.response_timeout)
                 .overall_response_timeout(Some(self.response_timeout))
@@ -125,22 +164,30 @@ mod cluster {
 
 #[cfg(feature = "sentinel")]
 mod sentinel {
+    use deadpool_redis::sentinel::{Connection, Pool};
     use redis::{
-        AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult,
-        TlsMode,
+        AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+        RedisConnectionInfo, RedisResult, Role, TlsMode,
         aio::MultiplexedConnection,
         sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
     };
     use tokio::task::JoinSet;
 
-    use super::super::{connection::io_error, tcp_settings};
+    use super::super::{
+        endpoint::tcp_settings,
+        source::{checked_out, io_error},
+    };
 
     /// How to find a master.
     #[derive(Clone)]
     pub(in super::super) struct Sentinels {
         addresses: Vec<ConnectionInfo>,
         master_name: String,
-        master: SentinelNodeConnectionInfo,
+        /// What the master is told once it is found
+        settings: RedisConnectionInfo,
+        tls: Option<TlsMode>,
+        #[cfg(feature = "tls")]
+        certificates: Option<redis::TlsCertificates>,
     }
 
     impl Sentinels {
@@ -149,16 +196,22 @@ mod sentinel {
             addresses: Vec<ConnectionInfo>,
             master: &str,
         ) -> RedisResult<Self> {
-            let mut node = SentinelNodeConnectionInfo::default().set_tcp_settings(tcp_settings());
-            let mut master_name = master.to_owned();
+            let mut sentinels = Self {
+                addresses,
+                master_name: master.to_owned(),
+                settings: RedisConnectionInfo::default(),
+                tls: None,
+                #[cfg(feature = "tls")]
+                certificates: None,
+            };
             if master.contains("://") {
                 let info = master.into_connection_info()?;
-                node = node.set_redis_connection_info(info.redis_settings().clone());
+                sentinels.settings = info.redis_settings().clone();
                 match info.addr() {
-                    ConnectionAddr::Tcp(name, _) => master_name.clone_from(name),
+                    ConnectionAddr::Tcp(name, _) => sentinels.master_name.clone_from(name),
                     ConnectionAddr::TcpTls { host, insecure, .. } => {
-                        master_name.clone_from(host);
-                        node = node.set_tls_mode(if *insecure {
+                        sentinels.master_name.clone_from(host);
+                        sentinels.tls = Some(if *insecure {
                             TlsMode::Insecure
                         } else {
                             TlsMode::Secure
@@ -167,13 +220,8 @@ mod sentinel {
                     _ => return Err(io_error("a master is reached over TCP")),
                 }
             }
-            let sentinels = Self {
-                addresses,
-                master_name,
-                master: node,
-            };
-            // Fails here, and not at the first request, where there is no sentinel or the build lacks TLS.
-            sentinels.client(sentinels.addresses.clone())?;
+            // Fails here, and not at the first request, where there is no sentinel or the platform lacks what is asked for.
+            sentinels.plain(sentinels.addresses.clone())?;
             for address in &sentinels.addresses {
                 redis::Client::open(address.clone())?;
             }
@@ -190,7 +238,7 @@ mod sentinel {
         ) -> RedisResult<MultiplexedConnection> {
             let mut lookups = JoinSet::new();
             for address in &self.addresses {
-                let mut sentinel = self.client(vec![address.clone()])?;
+                let mut sentinel = self.client(address)?;
                 lookups.spawn(async move { sentinel.async_get_client().await });
             }
             let mut failed = io_error("no sentinel answers");
@@ -208,13 +256,117 @@ mod sentinel {
             Err(failed)
         }
 
-        fn client(&self, addresses: Vec<ConnectionInfo>) -> RedisResult<SentinelClient> {
-            SentinelClient::build(
-                addresses,
-                self.master_name.clone(),
-                Some(self.master.clone()),
-                SentinelServerType::Master,
-            )
+        fn client(&self, address: &ConnectionInfo) -> RedisResult<SentinelClient> {
+            #[cfg(feature = "tls")]
+            if let Some(certificates) = &self.certificates {
+                return self.certified(address, certificates);
+            }
+            self.plain(vec![address.clone()])
         }
+
+        fn plain(&self, addresses: Vec<ConnectionInfo>) -> RedisResult<SentinelClient> {
+            let node = SentinelNodeConnectionInfo::default()
+                .set_tcp_settings(tcp_settings())
+                .set_redis_connection_info(self.settings.clone());
+            let node = match self.tls {
+                Some(mode) => node.set_tls_mode(mode),
+                None => node,
+            };
+            let kind = SentinelServerType::Master;
+            SentinelClient::build(addresses, self.master_name.clone(), Some(node), kind)
+        }
+    }
+
+    /// The part of it that has certificates: redis-rs takes them by another builder, which knows fewer settings.
+    #[cfg(feature = "tls")]
+    mod certified {
+        use redis::{
+            ConnectionInfo, RedisResult, TlsCertificates,
+            sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+        };
+
+        use super::{
+            super::super::{endpoint::tcp_settings, tls},
+            Sentinels,
+        };
+        use crate::error::ConfigError;
+
+        impl Sentinels {
+            /// The same sentinels and master, those of them that are reached over TLS with certificates.
+            pub(in super::super::super) fn with_certificates(
+                mut self,
+                certificates: TlsCertificates,
+            ) -> Result<Self, ConfigError> {
+                if !self.wants_tls() {
+                    return Err(tls::NO_TLS);
+                }
+                for address in self.addresses.iter_mut().filter(|it| tls::is_wanted(it)) {
+                    *address = tls::equip(address, &certificates)?;
+                }
+                self.certificates = Some(certificates);
+                Ok(self)
+            }
+
+            pub(in super::super::super) fn wants_tls(&self) -> bool {
+                self.tls.is_some() || self.addresses.iter().any(tls::is_wanted)
+            }
+
+            pub(super) fn certified(
+                &self,
+                address: &ConnectionInfo,
+                certificates: &TlsCertificates,
+            ) -> RedisResult<SentinelClient> {
+                let kind = SentinelServerType::Master;
+                let addresses = [address.addr().clone()];
+                let mut builder = SentinelClientBuilder::new(addresses, &self.master_name, kind)?
+                    .set_client_to_sentinel_tcp_settings(tcp_settings())
+                    .set_client_to_sentinel_protocol(address.redis_settings().protocol())
+                    .set_client_to_redis_tcp_settings(tcp_settings())
+                    .set_client_to_redis_protocol(self.settings.protocol())
+                    .set_client_to_redis_db(self.settings.db());
+                if let Some(user) = address.redis_settings().username() {
+                    builder = builder.set_client_to_sentinel_username(user);
+                }
+                if let Some(password) = address.redis_settings().password() {
+                    builder = builder.set_client_to_sentinel_password(password);
+                }
+                if let Some(mode) = self.tls {
+                    builder = builder
+                        .set_client_to_redis_tls_mode(mode)
+                        .set_client_to_redis_certificates(certificates.clone());
+                }
+                if let Some(user) = self.settings.username() {
+                    builder = builder.set_client_to_redis_username(user);
+                }
+                if let Some(password) = self.settings.password() {
+                    builder = builder.set_client_to_redis_password(password);
+                }
+                builder.build()
+            }
+        }
+    }
+
+    /// Takes connections out of a pool until one leads to a master.
+    ///
+    /// The pool gives what it has in stock first, and a master that was demoted since answers its PING. What is no master's
+    /// is dropped, so the stock ends, and what the pool makes then has been looked up anew.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it closes the connection in hand.
+    pub(in super::super) async fn take_master(pool: &Pool) -> RedisResult<MultiplexedConnection> {
+        let mut failed = io_error("the pool has no connection to a master");
+        for _ in 0..=pool.status().max_size {
+            let mut connection = Connection::take(checked_out(pool.get().await)?);
+            match redis::cmd("ROLE")
+                .query_async::<Role>(&mut connection)
+                .await
+            {
+                Ok(Role::Primary { .. }) => return Ok(connection),
+                Ok(_) => {}
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
     }
 }

@@ -488,6 +488,10 @@ pub(super) fn unreadable() -> Error {
 /// What a failed command means for the caller.
 pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     let error = error.into();
+    #[cfg(feature = "tls")]
+    if let Some(refusal) = super::tls::refusal(&error) {
+        return refusal;
+    }
     let kind = match error.kind() {
         _ if error.is_timeout() => ErrorKind::Timeout,
         RedisKind::Server(ServerErrorKind::CrossSlot) => ErrorKind::OtherSlot,
@@ -499,6 +503,14 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
             Some("NOAUTH" | "WRONGPASS" | "NOPERM") => ErrorKind::Rejected,
             _ => ErrorKind::Unavailable,
         },
+        // Of the nodes of a Cluster redis-rs tells as text why it could not connect.
+        RedisKind::Io
+            if error
+                .detail()
+                .is_some_and(|it| it.contains("AuthenticationFailed")) =>
+        {
+            ErrorKind::Rejected
+        }
         // Redis 6 wraps what a script meets in its own words; 7 keeps the code.
         RedisKind::Server(ServerErrorKind::ResponseError) => match error.detail() {
             Some(detail) if detail.contains("WRONGTYPE") => ErrorKind::ForeignState,

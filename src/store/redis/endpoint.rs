@@ -1,0 +1,293 @@
+//! Where Redis is: the ways to make a [`RedisStore`], and where its connections come from.
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool_redis::Pool;
+#[cfg(feature = "tls")]
+use redis::TlsCertificates;
+use redis::{
+    AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, aio::ConnectionLike,
+    io::tcp::TcpSettings,
+};
+
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use super::topology;
+use super::{RedisStore, source::Source};
+use crate::error::ConfigError;
+
+/// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
+#[cfg(target_os = "linux")]
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Where connections lead.
+#[derive(Clone)]
+pub(super) enum Endpoint {
+    Address(Box<redis::Client>),
+    #[cfg(feature = "cluster")]
+    Cluster(Box<topology::Cluster>),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Box<topology::Sentinels>),
+    /// The caller's own, with the settings it has
+    Ready(Source),
+}
+
+/// # Ways to Redis
+impl RedisStore {
+    /// A store at an address: `redis://[user:password@]host[:port][/db]`, over TLS `rediss://..`, or
+    /// `redis+unix:///path[?user=..&pass=..&db=..]` for a unix socket.
+    ///
+    /// TLS is the feature `tls`: see [`certificates`](Self::certificates). Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if the address cannot be read.
+    pub fn open(address: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
+        let info = read_address(address)?;
+        // Fails here, and not at the first request, where the platform lacks what the address asks for.
+        let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
+        Ok(Self::with_endpoint(Endpoint::Address(Box::new(client))))
+    }
+
+    /// A store on a Redis Cluster. One or more addresses of its nodes; the others are found there.
+    ///
+    /// A limiter's keys are in one slot, so a decision is still one command, to the master of that slot. A master that is
+    /// down or silent costs its own slots and no others, if the Cluster has `cluster-require-full-coverage no`. One whose
+    /// *host* is gone, so that connecting to it hangs, holds up the others too until a replica takes over: redis-rs sends
+    /// nothing while it tries, for a quarter of [`connect_timeout`](Self::connect_timeout) at a time. While a slot moves to
+    /// another master, its limiters meet the failure policy: Redis answers TRYAGAIN to commands of several keys.
+    ///
+    /// Commands that may run twice are repeated when a connection is lost, five times at most and 1 to 10 milliseconds
+    /// apart. [`release`](crate::RateLimiter::release), [`rename`](crate::RateLimiter::rename) and what takes from an
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in
+    /// [slots](crate::RateLimiter::slots) are sent once, over connections of their own that the first of them makes.
+    /// [`ping`](Self::ping) asks all masters. Nothing is sent yet.
+    ///
+    /// Credentials and `rediss://` hold for all nodes. Nodes are reached by the address that they tell of themselves, so
+    /// their certificates must have it: the IP address, or the name in `cluster-announce-hostname` with
+    /// `cluster-preferred-endpoint-type hostname`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if there is no address, one cannot be read, or they differ in credentials or TLS.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn open_cluster(
+        addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
+    ) -> Result<Self, ConfigError> {
+        let cluster = topology::Cluster::new(read_addresses(addresses)?);
+        cluster.check().map_err(|error| bad_url(&error))?;
+        Ok(Self::with_endpoint(Endpoint::Cluster(Box::new(cluster))))
+    }
+
+    /// A store on the master that sentinels watch over. One or more addresses of sentinels; one that answers suffices.
+    ///
+    /// `master` is the name under which they know it, `mymaster`, or an address with the name for a host where the master
+    /// wants credentials, a database or TLS: `rediss://user:password@mymaster/1`. Those in a sentinel's address are for the
+    /// sentinel, and each sentinel may have its own.
+    ///
+    /// All sentinels are asked, at once, whenever a connection is made: by the first command, and when a connection is lost
+    /// or leads to a replica. So a failover needs no restart. Nothing is sent yet.
+    ///
+    /// The master is reached by the address that sentinels know, so its certificate must have that one: the IP address, or
+    /// its name with `sentinel resolve-hostnames yes` and `sentinel announce-hostnames yes`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if there is no address, or one cannot be read.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn open_sentinel(
+        sentinels: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        master: &str,
+    ) -> Result<Self, ConfigError> {
+        let sentinels = topology::Sentinels::new(read_addresses(sentinels)?, master)
+            .map_err(|error| bad_url(&error))?;
+        Ok(Self::with_endpoint(Endpoint::Sentinel(Box::new(sentinels))))
+    }
+
+    /// A store whose connections come from a pool: one is checked out for all calls, and again when it is lost.
+    ///
+    /// It is taken out of the pool for good, which leaves the pool its full size for others. The pool's own settings apply
+    /// to it: switch TCP_NODELAY and the timeouts on there. The size of the pool does not matter here.
+    #[must_use]
+    pub fn with_pool(pool: Pool) -> Self {
+        Self::with_endpoint(Endpoint::Ready(Source::Pool(pool)))
+    }
+
+    /// A store on a Redis Cluster, by a pool: as [`with_pool`](Self::with_pool).
+    ///
+    /// Prefer [`open_cluster`](Self::open_cluster) unless there is a pool already. What the pool makes has the settings
+    /// redis-rs begins with, and `deadpool_redis` has no others: no response timeout, and a lost command is sent again up to
+    /// sixteen times, whichever it is. So [`release`](crate::RateLimiter::release) may give back twice what it was told, when a connection is
+    /// lost at the wrong moment, and a fixed window, GCRA or slots may take twice; for one interval at most, all of them.
+    /// Ordinary limits are not affected: who asks twice for the same takes once.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    #[must_use]
+    pub fn with_cluster_pool(pool: deadpool_redis::cluster::Pool) -> Self {
+        Self::with_endpoint(Endpoint::Ready(Source::ClusterPool(pool)))
+    }
+
+    /// A store on the master that sentinels watch over, by a pool: as [`with_pool`](Self::with_pool).
+    ///
+    /// A pool keeps connections to a master that has been demoted, which answer PING as before. So each that is checked out
+    /// is asked for its `ROLE` first, and dropped if it is no master's: after a failover the store goes through what is in
+    /// stock until the pool makes one that is. [`response_timeout`](Self::response_timeout) is the store's.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    #[must_use]
+    pub fn with_sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
+        Self::with_endpoint(Endpoint::Ready(Source::SentinelPool(pool)))
+    }
+
+    /// A store on a connection of the caller's, which looks after itself: `redis::aio::ConnectionManager` for example.
+    ///
+    /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision would be made by the
+    /// failure policy until the process restarts. Use [`open`](Self::open) or [`with_pool`](Self::with_pool) instead.
+    #[must_use]
+    pub fn with_connection<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::with_endpoint(Endpoint::Ready(Source::Own(Arc::new(connection))))
+    }
+
+    /// Which certificates TLS goes by: the authorities that Redis' own must come from, and what this process shows for
+    /// itself, where Redis wants that (mutual TLS). All of them as PEM.
+    ///
+    /// Without this, the authorities are those that the machine trusts, read anew for each connection (`SSL_CERT_FILE`
+    /// names other ones), and nothing is shown. Redis' certificate must have the name or the IP address in the store's
+    /// address. One that is refused, on either side, is an error of kind [`Tls`](crate::ErrorKind::Tls) that says what to do,
+    /// and meets the failure policy; a certificate that is renewed in Redis counts from the next connection on.
+    ///
+    /// The cryptography is that which the process has chosen for rustls (`CryptoProvider::install_default`), and ring's
+    /// where it has not when the first connection is made. Returns a store with a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Certificates`] if one of them cannot be read, the key is not the certificate's, no address begins with
+    /// `rediss://`, or the store is on a pool or connection of the caller's, which has its own.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{RedisStore, redis::{ClientTlsConfig, TlsCertificates}};
+    ///
+    /// let store = RedisStore::open("rediss://redis.internal:6380/")?.certificates(TlsCertificates {
+    ///     root_cert: Some(std::fs::read("ca.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: std::fs::read("service.pem")?,
+    ///         client_key: std::fs::read("service.key")?,
+    ///     }),
+    /// })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn certificates(mut self, certificates: TlsCertificates) -> Result<Self, ConfigError> {
+        super::tls::check(&certificates)?;
+        self.settings.endpoint = self.settings.endpoint.with_certificates(certificates)?;
+        Ok(Self::assemble(self.settings))
+    }
+}
+
+impl Endpoint {
+    pub(super) fn source(&self, connect_timeout: Duration, response_timeout: Duration) -> Source {
+        let config = || {
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(connect_timeout))
+                .set_response_timeout(Some(response_timeout));
+            Box::new(config)
+        };
+        match self {
+            Self::Address(client) => Source::Client(client.clone(), config()),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => {
+                let cluster = (**cluster).clone();
+                Source::Cluster(Box::new(cluster.waiting(connect_timeout, response_timeout)))
+            }
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => Source::Sentinel(sentinels.clone(), config()),
+            Self::Ready(source) => source.clone(),
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    fn with_certificates(self, certificates: TlsCertificates) -> Result<Self, ConfigError> {
+        match self {
+            Self::Address(client) => {
+                let info = super::tls::equip(client.get_connection_info(), &certificates)?;
+                let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
+                Ok(Self::Address(Box::new(client)))
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => {
+                let cluster = cluster.with_certificates(certificates)?;
+                Ok(Self::Cluster(Box::new(cluster)))
+            }
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => {
+                let sentinels = sentinels.with_certificates(certificates)?;
+                Ok(Self::Sentinel(Box::new(sentinels)))
+            }
+            Self::Ready(_) => Err(ConfigError::Certificates(
+                "a pool or connection that is made elsewhere is given them there",
+            )),
+        }
+    }
+}
+
+pub(super) fn tcp_settings() -> TcpSettings {
+    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new().with_time(TCP_KEEPALIVE);
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
+    settings
+}
+
+fn read_address(address: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+    let info = address.into_connection_info();
+    info.map(|info| info.set_tcp_settings(tcp_settings()))
+        .map_err(|error| bad_url(&error))
+}
+
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+fn read_addresses(
+    addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
+) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    addresses.into_iter().map(read_address).collect()
+}
+
+fn bad_url(error: &redis::RedisError) -> ConfigError {
+    #[cfg(not(feature = "tls"))]
+    if error.to_string().contains("with TLS") {
+        return ConfigError::Url("TLS needs the feature `tls`".to_owned());
+    }
+    // The category and not the whole error: that may repeat a password.
+    ConfigError::Url(error.category().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_address_is_an_error_without_its_password() {
+        let error = RedisStore::open("http://user:secret@localhost").unwrap_err();
+        assert!(matches!(error, ConfigError::Url(_)));
+        assert!(!error.to_string().contains("secret"));
+        let store = RedisStore::open("redis://user:secret@localhost").unwrap();
+        assert!(!format!("{store:?}").contains("secret"));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_without_its_feature_names_the_feature() {
+        let error = RedisStore::open("rediss://user:secret@localhost").unwrap_err();
+        assert!(error.to_string().contains("`tls`"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
