@@ -14,12 +14,12 @@ use redis::{
 };
 use tokio::{runtime::Handle, sync::watch};
 
+#[cfg(feature = "cluster")]
+use super::topology;
 use super::{
     health::ConnectionState,
     source::{Source, io_error},
 };
-#[cfg(feature = "cluster")]
-use super::topology;
 use crate::clock::moment;
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
