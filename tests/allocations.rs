@@ -27,7 +27,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use support::{RedisServer, unique};
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    Decision, Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule, Source, Store,
+    BreakerState, Decision, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter,
+    RedisStore, Rule, Source, Store,
     key::{Header, KeyExtractor, PeerAddr, PeerIp, Route},
 };
 
@@ -201,6 +202,31 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
         // that they share. The table of the extensions has room for them.
         let rule = ADMITTING.by(Header::new("x-user"));
         let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
+        assert_eq!(counts.inner, Some(3), "{counts:?}");
+    });
+}
+
+/// While the breaker is open: no call is made, and no future for one.
+#[test]
+fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_told() {
+    runtime().block_on(async {
+        let mut server = RedisServer::start();
+        let store = RedisStore::open(server.url())
+            .unwrap()
+            .deadline(Duration::from_millis(20));
+        let rule = ADMITTING.by(Header::new("x-user"));
+        let deny = rule.clone().on_failure(FailurePolicy::Deny);
+        server.stop_process();
+        let mut asked = RateLimitLayer::new(&store, deny.clone()).layer(Inner::default());
+        while store.health().nodes()[0].breaker() == BreakerState::Closed {
+            asked.call(request()).await.unwrap();
+        }
+        // One of them may be the call that finds out, and is not the least.
+        let (unavailable, policy) = (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy);
+        let counts = counted(deny, &store, unavailable, policy).await;
+        assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+        // As in memory.
+        let counts = counted(rule, &store, StatusCode::OK, policy).await;
         assert_eq!(counts.inner, Some(3), "{counts:?}");
     });
 }

@@ -5,8 +5,8 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter,
-    Rule, Source, Tiers, key::Constant,
+    Algorithm, ConfigError, Decision, FailurePolicy, Limit, ManualClock, MemoryStore,
+    RateLimitLayer, RateLimiter, Rule, Source, Tiers, key::Constant,
 };
 
 use super::{
@@ -45,6 +45,32 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
         }
         assert!(out_of_lease > 80, "{out_of_lease}");
     }
+}
+
+/// What was granted out of leases is a part of what was granted lately, when Redis is gone.
+#[tokio::test]
+async fn a_share_of_the_limit_knows_what_leases_granted() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = patient(&server).client_clock(clock.clone());
+    let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
+    // Fifty: more than Redis was asked for, and less than was granted.
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.05)));
+    let mut out_of_lease = 0;
+    for _ in 1..100 {
+        let decision = ask(&layer, StatusCode::OK).await;
+        out_of_lease += u32::from(decision.source() == Source::Lease);
+    }
+    assert!(out_of_lease > 50, "{out_of_lease}");
+    server.kill();
+    clock.advance(LEASE);
+    let decision = ask(&layer, StatusCode::OK).await;
+    assert_eq!(decision.source(), Source::Local, "{decision:?}");
+    assert!(!decision.is_allowed(), "{decision:?}");
+    clock.advance(Duration::from_secs(1));
+    let decision = ask(&layer, StatusCode::OK).await;
+    assert_eq!(decision.source(), Source::Local, "{decision:?}");
+    assert!(decision.is_allowed(), "{decision:?}");
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, request::Parts};
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    Algorithm, ConfigError, IntoRules, Limit, MemoryStore, RateLimit, RateLimitLayer, RateLimiter,
-    RedisStore, Rule, Rules, Tiers,
+    Algorithm, ConfigError, FailurePolicy, IntoRules, Limit, MemoryStore, RateLimit,
+    RateLimitLayer, RateLimiter, RedisStore, Rule, Rules, Tiers,
     key::{ClientIp, Constant, Extension, FromParts, Header, KeyExtractor, PeerIp, Secret},
     limit_by,
 };
@@ -220,6 +220,26 @@ fn every_mistake_is_named() {
                 percent: 101,
             },
             "\"export\" is enforced for 0 to 100 percent of its keys, not 101",
+        ),
+        (
+            error(otherwise(
+                by_key(5)
+                    .named("export")
+                    .on_failure(FailurePolicy::local(1.5)),
+            )),
+            ConfigError::LocalShare {
+                rule: "export".to_owned(),
+                share: "1.5".to_owned(),
+            },
+            "\"export\" decides by 1.5 of its limit when the store fails",
+        ),
+        (
+            RedisStore::open("redis://127.0.0.1/")
+                .unwrap()
+                .breaker(33)
+                .unwrap_err(),
+            ConfigError::Breaker(33),
+            "opens after 32 failures at most, not after 33",
         ),
         (
             error(otherwise(Rule::new("api", Tiers::new([], |_| "free"), all))),

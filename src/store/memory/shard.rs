@@ -9,14 +9,15 @@ use std::{
     },
 };
 
+#[cfg(feature = "redis")]
+use crate::{decision::PermitId, store::Verdict};
 use crate::{
-    decision::PermitId,
     error::Error,
     limit::Algorithm,
     list::List,
     name::{BuildSpread, Name, Text},
     store::{
-        Acquire, Answer, Charge, Verdict,
+        Acquire, Answer, Charge,
         call::{self, Ask, Caller, Take},
         counted::Counted,
     },
