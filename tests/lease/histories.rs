@@ -238,8 +238,7 @@ impl World {
 async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     for _ in 0..looks {
-        let polled =
-            std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await;
+        let polled = poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await;
         if let std::task::Poll::Ready(output) = polled {
             return Some(output);
         }
