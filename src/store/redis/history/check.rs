@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         let next = self.next();
         // What has no place does not delay what has one.
         let left = (0..self.taken.len()).filter(|step| !self.taken[*step]);
-        let latest = left.filter_map(|step| self.guide.latest(step));
+        let latest = left.filter_map(|step| self.guide.earliest(step));
         let latest = match self.history.clock {
             Counted::ByServer => latest.min().unwrap_or(i64::MAX),
             Counted::ByHand(_) => i64::MAX,

@@ -20,6 +20,9 @@ use crate::{
     store::{Charge, Op},
 };
 
+/// By how much what is shown of a call can lie before it, in ms: some servers show when they began to look for calls.
+const SHOWN_BEFORE: i64 = 5;
+
 /// What was shown of some histories.
 pub(super) struct Shown<'a> {
     seen: &'a [Seen],
@@ -193,8 +196,6 @@ impl<'a> Shown<'a> {
 
     fn hint(&self, history: &History, event: &Event, changes: &mut Vec<usize>) -> Option<Hint> {
         let place = match &event.what {
-            // Nothing to do.
-            What::Settle(receipt, keep) if *keep == receipt.permits => return None,
             What::Settle(receipt, keep) => {
                 let more = *keep > receipt.permits;
                 let id = if more {
@@ -266,9 +267,15 @@ impl<'a> Shown<'a> {
     fn time(&self, history: &History, place: usize) -> Time {
         match &history.clock {
             Counted::ByServer => {
-                // A script reads the time at some moment before the next call begins.
-                let next = self.seen[place + 1..].iter().find(|seen| !seen.by_script);
-                Time::UpTo(next.map_or(i64::MAX, |next| next.at as i64))
+                // A script reads the time after what was shown before, and before the next call begins.
+                let seen = &self.seen;
+                let call = seen[..=place].iter().rposition(|seen| !seen.by_script);
+                let call = call.unwrap_or(place);
+                let end = call + 1 + self.by_script(call);
+                let read = (call..end).rfind(|line| seen[*line].words[0] == "TIME");
+                let from = seen[read.map_or(call, |read| read - 1)].at as i64;
+                let next = seen.get(end).map_or(i64::MAX, |next| next.at as i64);
+                Time::Within(from, next.max(from + SHOWN_BEFORE))
             }
             // It is one of the arguments, where it matters.
             Counted::ByHand(shown) => {

@@ -80,6 +80,8 @@ pub(super) fn steps(events: &[Event], end: Moment, calls: &[Vec<usize>]) -> Vec<
     for (event, recorded) in events.iter().enumerate() {
         let before = match &recorded.what {
             What::Acquire(..) if !is_told_by_itself(recorded) => continue,
+            // Nothing is sent.
+            What::Settle(receipt, keep) if *keep == receipt.permits => continue,
             What::Settle(receipt, _) => asked_by(events, receipt.id),
             What::Acquire(..) | What::Manage(..) => None,
         };

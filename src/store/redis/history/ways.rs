@@ -29,8 +29,8 @@ pub(super) enum Time {
     Exactly(i64),
     /// One of these, the likeliest first
     OneOf(Vec<i64>),
-    /// Then, or a little earlier. The earliest time leaves most to those that follow
-    UpTo(i64),
+    /// Not before, and not after. The earliest time leaves most to those that follow
+    Within(i64, i64),
     Never,
 }
 
@@ -86,10 +86,10 @@ impl<'a> Guide<'a> {
         self.hint(step, taken)?.place
     }
 
-    /// When a step was carried out at the latest.
-    pub(super) fn latest(&self, step: usize) -> Option<i64> {
+    /// What comes before a step was carried out by then.
+    pub(super) fn earliest(&self, step: usize) -> Option<i64> {
         match self.hints.get(step)?.time {
-            Time::Exactly(time) | Time::UpTo(time) => Some(time),
+            Time::Exactly(time) | Time::Within(time, _) => Some(time),
             Time::OneOf(_) | Time::Unknown | Time::Never => None,
         }
     }
@@ -110,7 +110,7 @@ impl<'a> Guide<'a> {
             Time::Unknown => *at <= latest.max(now),
             Time::Exactly(time) => at == time,
             Time::OneOf(times) => times.contains(at),
-            Time::UpTo(time) => at <= time,
+            Time::Within(from, to) => (from..=to).contains(&at),
             Time::Never => false,
         };
         let strict = self.strict;
