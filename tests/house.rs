@@ -5,6 +5,9 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "matrix/rows.rs"]
+mod matrix;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -219,6 +222,38 @@ fn documents_name_only_what_exists() {
             assert!(folder.join(path).exists(), "{document} links to {link}");
         }
     }
+}
+
+/// Each of the 26 faults has its tests, each test of the matrix its row, and the page tells of each.
+#[test]
+fn the_fault_matrix_is_whole() {
+    let mut played = BTreeSet::new();
+    for file in files("tests/matrix", "rs") {
+        let text = read(&file);
+        let tests = text.split("async fn row_").skip(1);
+        played.extend(tests.filter_map(|rest| Some(format!("row_{}", rest.split('(').next()?))));
+    }
+    let page = read("src/docs/failure.md");
+    let (_, page) = page.split_once("## The matrix").expect("a section");
+    for (row, number) in matrix::ROWS.iter().zip(1..) {
+        let prefix = format!("row_{number:02}");
+        assert!(!row.played.is_empty(), "{prefix}");
+        for test in row.played {
+            assert!(test.starts_with(&prefix), "{test} is not of {prefix}");
+            assert!(played.remove(*test), "there is no {test}");
+        }
+        for (file, test) in row.also {
+            assert!(
+                read(file).contains(&format!("fn {test}(")),
+                "{file} lacks {test}"
+            );
+        }
+        let line = format!("| {number} | {} |", row.fault);
+        let told = page.lines().find(|told| told.starts_with(&line));
+        let told = told.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
+        assert!(told.contains(&format!("--test matrix {prefix}")), "{told}");
+    }
+    assert!(played.is_empty(), "of no row: {played:?}");
 }
 
 /// The files of a folder and those below it, or the file itself.

@@ -1,0 +1,54 @@
+//! Where answers are kept while a load goes on.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+};
+
+use super::answer::Answer;
+
+#[derive(Debug)]
+pub enum Book {
+    Here(Vec<Answer>),
+    /// Written by a thread of its own: no request waits for a disk
+    There(Option<mpsc::Sender<Answer>>, Option<JoinHandle<()>>),
+}
+
+impl Book {
+    pub fn in_file(file: &Path) -> Self {
+        let mut file = BufWriter::new(File::create(file).unwrap());
+        let (note, noted) = mpsc::channel::<Answer>();
+        let writing = thread::spawn(move || {
+            for answer in noted {
+                file.write_all(answer.write().as_bytes()).unwrap();
+            }
+            file.flush().unwrap();
+        });
+        Self::There(Some(note), Some(writing))
+    }
+
+    pub fn note(&mut self, answer: Answer) {
+        match self {
+            Self::Here(answers) => answers.push(answer),
+            Self::There(Some(note), _) => note.send(answer).expect("somebody writes"),
+            Self::There(None, _) => panic!("it was closed"),
+        }
+    }
+
+    /// What it holds, if that is not in a file, which is whole then.
+    pub fn close(&mut self) -> Vec<Answer> {
+        match self {
+            Self::Here(answers) => std::mem::take(answers),
+            Self::There(note, writing) => {
+                drop(note.take());
+                if let Some(writing) = writing.take() {
+                    writing.join().expect("what was answered is written");
+                }
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! One task of a load: it asks, and asks again.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode};
+use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_ratelimit::{
+    Decision, Decisions, Error, FailurePolicy, RateLimitLayer, RateLimiter, RedisStore, Rule,
+    key::{Constant, Header},
+};
+
+use super::{
+    answer::{Answer, By, Outcome, failure, outcome},
+    guards::{LEASE, PATIENCE},
+    lanes::{How, LANES, Lane, USERS, identity, rule},
+    load::Counts,
+    random::Random,
+};
+
+type Http = BoxCloneSyncService<Request<()>, Response<()>, Infallible>;
+
+/// How a task asks.
+#[derive(Clone)]
+pub enum Asking {
+    Http(Http),
+    Limiter(RateLimiter),
+}
+
+pub struct Caller {
+    pub counts: Arc<Counts>,
+    pub asking: Asking,
+    pub index: usize,
+    pub random: Random,
+}
+
+impl Caller {
+    pub async fn run(mut self) {
+        let lane = &LANES[self.index];
+        while !self.counts.stop.load(Ordering::SeqCst) {
+            if self.counts.idle.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                continue;
+            }
+            let user = self.random.below(USERS as u64) as usize;
+            let permits = match lane.how {
+                How::Limiter => 1 + self.random.below(3) as u32,
+                _ => 1,
+            };
+            let patience = match lane.how {
+                How::Waiter => PATIENCE,
+                _ => Duration::ZERO,
+            };
+            self.counts.sent.fetch_add(1, Ordering::SeqCst);
+            let sent = self.counts.began.elapsed();
+            let outcome = self.ask(lane, user, permits).await;
+            let took = self.counts.began.elapsed() - sent;
+            if let (Ok(Outcome::Unset), Asking::Limiter(limiter)) = (&outcome, &self.asking) {
+                self.set_rate(lane, limiter).await;
+            }
+            match outcome {
+                Ok(outcome) => self.counts.note(&Answer {
+                    lane: self.index,
+                    user,
+                    permits,
+                    sent,
+                    took,
+                    budget: self.counts.budget + patience,
+                    outcome,
+                }),
+                Err(wrong) => {
+                    let mut all = self.counts.wrong.lock().unwrap();
+                    // The first few tell enough.
+                    if all.len() < 5 {
+                        all.insert(wrong);
+                    }
+                }
+            }
+            self.counts.answered.fetch_add(1, Ordering::SeqCst);
+            let pause = self.counts.pause.load(Ordering::SeqCst) * 1000;
+            let pause = pause / 2 + self.random.below(pause + 1);
+            tokio::time::sleep(Duration::from_micros(pause)).await;
+        }
+    }
+
+    /// The limit of a `RateLimiter` is lost with the server's data: whoever finds that out sets it anew.
+    async fn set_rate(&self, lane: &'static Lane, limiter: &RateLimiter) {
+        for allowed in lane.limits() {
+            // Fails with the server, and is then tried by the next.
+            let _ = limiter.try_set_rate(allowed.limit()).await;
+        }
+    }
+
+    async fn ask(&self, lane: &'static Lane, user: usize, permits: u32) -> Result<Outcome, String> {
+        match (&self.asking, lane.how) {
+            (Asking::Http(service), How::Layer(policy) | How::Leased(policy)) => {
+                let request = Request::builder().header("x-user", identity(Some(user)));
+                let request = request.body(()).unwrap();
+                let Ok(answer) = service.clone().oneshot(request).await;
+                read(lane, policy, &answer)
+            }
+            (Asking::Limiter(limiter), How::Waiter) => {
+                decided(lane, limiter.try_acquire_for(permits, PATIENCE)).await
+            }
+            (Asking::Limiter(limiter), _) => decided(lane, limiter.try_acquire_many(permits)).await,
+            (Asking::Http(_), _) => Err("no such lane".to_owned()),
+        }
+    }
+}
+
+/// A service behind a layer, which counts what comes through.
+pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) -> Http {
+    let mut rules = Vec::new();
+    for (place, allowed) in lane.limits().enumerate() {
+        let (limit, name) = (allowed.limit(), rule(lane, place));
+        let rule = match allowed.by_user {
+            true => Rule::new(&name, limit, Header::new("x-user")),
+            false => Rule::new(&name, limit, Constant("all")),
+        };
+        rules.push(match lane.how {
+            How::Leased(policy) => rule.on_failure(policy).lease(LEASE),
+            How::Layer(policy) => rule.on_failure(policy),
+            How::Limiter | How::Waiter => rule,
+        });
+    }
+    let layer = RateLimitLayer::builder(store).otherwise(rules).build();
+    let counts = Arc::clone(counts);
+    let inner = service_fn(move |_: Request<()>| {
+        counts.passed.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(String::new())) }
+    });
+    let layered = layer.unwrap().layer(inner);
+    Http::new(layered.map_response(|answer: Response<_>| answer.map(drop)))
+}
+
+/// An HTTP answer says what its one decision says.
+fn read(
+    lane: &'static Lane,
+    policy: FailurePolicy,
+    answer: &Response<()>,
+) -> Result<Outcome, String> {
+    let decisions = answer.extensions().get::<Decisions>();
+    if let Some(decisions) = decisions.filter(|decisions| decisions.as_slice().len() != 1) {
+        return Err(format!(
+            "{} decisions of one layer",
+            decisions.as_slice().len()
+        ));
+    }
+    let decision = answer.extensions().get::<Decision>();
+    let decision = decision.ok_or("an answer without its decision")?;
+    let outcome = outcome(lane, decision)?;
+    let expected = match outcome {
+        Outcome::Granted(By::Policy) if policy == FailurePolicy::Deny => None,
+        Outcome::Granted(_) => Some(StatusCode::OK),
+        Outcome::Refused(By::Policy, _) if policy == FailurePolicy::Allow => None,
+        Outcome::Refused(By::Policy, _) => Some(StatusCode::SERVICE_UNAVAILABLE),
+        Outcome::Refused(..) => Some(StatusCode::TOO_MANY_REQUESTS),
+        Outcome::Failed(_) | Outcome::Unset => None,
+    };
+    match expected {
+        Some(status) if status == answer.status() => Ok(outcome),
+        _ => Err(format!(
+            "{}: {} for {outcome:?} under {policy:?}",
+            lane.name,
+            answer.status()
+        )),
+    }
+}
+
+/// A limiter's answer, which has no policy.
+async fn decided(
+    lane: &'static Lane,
+    ask: impl Future<Output = Result<Decision, Error>>,
+) -> Result<Outcome, String> {
+    match ask.await {
+        Ok(decision) => outcome(lane, &decision),
+        Err(error) => failure(error.kind()),
+    }
+}

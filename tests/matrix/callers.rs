@@ -1,0 +1,166 @@
+//! Rows 23 and 26: callers that go away, and runtimes that are busy with something else.
+
+use std::{
+    future::{Future, poll_fn},
+    task::Poll,
+    thread,
+    time::{Duration, Instant},
+};
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{Limit, RateLimitLayer, RateLimiter, RedisStore, key::Constant};
+
+use super::{
+    guards::{BUDGET, LEASE},
+    load::LONG,
+    stage::{EXACT, Expected, Scene},
+};
+use crate::support::unique;
+
+/// Nothing expires while a row is played: what is free again was given back.
+const HOURLY: Limit = Limit::per_hour(1000);
+
+/// Polls a future so often, each time when it asks for it, and drops it then. What it came to, if it did.
+async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    let mut left = times;
+    poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Drops what `begin` makes at its first await point, its second and so on, until it comes to its end by itself; what it
+/// came to, each time that it did.
+async fn dropped_everywhere<F: Future>(begin: impl Fn() -> F) -> (usize, Vec<F::Output>) {
+    let mut ends = Vec::new();
+    let mut dropped = 0;
+    for times in 0..40 {
+        for _ in 0..3 {
+            match polled(begin(), times).await {
+                Some(end) => ends.push(end),
+                None => dropped += 1,
+            }
+        }
+        // All three of them, twice: there is no later point.
+        if ends.len() >= 6 {
+            break;
+        }
+    }
+    (dropped, ends)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_23_callers_that_go_away_at_every_await_point() {
+    let mut scene = Scene::begin("row 23").await;
+    // So that there is something to wait for.
+    scene.proxy.delay_every_reply(Duration::from_millis(3));
+    let store = scene.load.handles[0].clone();
+
+    let limiter = RateLimiter::new(&store, &unique("dropped")).unwrap();
+    let began = Instant::now();
+    while limiter.try_set_rate(HOURLY).await.is_err() {
+        assert!(began.elapsed() < LONG);
+    }
+    let mut granted = 0;
+    let mut dropped = 0;
+    for _ in 0..3 {
+        let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_many(2)).await;
+        dropped += ended;
+        let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
+        granted += 2 * allowed.count();
+        let patience = Duration::from_millis(50);
+        let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, patience)).await;
+        dropped += ended;
+        let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
+        granted += 3 * allowed.count();
+        let (ended, grants) = dropped_everywhere(|| limiter.acquire()).await;
+        dropped += ended;
+        granted += grants.iter().flatten().count();
+        dropped += dropped_everywhere(|| limiter.available_permits()).await.0;
+        dropped += dropped_everywhere(|| limiter.limit()).await.0;
+        dropped += dropped_everywhere(|| store.ping()).await.0;
+        dropped += dropped_everywhere(|| store.close()).await.0;
+    }
+    hang_up(&store).await;
+    println!("row 23: {dropped} futures dropped, {granted} permits granted to others");
+    assert!(
+        dropped > 30 && granted > 0,
+        "{dropped} dropped, {granted} granted"
+    );
+
+    scene.proxy.delay_every_reply(Duration::ZERO);
+    let left = HOURLY.permits() - granted as u64;
+    let began = Instant::now();
+    loop {
+        match limiter.available_permits().await {
+            Ok(available) if available == left => break,
+            other => assert!(began.elapsed() < LONG, "{other:?} instead of {left}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop((limiter, store));
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+/// Requests that are dropped while they are decided; whatever they took, the window forgets it.
+async fn hang_up(store: &RedisStore) {
+    let rule = Limit::new(50, Duration::from_millis(400)).by(Constant("all"));
+    let leased = rule.clone().named(&unique("leased")).lease(LEASE);
+    for rule in [rule.named(&unique("rule")), leased] {
+        let inner = service_fn(|_: Request<()>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+        });
+        let service = RateLimitLayer::new(store, rule).layer(inner);
+        let (dropped, answers) =
+            dropped_everywhere(|| service.clone().oneshot(Request::new(()))).await;
+        assert!(dropped > 0 && !answers.is_empty());
+    }
+}
+
+/// All threads of the runtime are taken by something that does not yield.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_26_workers_that_are_kept_busy() {
+    let mut scene = Scene::begin("row 26, starved").await;
+    for _ in 0..3 {
+        let busy: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(async { thread::sleep(Duration::from_millis(200)) }))
+            .collect();
+        for busy in busy {
+            busy.await.unwrap();
+        }
+        scene.load.decided(3).await;
+    }
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+/// Nothing blocks the one thread that there is, and no lock is kept across a wait.
+#[tokio::test(flavor = "current_thread")]
+async fn row_26_a_runtime_of_one_thread() {
+    let mut scene = Scene::begin_with("row 26, one thread", &[], BUDGET).await;
+    scene
+        .proxy
+        .delay_every_second_reply(Duration::from_millis(20));
+    scene.load.decided(5).await;
+    scene.server.kill();
+    scene.load.met_policy(10).await;
+    scene.restart(false);
+    scene.healed().await;
+    let anew = Expected {
+        all_seen: false,
+        over: 1.0,
+        ..EXACT
+    };
+    scene.judge(anew).await;
+}

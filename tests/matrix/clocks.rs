@@ -1,0 +1,135 @@
+//! Row 22: clocks that are wrong, the server's and those of callers.
+
+use std::time::{Duration, SystemTime};
+
+use tower_ratelimit::{Clock, RateLimiter, RedisStore};
+
+use super::{
+    guards::{BUDGET, guarded},
+    oracles,
+    proxy::Proxy,
+    stage::{EXACT, Expected, Scene, Stage, aside, patient},
+    watch::time_of,
+};
+use crate::support::RedisServer;
+
+/// Sets the server's clock back by so many milliseconds, as far as a limiter can tell: its log is that much ahead.
+fn set_back(scene: &Scene, by: i64) {
+    const SHIFT: &str = "local log = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') \
+        for at = 1, #log, 2 do redis.call('ZADD', KEYS[1], log[at + 1] + ARGV[1], log[at]) end return #log";
+    let mut entries = 0;
+    for limiter in &scene.load.limiters {
+        let shifted = ["EVAL", SHIFT, "1", &limiter.log(), &by.to_string()];
+        entries += scene.server.cli(&shifted).parse::<usize>().unwrap() / 2;
+    }
+    assert!(entries > 0, "nothing is in use");
+}
+
+/// No wait is longer for it than a score may lead: the fourth oracle. But each refusal sets back no more entries than it
+/// looks at, so that all is free when the clock has caught up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_22_a_server_whose_clock_is_set_back() {
+    const STEP: i64 = 2_000;
+    let mut scene = Scene::begin("row 22, back").await;
+    for _ in 0..2 {
+        set_back(&scene, STEP);
+        scene.load.decided(10).await;
+    }
+    scene.healed().await;
+    let caught_up = Expected {
+        late: Duration::from_millis(2 * STEP as u64),
+        ..EXACT
+    };
+    scene.judge(caught_up).await;
+}
+
+/// What is in use seems to have expired: as with lost data, one more rate in the interval.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_22_a_server_whose_clock_is_set_forth() {
+    let mut scene = Scene::begin("row 22, forth").await;
+    for _ in 0..3 {
+        set_back(&scene, -10_000);
+        scene.load.decided(10).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    scene.healed().await;
+    let early = Expected {
+        exact: false,
+        over: 1.0,
+        ..EXACT
+    };
+    scene.judge(early).await;
+}
+
+/// A clock of a caller, so many milliseconds ahead of the machine's.
+#[derive(Clone, Copy, Debug)]
+struct Skewed(i64);
+
+impl Clock for Skewed {
+    fn now(&self) -> Duration {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let skew = Duration::from_millis(self.0.unsigned_abs());
+        match self.0 {
+            0.. => now + skew,
+            _ => now - skew,
+        }
+    }
+}
+
+/// One that counts by its own clock, an hour ahead or behind, beside all those that count by the server's: each grant of the
+/// one ahead forgets what was in use, and is itself in use until somebody needs its permits and finds that it cannot be so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_22_a_caller_whose_clock_is_an_hour_off() {
+    let mut scene = Scene::begin("row 22, callers").await;
+    let shared = scene.load.limiters.iter().find(|it| !it.name.contains('{'));
+    let shared = shared.expect("a RateLimiter");
+    let (name, rate) = (shared.name.clone(), shared.allowed.rate as u32);
+    let mut taken = 0;
+    for hours in [1, -1] {
+        let store = RedisStore::open(scene.server.url()).unwrap();
+        let store = patient(store).client_clock(Skewed(hours * 3_600_000));
+        let wrong = RateLimiter::new(&store, &name).unwrap();
+        for _ in 0..10 {
+            taken += u32::from(wrong.try_acquire().await.unwrap().is_allowed());
+            scene.load.decided(1).await;
+        }
+    }
+    assert!(taken > 0, "the wrong one was granted nothing");
+    scene.healed().await;
+    let store = patient(RedisStore::open(scene.server.url()).unwrap());
+    let needy = RateLimiter::new(&store, &name).unwrap();
+    let decision = needy.try_acquire_many(rate).await.unwrap();
+    assert!(!decision.is_allowed(), "under load some are in use");
+    drop((needy, store));
+    let off = Expected {
+        exact: false,
+        over: f64::from(taken),
+        ..EXACT
+    };
+    scene.judge(off).await;
+}
+
+/// Callers that count by clocks of their own, 200 ms apart: what the one takes for expired, the other does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_22_callers_whose_clocks_differ() {
+    let server = aside(RedisServer::start);
+    let proxy = Proxy::start(server.address());
+    let handles = [100, -100].map(|skew| {
+        let store = RedisStore::open(proxy.url()).unwrap();
+        guarded(store.client_clock(Skewed(skew)), BUDGET)
+    });
+    let direct = RedisStore::open(server.url()).unwrap();
+    let row = "row 22, skewed";
+    let mut stage = Stage::begin(row, &[&server], handles.to_vec(), direct, BUDGET).await;
+    stage.load.decided(60).await;
+    stage.healed().await;
+    oracles::few_connections(&proxy.came(), 2, 0);
+    let skewed = Expected {
+        exact: false,
+        over: 1.0,
+        skew: Duration::from_millis(200),
+        ..EXACT
+    };
+    let value = |key: &str| server.cli(&["GET", key]);
+    stage.judge(skewed, || time_of(&server), value).await;
+}

@@ -1,0 +1,207 @@
+//! Rows 13 to 15: a Redis Cluster of which a part is missing, or moves.
+
+use std::time::Duration;
+
+use tower_ratelimit::RedisStore;
+
+use super::{
+    guards::{BUDGET, PATIENT, guarded},
+    lanes::LANES,
+    oracles,
+    stage::{EXACT, Expected, Stage, aside},
+    watch::{Watch, time_of},
+};
+use crate::support::{
+    Cluster, RedisServer, Reply,
+    cluster::{MASTERS, wait_until},
+};
+
+struct Played {
+    cluster: Cluster,
+    stage: Stage,
+}
+
+/// A replica that takes over has forgotten what did not reach it; a master without one, everything.
+const FORGOTTEN: Expected = Expected {
+    all_seen: false,
+    exact: false,
+    over: 1.0,
+    ..EXACT
+};
+
+impl Played {
+    async fn begin(row: &'static str, cluster: Cluster, budget: Duration) -> Self {
+        let open = || RedisStore::open_cluster(cluster.urls()).unwrap();
+        let handles = vec![guarded(open(), budget), guarded(open(), budget)];
+        let nodes: Vec<&RedisServer> = cluster.nodes.iter().collect();
+        let stage = Stage::begin(row, &nodes, handles, open(), budget).await;
+        Self { cluster, stage }
+    }
+
+    /// The lanes of which no limiter is on this master.
+    fn beside(&self, node: usize) -> Vec<usize> {
+        let on = |lane: usize| {
+            let mut limiters = self.stage.load.limiters.iter();
+            limiters.any(|it| it.lane == lane && self.cluster.master_of(&it.name) == node)
+        };
+        (0..LANES.len()).filter(|lane| !on(*lane)).collect()
+    }
+
+    async fn judge(self, expected: Expected, nodes: &[usize]) {
+        let (row, cluster) = (self.stage.row, &self.cluster);
+        let seen = self.stage.connections();
+        println!("{row}: {seen} connections were used");
+        assert!(
+            seen <= oracles::most_over_a_while(2, 40),
+            "O6: {seen} connections"
+        );
+        // Whoever has the slot by now.
+        let value = |key: &str| {
+            let answers = nodes
+                .iter()
+                .map(|node| cluster.nodes[*node].cli(&["GET", key]));
+            let mut answers = answers.filter(|answer| !answer.contains("MOVED"));
+            answers.next().expect("somebody has the key")
+        };
+        let now = || time_of(&cluster.nodes[nodes[0]]);
+        self.stage.judge(expected, now, value).await;
+    }
+}
+
+fn is_master(server: &RedisServer) -> bool {
+    server.cli(&["INFO", "replication"]).contains("role:master")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_13_a_master_that_hands_its_slots_over() {
+    let cluster = aside(Cluster::start_with_replicas);
+    let mut played = Played::begin("row 13, handed over", cluster, BUDGET).await;
+    for replica in MASTERS..2 * MASTERS {
+        aside(|| {
+            let replica = &played.cluster.nodes[replica];
+            assert_eq!(replica.cli(&["CLUSTER", "FAILOVER"]), "OK");
+            wait_until("the replica has taken over", || is_master(replica));
+        });
+        played.stage.healed().await;
+    }
+    // A replica is asked to take over when it has all: nothing is forgotten.
+    let nodes: Vec<_> = (0..2 * MASTERS).rev().collect();
+    played.judge(EXACT, &nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_13_a_master_that_is_killed() {
+    let cluster = aside(Cluster::start_with_replicas);
+    let mut played = Played::begin("row 13, killed", cluster, BUDGET).await;
+    // That of the lanes on one key for all.
+    let dead = played.cluster.master_of("all");
+    let beside = played.beside(dead);
+    aside(|| played.cluster.nodes[dead].kill());
+    played.stage.load.lanes_met_policy(&[0], 5).await;
+    // Others go on meanwhile, if there are any.
+    played.stage.load.lanes_decided(&beside, 5).await;
+    let replica = &played.cluster.nodes[MASTERS + dead];
+    aside(|| wait_until("its replica has taken over", || is_master(replica)));
+    played.stage.healed().await;
+    let nodes: Vec<_> = (0..2 * MASTERS)
+        .filter(|node| *node != dead)
+        .rev()
+        .collect();
+    played.judge(FORGOTTEN, &nodes).await;
+}
+
+/// A script that a master does not know is told to that master, and to nobody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_13_a_replica_that_is_down_while_scripts_are_flushed() {
+    let cluster = aside(Cluster::start_with_replicas);
+    let mut played = Played::begin("row 13, replica", cluster, PATIENT).await;
+    aside(|| played.cluster.nodes[MASTERS].kill());
+    for _ in 0..5 {
+        for node in &played.cluster.nodes[..MASTERS] {
+            assert_eq!(node.cli(&["SCRIPT", "FLUSH"]), "OK");
+        }
+        played.stage.load.decided(2).await;
+    }
+    played.stage.healed().await;
+    let free = Expected {
+        by_policy: false,
+        ..EXACT
+    };
+    played.judge(free, &[0, 1, 2]).await;
+}
+
+/// Half of a slot's keys are here and half there: TRYAGAIN; then all are there: ASK; then everybody knows: MOVED.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_14_a_slot_that_moves() {
+    let cluster = aside(Cluster::start);
+    let mut played = Played::begin("row 14", cluster, BUDGET).await;
+    let slot = played.cluster.slot("all");
+    let mut from = played.cluster.master_of("all");
+    for _ in 0..3 {
+        let to = (from + 1) % MASTERS;
+        aside(|| move_slot(&played.cluster, slot, from, to));
+        played.stage.healed().await;
+        from = to;
+    }
+    // No permit is lost on the way, and none is there twice.
+    played.judge(EXACT, &[0, 1, 2]).await;
+}
+
+fn move_slot(cluster: &Cluster, slot: usize, from: usize, to: usize) {
+    let slot = slot.to_string();
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let set_slot = |node: &RedisServer, what: &[&str]| {
+        let command = [&["CLUSTER", "SETSLOT", &slot], what].concat();
+        assert_eq!(node.cli(&command), "OK");
+    };
+    set_slot(target, &["IMPORTING", &cluster.id(from)]);
+    set_slot(source, &["MIGRATING", &cluster.id(to)]);
+    let port = target.port().to_string();
+    loop {
+        let keys = match source.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "3"]) {
+            Reply::Array(keys) => keys,
+            other => panic!("{other}"),
+        };
+        if keys.is_empty() {
+            break;
+        }
+        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        migrate.extend(keys.iter().map(String::as_str));
+        let moved = source.cli(&migrate);
+        // One that has expired on the way, or was removed by a script, is not there to be moved.
+        assert!(moved == "OK" || moved == "NOKEY", "{moved}");
+    }
+    // The target first, or the slot would be nobody's for a moment.
+    let others = (0..MASTERS).filter(|node| ![from, to].contains(node));
+    for node in [to, from].into_iter().chain(others) {
+        set_slot(&cluster.nodes[node], &["NODE", &cluster.id(to)]);
+    }
+}
+
+/// All of the Cluster stands still where a part of it is missing, and it is told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_15_a_cluster_that_is_down() {
+    let cluster = aside(Cluster::start);
+    let mut played = Played::begin("row 15", cluster, BUDGET).await;
+    aside(|| {
+        for node in &played.cluster.nodes {
+            let whole = ["CONFIG", "SET", "cluster-require-full-coverage", "yes"];
+            assert_eq!(node.cli(&whole), "OK");
+        }
+        played.cluster.nodes[1].kill();
+        wait_until("the Cluster is down", || {
+            let info = played.cluster.nodes[0].cli(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:fail")
+        });
+    });
+    played.stage.load.met_policy(10).await;
+    aside(|| {
+        played.cluster.nodes[1].restart();
+        let watch = Watch::open(&played.cluster.nodes[1], &played.stage.ledger);
+        played.stage.watches.push(watch);
+        played.cluster.wait_complete();
+    });
+    played.stage.healed().await;
+    played.judge(FORGOTTEN, &[0, 1, 2]).await;
+}

@@ -1,0 +1,79 @@
+//! Rows 8 to 10: data and scripts that are lost while the server goes on.
+
+use std::time::Duration;
+
+use super::{
+    guards::PATIENT,
+    stage::{EXACT, Expected, Scene},
+};
+
+/// No request may notice.
+const FREE: Expected = Expected {
+    by_policy: false,
+    ..EXACT
+};
+
+/// Each loss lets pass one more rate, so there is one in an interval at most: that is what the bound speaks of.
+async fn lost_at_once(row: &'static str, command: &str) {
+    let mut scene = Scene::begin_with(row, &[], PATIENT).await;
+    for _ in 0..5 {
+        assert_eq!(scene.server.cli(&[command]), "OK");
+        scene.load.decided(3).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    scene.healed().await;
+    let anew = Expected { over: 1.0, ..FREE };
+    scene.judge(anew).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_08_all_data_is_flushed() {
+    lost_at_once("row 8, FLUSHALL", "FLUSHALL").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_08_the_database_is_flushed() {
+    lost_at_once("row 8, FLUSHDB", "FLUSHDB").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_09_scripts_are_flushed() {
+    let mut scene = Scene::begin_with("row 9", &[], PATIENT).await;
+    for _ in 0..20 {
+        assert_eq!(scene.server.cli(&["SCRIPT", "FLUSH"]), "OK");
+        scene.load.decided(1).await;
+    }
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+/// What is left of a limiter tells what is in use, or all of it is taken for used: never too much.
+async fn one_is_lost(row: &'static str, which: impl Fn(&super::lanes::Limiter) -> String) {
+    let mut scene = Scene::begin_with(row, &[], PATIENT).await;
+    let mut lost = 0;
+    for _ in 0..4 {
+        for limiter in &scene.load.limiters {
+            lost += usize::from(scene.server.cli(&["DEL", &which(limiter)]) == "1");
+        }
+        scene.load.decided(2).await;
+    }
+    println!("{row}: {lost} keys lost");
+    assert!(lost >= scene.load.limiters.len(), "{lost} keys lost");
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_10_the_limit_is_lost() {
+    one_is_lost("row 10, limit", |limiter| limiter.name.clone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_10_the_permits_left_are_lost() {
+    one_is_lost("row 10, value", |limiter| limiter.value()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_10_the_log_is_lost() {
+    one_is_lost("row 10, log", |limiter| limiter.log()).await;
+}

@@ -1,0 +1,130 @@
+//! Row 11: a master under Redis Sentinel, and its replica that takes over.
+
+use std::time::Duration;
+
+use tower_ratelimit::RedisStore;
+
+use super::{
+    guards::{BUDGET, guarded},
+    oracles,
+    stage::{EXACT, Expected, Stage, aside, kept_by},
+    watch::{Watch, time_of},
+};
+use crate::support::{
+    RedisServer, Sentinel, cluster::wait_until, redis_server::command, sentinel::MASTER_NAME,
+};
+
+struct Watched {
+    master: RedisServer,
+    replica: RedisServer,
+    sentinel: Sentinel,
+    stage: Stage,
+}
+
+/// What was not replicated is forgotten, and may be granted once more: a limit of the old master, and one of the new.
+const FORGOTTEN: Expected = Expected {
+    all_seen: false,
+    exact: false,
+    over: 1.0,
+    ..EXACT
+};
+
+impl Watched {
+    async fn begin(row: &'static str) -> Self {
+        let (master, replica, sentinel) = aside(|| {
+            let master = RedisServer::start();
+            let port = master.port().to_string();
+            let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+            wait_until("the replica follows", || {
+                let info = replica.cli(&["INFO", "replication"]);
+                info.contains("master_link_status:up")
+            });
+            let sentinel = Sentinel::start(&master, &replica);
+            (master, replica, sentinel)
+        });
+        let open = || RedisStore::open_sentinel([sentinel.url()], MASTER_NAME).unwrap();
+        let handles = vec![guarded(open(), BUDGET), guarded(open(), BUDGET)];
+        let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET).await;
+        Self {
+            master,
+            replica,
+            sentinel,
+            stage,
+        }
+    }
+
+    /// Sentinel cuts all connections of the one that it promotes, the one that reads along included: what was granted until
+    /// that is there again is in the log.
+    fn wait_promoted(&mut self) {
+        aside(|| {
+            let replica = &self.replica;
+            wait_until("the replica is the master", || role(replica, "master"));
+            let watch = Watch::open(replica, &self.stage.ledger);
+            let mut ledger = self.stage.ledger.lock().unwrap();
+            for (log, score, member) in kept_by(replica, &self.stage.load.limiters) {
+                ledger.granted(&log, score, &member);
+            }
+            drop(ledger);
+            self.stage.watches.push(watch);
+        });
+    }
+
+    async fn judge(self) {
+        let (row, replica) = (self.stage.row, &self.replica);
+        let seen = self.stage.connections();
+        println!("{row}: {seen} connections were used");
+        assert!(
+            seen <= oracles::most_over_a_while(2, 4),
+            "O6: {seen} connections"
+        );
+        let value = |key: &str| replica.cli(&["GET", key]);
+        self.stage
+            .judge(FORGOTTEN, || time_of(replica), value)
+            .await;
+        // Until here: it watches.
+        drop(self.sentinel);
+    }
+}
+
+/// Sentinel cuts all connections of a master that it demotes, the one that asks included.
+fn role(server: &RedisServer, role: &str) -> bool {
+    let asked = ["INFO", "replication"];
+    let reply = command(server.port(), &asked, Duration::from_secs(10));
+    reply.is_ok_and(|reply| reply.to_string().contains(&format!("role:{role}")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_11_a_master_that_hands_over() {
+    let mut watched = Watched::begin("row 11, handed over").await;
+    watched.sentinel.fail_over();
+    watched.wait_promoted();
+    watched.stage.healed().await;
+    aside(|| wait_until("the master follows", || role(&watched.master, "slave")));
+    watched.stage.healed().await;
+    watched.judge().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_11_a_master_that_is_killed() {
+    let mut watched = Watched::begin("row 11, killed").await;
+    aside(|| watched.master.kill());
+    watched.stage.load.met_policy(5).await;
+    watched.wait_promoted();
+    watched.stage.healed().await;
+    watched.judge().await;
+}
+
+/// It does not know that it was replaced, and takes up where it stood.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_11_a_master_that_comes_back() {
+    let mut watched = Watched::begin("row 11, come back").await;
+    aside(|| watched.master.stop_process());
+    watched.stage.load.met_policy(5).await;
+    watched.wait_promoted();
+    watched.stage.healed().await;
+    aside(|| watched.master.resume());
+    watched.stage.load.decided(10).await;
+    aside(|| wait_until("the old master follows", || role(&watched.master, "slave")));
+    watched.stage.healed().await;
+    watched.judge().await;
+}

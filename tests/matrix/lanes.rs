@@ -1,0 +1,178 @@
+//! What the load asks for: one lane for each way to ask.
+
+use std::time::Duration;
+
+use tower_ratelimit::{FailurePolicy, Limit};
+
+/// A way to ask, and what it is limited by. No two lanes have the same limit: an answer to another lane is found by it.
+#[derive(Debug)]
+pub struct Lane {
+    pub name: &'static str,
+    pub how: How,
+    limits: &'static [Allowed],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// A layer of one rule, or of several, whose requests fail that way
+    Layer(FailurePolicy),
+    /// A layer that takes permits ahead
+    Leased(FailurePolicy),
+    /// `RateLimiter::try_acquire_many`, of one to three permits
+    Limiter,
+    /// `RateLimiter::try_acquire_for`, one permit
+    Waiter,
+}
+
+/// One limit of a lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed {
+    pub rate: i64,
+    /// In milliseconds
+    pub interval: i64,
+    /// Whether each user has one of its own
+    pub by_user: bool,
+}
+
+pub const USERS: usize = 4;
+
+const fn allowed(rate: i64, interval: i64, by_user: bool) -> Allowed {
+    Allowed {
+        rate,
+        interval,
+        by_user,
+    }
+}
+
+pub const LANES: [Lane; 6] = [
+    Lane {
+        name: "door",
+        how: How::Layer(FailurePolicy::Deny),
+        limits: &[allowed(47, 500, false)],
+    },
+    Lane {
+        name: "gate",
+        how: How::Layer(FailurePolicy::Allow),
+        limits: &[allowed(13, 400, true)],
+    },
+    Lane {
+        name: "both",
+        how: How::Layer(FailurePolicy::Deny),
+        limits: &[allowed(41, 450, false), allowed(14, 480, true)],
+    },
+    Lane {
+        name: "rush",
+        how: How::Leased(FailurePolicy::Deny),
+        limits: &[allowed(120, 500, false)],
+    },
+    Lane {
+        name: "orders",
+        how: How::Limiter,
+        limits: &[allowed(59, 470, false)],
+    },
+    Lane {
+        name: "queue",
+        how: How::Waiter,
+        limits: &[allowed(29, 300, false)],
+    },
+];
+
+impl Lane {
+    pub fn limits(&self) -> impl Iterator<Item = Allowed> {
+        self.limits.iter().copied()
+    }
+
+    /// The longest wait that can be announced: a score may lead by a tenth of the interval.
+    pub fn longest_wait(&self) -> Duration {
+        let longest = self.limits().map(|limit| limit.interval + limit.ahead());
+        // The reply is younger than the millisecond that the server counted by.
+        millis(longest.max().unwrap_or_default() + 1)
+    }
+
+    pub fn is_http(&self) -> bool {
+        matches!(self.how, How::Layer(_) | How::Leased(_))
+    }
+}
+
+impl Allowed {
+    pub fn limit(self) -> Limit {
+        Limit::new(self.rate as u64, millis(self.interval))
+    }
+
+    /// As decisions tell of it.
+    pub fn said(self) -> (u64, Duration) {
+        (self.rate as u64, millis(self.interval))
+    }
+
+    /// By how much a score may lead its grant.
+    pub fn ahead(self) -> i64 {
+        self.interval / 10
+    }
+}
+
+/// One limiter in Redis.
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    pub name: String,
+    pub lane: usize,
+    /// Whose it is, if it is one user's
+    pub user: Option<usize>,
+    pub allowed: Allowed,
+}
+
+impl Limiter {
+    /// All that a load uses under this prefix.
+    pub fn all(prefix: &str) -> Vec<Self> {
+        let mut all = Vec::new();
+        for (index, lane) in LANES.iter().enumerate() {
+            for (place, allowed) in lane.limits().enumerate() {
+                let users = if allowed.by_user { USERS } else { 1 };
+                for user in 0..users {
+                    let user = allowed.by_user.then_some(user);
+                    let name = match lane.is_http() {
+                        true => {
+                            let (rule, identity) = (rule(lane, place), identity(user));
+                            format!("{prefix}:{{{identity}}}:{rule}")
+                        }
+                        false => format!("{prefix}-{}", lane.name),
+                    };
+                    all.push(Self {
+                        name,
+                        lane: index,
+                        user,
+                        allowed,
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    pub fn log(&self) -> String {
+        self.companion("permits")
+    }
+
+    pub fn value(&self) -> String {
+        self.companion("value")
+    }
+
+    fn companion(&self, suffix: &str) -> String {
+        match self.name.contains('{') {
+            true => format!("{}:{suffix}", self.name),
+            false => format!("{{{}}}:{suffix}", self.name),
+        }
+    }
+}
+
+/// The name of a lane's rule at this place in its list.
+pub fn rule(lane: &Lane, place: usize) -> String {
+    format!("{}-{place}", lane.name)
+}
+
+pub fn identity(user: Option<usize>) -> String {
+    user.map_or_else(|| "all".to_owned(), |user| format!("user{user}"))
+}
+
+pub fn millis(millis: i64) -> Duration {
+    Duration::from_millis(millis as u64)
+}

@@ -1,0 +1,219 @@
+//! What servers granted, by their own clocks: every entry that a script has written to a log.
+
+use std::collections::BTreeMap;
+
+use super::feed::Seen;
+
+/// One grant, as it stands in a log.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    /// The server's time in ms
+    score: i64,
+    permits: i64,
+    given_back: bool,
+    /// How often the data had been lost before
+    epoch: u32,
+}
+
+/// The grants of each log.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// By the key of the log, then by the member
+    logs: BTreeMap<String, BTreeMap<Vec<u8>, Vec<Entry>>>,
+    /// How often all data was lost
+    epoch: u32,
+}
+
+impl Ledger {
+    /// Reads one command of a server, in its order. A ZADD that is no grant replaces a lost log, or sets back a score.
+    pub fn read(&mut self, seen: &Seen) {
+        let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
+        match (seen.by_script, &*words) {
+            (true, ["ZADD", log, "NX", score, member]) => {
+                let score: f64 = score.parse().expect("a score");
+                self.granted(log, score as i64, &bytes_of(member));
+            }
+            (true, ["ZREM", log, members @ ..]) => {
+                for member in members {
+                    let entries = self.logs.get_mut(*log);
+                    let entries = entries.and_then(|log| log.get_mut(&bytes_of(member)));
+                    if let Some(last) = entries.and_then(|entries| entries.last_mut()) {
+                        last.given_back = true;
+                    }
+                }
+            }
+            (false, ["FLUSHALL" | "FLUSHDB" | "flushall" | "flushdb", ..]) => self.data_lost(),
+            _ => {}
+        }
+    }
+
+    /// All limiters begin anew.
+    pub fn data_lost(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// Notes an entry, unless it is noted already.
+    pub fn granted(&mut self, log: &str, score: i64, member: &[u8]) {
+        // What replaces a lost log was granted before, or never.
+        if member[1..].starts_with(b"heal:") {
+            return;
+        }
+        let permits = permits_of(member);
+        let log = self.logs.entry(log.to_owned()).or_default();
+        let entries = log.entry(member.to_owned()).or_default();
+        // Sent again, or delivered twice: what stands there stays. Nothing stands there after it was given back.
+        let stands = entries.last().is_some_and(|last| {
+            !last.given_back && last.epoch == self.epoch && score - last.score < LONGEST
+        });
+        if !stands {
+            entries.push(Entry {
+                score,
+                permits,
+                given_back: false,
+                epoch: self.epoch,
+            });
+        }
+    }
+
+    /// The most permits in any window of this length, in which no data was lost: the third oracle compares it with the rate.
+    pub fn fullest_window(&self, log: &str, interval: i64) -> i64 {
+        (0..=self.epoch)
+            .map(|epoch| self.fullest(log, interval, |entry| entry.epoch == epoch))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The same, whatever was lost: what a caller of the limiter can have seen.
+    pub fn fullest_window_of_all(&self, log: &str, interval: i64) -> i64 {
+        self.fullest(log, interval, |_| true)
+    }
+
+    fn fullest(&self, log: &str, interval: i64, counts: impl Fn(&Entry) -> bool) -> i64 {
+        let entries = self.logs.get(log).into_iter().flat_map(BTreeMap::values);
+        let mut grants: Vec<_> = entries
+            .flatten()
+            .filter(|entry| !entry.given_back && counts(entry))
+            .collect();
+        grants.sort_by_key(|entry| entry.score);
+        let (mut fullest, mut sum, mut first) = (0, 0, 0);
+        for grant in &grants {
+            sum += grant.permits;
+            while grants[first].score + interval <= grant.score {
+                sum -= grants[first].permits;
+                first += 1;
+            }
+            fullest = fullest.max(sum);
+        }
+        fullest
+    }
+
+    /// Permits that were granted and not given back.
+    pub fn kept(&self, log: &str) -> i64 {
+        let entries = self.logs.get(log).into_iter().flat_map(BTreeMap::values);
+        let kept = entries.flatten().filter(|entry| !entry.given_back);
+        kept.map(|entry| entry.permits).sum()
+    }
+
+    pub fn granted_permits(&self) -> i64 {
+        self.logs.keys().map(|log| self.kept(log)).sum()
+    }
+}
+
+/// Longer than any interval here, in ms: what is written under the same member after it has expired is another grant.
+const LONGEST: i64 = 600;
+
+/// The bytes of a member, as MONITOR escapes them.
+fn bytes_of(member: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = member.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next().expect("an escaped byte") {
+            b'x' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'a' => 7,
+            b'b' => 8,
+            other => other,
+        });
+    }
+    bytes
+}
+
+/// The last four bytes of a member are its permits.
+fn permits_of(member: &[u8]) -> i64 {
+    assert_eq!(member.len(), 21, "{member:?}");
+    i64::from(u32::from_le_bytes(member[17..].try_into().unwrap()))
+}
+
+/// The checks themselves can fail.
+mod tests {
+    use super::*;
+
+    fn member(id: u8, permits: u8) -> String {
+        let mut member = String::from("\\x10");
+        for _ in 0..16 {
+            member += &format!("\\x{id:02x}");
+        }
+        member + &format!("\\x{permits:02x}\\x00\\x00\\x00")
+    }
+
+    fn script(words: &[&str]) -> Seen {
+        Seen {
+            at: 0.0,
+            by_script: true,
+            words: words.iter().map(|&word| word.to_owned()).collect(),
+        }
+    }
+
+    fn granted(ledger: &mut Ledger, score: i64, id: u8, permits: u8) {
+        let (score, member) = (score.to_string(), member(id, permits));
+        ledger.read(&script(&["ZADD", "log", "NX", &score, &member]));
+    }
+
+    #[test]
+    fn a_window_that_is_too_full_is_found() {
+        let mut ledger = Ledger::default();
+        for (score, id, permits) in [(0, 1, 2), (60, 2, 1), (100, 3, 2), (159, 4, 1)] {
+            granted(&mut ledger, score, id, permits);
+        }
+        assert_eq!(ledger.fullest_window("log", 100), 4, "from 60 to 159");
+        assert_eq!(ledger.fullest_window("log", 99), 3);
+        assert_eq!(ledger.kept("log"), 6);
+    }
+
+    #[test]
+    fn what_comes_twice_counts_once_and_what_is_given_back_not_at_all() {
+        let mut ledger = Ledger::default();
+        granted(&mut ledger, 0, 1, 2);
+        granted(&mut ledger, 5, 1, 2);
+        assert_eq!(ledger.kept("log"), 2);
+        ledger.read(&script(&["ZREM", "log", &member(1, 2)]));
+        assert_eq!(ledger.kept("log"), 0);
+        granted(&mut ledger, 9, 1, 2);
+        assert_eq!(ledger.kept("log"), 2, "executed after it was given back");
+        granted(&mut ledger, 9 + LONGEST, 1, 2);
+        assert_eq!(ledger.kept("log"), 4, "and when it had expired");
+    }
+
+    #[test]
+    fn lost_data_ends_a_window_and_is_seen_in_that_of_all() {
+        let mut ledger = Ledger::default();
+        granted(&mut ledger, 0, 1, 3);
+        ledger.read(&Seen {
+            at: 0.0,
+            by_script: false,
+            words: vec!["FLUSHALL".to_owned()],
+        });
+        granted(&mut ledger, 1, 2, 2);
+        assert_eq!(ledger.fullest_window("log", 100), 3);
+        assert_eq!(ledger.fullest_window_of_all("log", 100), 5);
+    }
+}

@@ -1,0 +1,322 @@
+//! Several tasks over several handles that ask without an end, and keep what they are answered.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::{runtime::Handle, task::JoinSet};
+use tower_ratelimit::{RateLimiter, RedisStore};
+
+use super::{
+    answer::Answer,
+    book::Book,
+    caller::{Asking, Caller, service},
+    lanes::{How, LANES, Limiter},
+    random::Random,
+};
+
+const TASKS_PER_LANE: usize = 2;
+
+/// Far longer than anything here takes on a busy machine.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// A load, from its first request to its end.
+#[derive(Debug)]
+pub struct Load {
+    pub limiters: Vec<Limiter>,
+    pub handles: Vec<RedisStore>,
+    counts: Arc<Counts>,
+    tasks: JoinSet<()>,
+    /// Tasks of others, and those of the runtime's own
+    tasks_before: usize,
+}
+
+/// What is known of a load while it goes on.
+#[derive(Debug)]
+pub struct Counts {
+    pub began: Instant,
+    pub budget: Duration,
+    pub stop: AtomicBool,
+    /// Nobody asks, for a while
+    pub idle: AtomicBool,
+    /// Milliseconds between two requests of a task, about
+    pub pause: AtomicU64,
+    pub sent: AtomicU64,
+    pub answered: AtomicU64,
+    /// What passed the layers, as the service behind them counts
+    pub passed: AtomicU64,
+    lanes: [LaneCounts; LANES.len()],
+    book: Mutex<Book>,
+    pub wrong: Mutex<BTreeSet<String>>,
+    /// By how many microseconds the machine has kept a thread waiting at most that had nothing to do but sleep
+    machine: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct LaneCounts {
+    by_store: AtomicU64,
+    by_policy: AtomicU64,
+}
+
+impl Load {
+    /// Begins to ask, through each of the handles.
+    pub fn start(handles: Vec<RedisStore>, prefix: &str, budget: Duration, seed: u64) -> Self {
+        Self::begin(handles, prefix, budget, seed, Book::Here(Vec::new()))
+    }
+
+    /// As `start`, with the answers in a file, a line each.
+    pub fn start_into(
+        file: &Path,
+        handles: Vec<RedisStore>,
+        prefix: &str,
+        budget: Duration,
+        seed: u64,
+    ) -> Self {
+        Self::begin(handles, prefix, budget, seed, Book::in_file(file))
+    }
+
+    fn begin(
+        handles: Vec<RedisStore>,
+        prefix: &str,
+        budget: Duration,
+        seed: u64,
+        book: Book,
+    ) -> Self {
+        let counts = Arc::new(Counts {
+            began: Instant::now(),
+            budget,
+            stop: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
+            pause: AtomicU64::new(8),
+            sent: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            lanes: Default::default(),
+            book: Mutex::new(book),
+            wrong: Mutex::default(),
+            machine: AtomicU64::new(0),
+        });
+        let looking = Arc::clone(&counts);
+        thread::spawn(move || looking.look_at_machine());
+        let mut load = Self {
+            limiters: Limiter::all(prefix),
+            handles: handles
+                .into_iter()
+                .map(|store| store.prefix(prefix))
+                .collect(),
+            counts,
+            tasks: JoinSet::new(),
+            tasks_before: Handle::current().metrics().num_alive_tasks(),
+        };
+        for handle in 0..load.handles.len() {
+            for lane in 0..LANES.len() {
+                load.spawn(handle, lane, prefix, seed);
+            }
+        }
+        load
+    }
+
+    fn spawn(&mut self, handle: usize, index: usize, prefix: &str, seed: u64) {
+        let lane = &LANES[index];
+        let store = &self.handles[handle];
+        let asking = match lane.how {
+            How::Layer(_) | How::Leased(_) => Asking::Http(service(store, lane, &self.counts)),
+            How::Limiter | How::Waiter => {
+                let name = format!("{prefix}-{}", lane.name);
+                Asking::Limiter(RateLimiter::new(store, &name).unwrap())
+            }
+        };
+        for task in 0..TASKS_PER_LANE {
+            let random = Random(seed ^ (((handle * 64 + index * 8 + task) as u64) << 32));
+            let caller = Caller {
+                counts: Arc::clone(&self.counts),
+                asking: asking.clone(),
+                index,
+                random,
+            };
+            self.tasks.spawn(caller.run());
+        }
+    }
+
+    /// Since it began.
+    pub fn now(&self) -> Duration {
+        self.counts.began.elapsed()
+    }
+
+    /// Waits until the store has decided for every lane so many times more, for requests sent from now on.
+    pub async fn decided(&self, times: u64) -> Duration {
+        self.counted(times, |lane| &lane.by_store, "decided by the store")
+            .await
+    }
+
+    /// Waits until every lane has met its policy so many times more.
+    pub async fn met_policy(&self, times: u64) -> Duration {
+        self.counted(times, |lane| &lane.by_policy, "decided by policy")
+            .await
+    }
+
+    /// Waits until these lanes have met their policy so many times more.
+    pub async fn lanes_met_policy(&self, lanes: &[usize], times: u64) -> Duration {
+        self.counted_of(lanes, times, |lane| &lane.by_policy, "decided by policy")
+            .await
+    }
+
+    /// Waits until the store has decided for these lanes so many times more.
+    pub async fn lanes_decided(&self, lanes: &[usize], times: u64) -> Duration {
+        self.counted_of(lanes, times, |lane| &lane.by_store, "decided by the store")
+            .await
+    }
+
+    async fn counted(
+        &self,
+        times: u64,
+        count: fn(&LaneCounts) -> &AtomicU64,
+        what: &str,
+    ) -> Duration {
+        let all: Vec<_> = (0..LANES.len()).collect();
+        self.counted_of(&all, times, count, what).await
+    }
+
+    async fn counted_of(
+        &self,
+        lanes: &[usize],
+        times: u64,
+        count: fn(&LaneCounts) -> &AtomicU64,
+        what: &str,
+    ) -> Duration {
+        let began = Instant::now();
+        let goals: Vec<_> = (lanes.iter())
+            .map(|lane| {
+                (
+                    *lane,
+                    count(&self.counts.lanes[*lane]).load(Ordering::SeqCst) + times,
+                )
+            })
+            .collect();
+        for (lane, goal) in goals {
+            while count(&self.counts.lanes[lane]).load(Ordering::SeqCst) < goal {
+                assert!(
+                    began.elapsed() < LONG,
+                    "{}: not {what} {times} times more in {LONG:?}; wrong: {:?}",
+                    LANES[lane].name,
+                    self.counts.wrong.lock().unwrap()
+                );
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        began.elapsed()
+    }
+
+    /// Has nobody ask, and waits until all are answered; or lets them go on.
+    pub async fn idle(&self, idle: bool) {
+        self.counts.idle.store(idle, Ordering::SeqCst);
+        let began = Instant::now();
+        while idle && !self.all_answered() {
+            assert!(began.elapsed() < LONG, "requests are not answered");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// How long each task pauses between two requests, about.
+    pub fn pace(&self, millis: u64) {
+        self.counts.pause.store(millis, Ordering::SeqCst);
+    }
+
+    /// How many requests were answered so far.
+    pub fn answered(&self) -> u64 {
+        self.counts.answered.load(Ordering::SeqCst)
+    }
+
+    fn all_answered(&self) -> bool {
+        self.counts.sent.load(Ordering::SeqCst) == self.counts.answered.load(Ordering::SeqCst)
+    }
+
+    /// Ends the load, gives back what handles hold and lets go of them: what was answered, as far as it is kept here. Whoever
+    /// has the handles too, or what was made of them, must have let go of them before.
+    ///
+    /// Part of the first oracle and the second: no task panics, none is left, each request was answered once, and behind
+    /// the layers were as many as were let through.
+    pub async fn end(mut self) -> Ended {
+        self.counts.stop.store(true, Ordering::SeqCst);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.expect("no task of the load panics");
+        }
+        for handle in &self.handles {
+            let closed = tokio::time::timeout(LONG * 3, handle.close()).await;
+            closed.expect("what is to be given back is given back, or given up");
+        }
+        let lost_receipts = self.handles.iter().map(RedisStore::lost_receipts).sum();
+        self.handles.clear();
+        let began = Instant::now();
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        while tasks() > self.tasks_before {
+            assert!(
+                began.elapsed() < LONG,
+                "{} tasks are left, and {} were there before",
+                tasks(),
+                self.tasks_before
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let counts = &self.counts;
+        let wrong = std::mem::take(&mut *counts.wrong.lock().unwrap());
+        let answers = counts.book.lock().unwrap().close();
+        Ended {
+            limiters: std::mem::take(&mut self.limiters),
+            answers,
+            sent: counts.sent.load(Ordering::SeqCst),
+            answered: counts.answered.load(Ordering::SeqCst),
+            passed: counts.passed.load(Ordering::SeqCst),
+            lost_receipts,
+            machine: Duration::from_micros(counts.machine.load(Ordering::SeqCst)),
+            wrong,
+        }
+    }
+}
+
+/// What is left of a load.
+#[derive(Debug)]
+pub struct Ended {
+    pub limiters: Vec<Limiter>,
+    pub answers: Vec<Answer>,
+    pub sent: u64,
+    pub answered: u64,
+    /// What the services behind the layers have seen
+    pub passed: u64,
+    pub lost_receipts: u64,
+    /// How late the machine was at most
+    pub machine: Duration,
+    /// Answers that no request can have
+    pub wrong: BTreeSet<String>,
+}
+
+impl Counts {
+    /// A thread of its own, outside of the runtime: what a test or the library does to that is no excuse.
+    fn look_at_machine(&self) {
+        const NAP: Duration = Duration::from_millis(5);
+        while !self.stop.load(Ordering::SeqCst) {
+            let began = Instant::now();
+            thread::sleep(NAP);
+            let late = began.elapsed().saturating_sub(NAP).as_micros() as u64;
+            self.machine.fetch_max(late, Ordering::SeqCst);
+        }
+    }
+
+    pub fn note(&self, answer: &Answer) {
+        let lane = &self.lanes[answer.lane];
+        if answer.by_store() {
+            lane.by_store.fetch_add(1, Ordering::SeqCst);
+        }
+        if answer.by_policy() {
+            lane.by_policy.fetch_add(1, Ordering::SeqCst);
+        }
+        self.book.lock().unwrap().note(*answer);
+    }
+}

@@ -1,0 +1,318 @@
+//! Rows 4 to 7, 12, 21 and 24: what happens on the way to a server.
+
+use std::{
+    io::Write,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tower_ratelimit::{Limit, RateLimiter, RedisStore};
+
+use super::{
+    guards::{BUDGET, PATIENT, guarded},
+    load::{LONG, Load},
+    oracles::Tally,
+    proxy::{Proxy, Spoil},
+    stage::{EXACT, Expected, Scene, Stage, aside},
+    watch::{Control, time_of},
+};
+use crate::support::{RedisServer, cluster::wait_until, unique};
+
+/// Every answer waits so long; what exceeds the budget meets the policy, and is no refusal of the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_04_replies_that_take_their_time() {
+    let mut scene = Scene::begin("row 4").await;
+    for (even, odd) in [(1, 1), (10, 10), (100, 100), (20, 120)] {
+        let millis = Duration::from_millis;
+        scene.proxy.delay(millis(even), millis(odd));
+        scene.load.decided(5).await;
+    }
+    scene.proxy.delay_every_reply(Duration::from_millis(600));
+    scene.load.met_policy(5).await;
+    let too_slow = scene.load.now();
+    scene.load.met_policy(20).await;
+    let until = scene.load.now();
+    scene.proxy.delay_every_reply(Duration::ZERO);
+    scene.healed().await;
+
+    let answers = scene.judge(EXACT).await;
+    let late = (answers.iter()).filter(|answer| {
+        answer.sent > too_slow && answer.sent + answer.took < until && answer.by_store()
+    });
+    assert_eq!(late.count(), 0, "decided by a store that was too slow");
+}
+
+/// Nothing ends, and nothing arrives: only silence tells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_05_connections_that_fall_silent() {
+    let mut scene = Scene::begin("row 5").await;
+    for (requests, replies) in [(true, true), (true, false), (false, true)] {
+        let before = scene.proxy.connections();
+        scene.proxy.lose(requests, replies);
+        scene.load.met_policy(2).await;
+        scene.healed().await;
+        assert!(
+            scene.proxy.connections() >= before + 2,
+            "each handle has another"
+        );
+    }
+    scene.judge(EXACT).await;
+}
+
+/// An answer to another's request would be found: no two lanes have the same limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_06_replies_that_are_torn_or_nonsense() {
+    const EACH: usize = 6;
+    let mut scene = Scene::begin("row 6").await;
+    for how in [
+        Spoil::Reset(0),
+        Spoil::Reset(3),
+        Spoil::End(3),
+        Spoil::End(17),
+        Spoil::Garbage,
+    ] {
+        let before = scene.proxy.spoiled();
+        for _ in 0..EACH {
+            scene.proxy.spoil(1, how);
+            scene.load.decided(1).await;
+        }
+        assert!(scene.proxy.spoiled() > before, "{how:?}");
+        scene.healed().await;
+    }
+    scene.proxy.drip(true);
+    scene.load.decided(10).await;
+    scene.proxy.drip(false);
+    scene.healed().await;
+    scene.judge_cut(EXACT, 6 * EACH).await;
+}
+
+/// The service boots without Redis, one handle by a way that hangs up and one by a port that refuses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_07_a_server_that_is_not_there_at_first() {
+    let mut server = aside(RedisServer::start);
+    let direct = RedisStore::open(server.url()).unwrap();
+    aside(|| server.kill());
+    let proxy = Proxy::start(server.address());
+    let handles = [proxy.url(), server.url()]
+        .map(|url| guarded(RedisStore::open(url).unwrap(), BUDGET))
+        .to_vec();
+    let mut stage = Stage::open("row 7, nobody", &[], handles, direct, BUDGET);
+    stage.load.met_policy(100).await;
+    let attempts = proxy.came();
+    aside(|| server.restart());
+    stage.healed().await;
+    super::oracles::few_connections(&attempts, 1, 0);
+    let unwatched = Expected {
+        all_seen: false,
+        ..EXACT
+    };
+    let value = |key: &str| server.cli(&["GET", key]);
+    stage.judge(unwatched, || time_of(&server), value).await;
+}
+
+/// There is nothing to heal: what counts is what it costs meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_07_a_name_that_does_not_resolve() {
+    let nowhere = RedisStore::open("redis://redis.invalid:6379/").unwrap();
+    let handles = vec![guarded(nowhere, BUDGET)];
+    let load = Load::start(handles, &unique("matrix"), BUDGET, 7);
+    load.met_policy(100).await;
+    let ended = load.end().await;
+    let mut tally = Tally::of(&ended, Duration::ZERO);
+    for answer in &ended.answers {
+        tally.see(answer);
+        assert!(answer.by_policy(), "{answer:?}");
+    }
+    tally.check_times();
+    tally.check_counts(&ended);
+    println!(
+        "row 7, no name: {} answers, {:?}",
+        tally.answers,
+        tally.measured()
+    );
+}
+
+/// What answers there is no Redis: it hangs up, speaks another language, or says nothing at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_07_an_address_that_leads_elsewhere() {
+    let mut scene = Scene::begin("row 7, elsewhere").await;
+    let strangers = [
+        stranger(None),
+        stranger(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+        stranger(Some(b"")),
+    ];
+    for stranger in strangers {
+        scene.proxy.switch(stranger);
+        scene.proxy.reset();
+        scene.load.met_policy(30).await;
+        scene.proxy.switch(scene.server.address());
+        // What says nothing is still listened to.
+        scene.proxy.reset();
+        scene.healed().await;
+    }
+    scene.judge_cut(EXACT, 8).await;
+}
+
+/// Somebody who says these words to whoever comes, and hangs up; without any word nothing is said, and nothing ended.
+fn stranger(says: Option<&'static [u8]>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    // Ends with the process.
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            match says {
+                Some(words) => drop(stream.write_all(words)),
+                None => kept.push(stream),
+            }
+        }
+    });
+    address
+}
+
+/// The address leads to another master, and the connections that are open to one that is a replica now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_12_an_address_that_leads_to_another_master() {
+    let scene = Scene::begin("row 12").await;
+    let other = aside(RedisServer::start);
+    let mut scene = scene.and_watch(&other);
+    let follow = |replica: &RedisServer, master: &RedisServer| {
+        let port = master.port().to_string();
+        assert_eq!(replica.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+        wait_until("the replica follows", || {
+            let info = replica.cli(&["INFO", "replication"]);
+            info.contains("master_link_status:up")
+        });
+    };
+    aside(|| follow(&other, &scene.server));
+    scene.load.decided(3).await;
+    let before = scene.proxy.connections();
+    aside(|| {
+        assert_eq!(other.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+        let port = other.port().to_string();
+        let demoted = scene.server.cli(&["REPLICAOF", "127.0.0.1", &port]);
+        assert_eq!(demoted, "OK");
+        scene.proxy.switch(other.address());
+    });
+    scene.healed().await;
+    assert!(
+        scene.proxy.connections() >= before + 2,
+        "each handle has another"
+    );
+
+    // What the old master granted last may be forgotten: at most its limit, and as much again by the new one.
+    let forgotten = Expected {
+        exact: false,
+        over: 1.0,
+        ..EXACT
+    };
+    scene.judge_elsewhere(&other, forgotten).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_21_connections_that_the_server_closes() {
+    let mut scene = Scene::begin_with("row 21, killed", &[], PATIENT).await;
+    for _ in 0..5 {
+        assert!(kill_clients(&scene.server) >= 2);
+        scene.load.decided(3).await;
+    }
+    scene.healed().await;
+    // A call that is lost with its connection is sent again, at once: it costs nobody a decision.
+    let free = Expected {
+        by_policy: false,
+        ..EXACT
+    };
+    scene.judge_cut(free, 10).await;
+}
+
+/// Closes all connections but those that read along: how many.
+fn kill_clients(server: &RedisServer) -> usize {
+    let clients = server.cli(&["CLIENT", "LIST"]);
+    let normal = clients.lines().filter(|line| line.contains(" flags=N "));
+    let ids = normal.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+    ids.filter(|id| server.cli(&["CLIENT", "KILL", "ID", id]) == "1")
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_21_a_server_that_takes_no_more_connections() {
+    let mut scene = Scene::begin("row 21, full").await;
+    let mut control = Control::open(&scene.server);
+    // The one who reads along, and this one.
+    assert_eq!(control.cli(&["CONFIG", "SET", "maxclients", "2"]), "OK");
+    scene.proxy.reset();
+    scene.load.met_policy(30).await;
+    assert_eq!(control.cli(&["CONFIG", "SET", "maxclients", "1000"]), "OK");
+    scene.healed().await;
+    scene.judge_cut(EXACT, 2).await;
+}
+
+/// Connections that nobody used for a while are gone when they are needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_21_a_server_that_closes_idle_connections() {
+    let mut scene = Scene::begin_with("row 21, idle", &[], PATIENT).await;
+    scene.server.cli(&["CONFIG", "SET", "timeout", "1"]);
+    for _ in 0..2 {
+        scene.load.idle(true).await;
+        let gone = async || scene.proxy.open_connections() == 0;
+        while !gone().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        scene.load.idle(false).await;
+        scene.load.decided(3).await;
+    }
+    scene.healed().await;
+    let free = Expected {
+        by_policy: false,
+        ..EXACT
+    };
+    scene.judge_cut(free, 4).await;
+}
+
+/// Every request is carried out twice, and takes once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_24_requests_that_are_delivered_twice() {
+    let mut scene = Scene::begin("row 24").await;
+    scene.proxy.double_from_now(true);
+    scene.proxy.reset();
+    let before = scene.proxy.doubled();
+    takes_once(&scene).await;
+    scene.load.decided(30).await;
+    assert!(
+        scene.proxy.doubled() > before + 30,
+        "{}",
+        scene.proxy.doubled()
+    );
+    scene.proxy.double_from_now(false);
+    scene.proxy.reset();
+    scene.healed().await;
+    scene.judge_cut(EXACT, 4).await;
+}
+
+/// Nothing expires meanwhile: what is free tells how often was taken.
+async fn takes_once(scene: &Scene) {
+    let limit = Limit::per_hour(100);
+    let hourly = RateLimiter::new(&scene.load.handles[0], &unique("hourly")).unwrap();
+    let began = Instant::now();
+    while hourly.try_set_rate(limit).await.is_err() {
+        assert!(began.elapsed() < LONG);
+    }
+    let mut granted = 0;
+    while granted < 10 {
+        let decision = hourly.try_acquire().await;
+        granted += u64::from(decision.is_ok_and(|it| it.is_allowed()));
+        assert!(began.elapsed() < LONG, "{granted} granted");
+    }
+    // What nobody heard of is given back.
+    loop {
+        match hourly.available_permits().await {
+            Ok(left) if left == 100 - granted => break,
+            other => assert!(
+                began.elapsed() < LONG,
+                "{other:?} of 100 left after {granted}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,324 @@
+//! What must hold whatever the fault: seven oracles, written once.
+//!
+//! - O1: each request is answered within its budget, nothing panics, no task is left.
+//! - O2: each request has one answer, with its outcome and who decided; behind the layers come those that were let through.
+//! - O3: while a master keeps its data, no interval has more grants of the store than the limit, by the server's clock; and
+//!   what callers heard was granted.
+//! - O4: a refusal's wait is above zero and no longer than the interval and what a score may lead; who comes back to an
+//!   idle key then is admitted.
+//! - O5: after the fault decisions come from the store again, with no restart.
+//! - O6: attempts to connect are bounded.
+//! - O7: when all has expired, the permits left are the limit.
+//!
+//! Tasks, panics and the count of requests are looked after by `Load::end`, the end of a fault by `Load::decided`.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    answer::{Answer, By, Outcome},
+    lanes::{How, LANES, Limiter, USERS},
+    ledger::Ledger,
+    load::Ended,
+};
+
+/// What a machine of two busy cores may add to a budget. What hangs, hangs longer.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// How much later than its budget a request may meet its policy, half of the time: a timer's and a task's turn.
+const LATE: Duration = Duration::from_millis(200);
+
+/// Attempts to connect in one second that a handle may make: the pauses between them double from 20 ms to half a second.
+const ATTEMPTS: usize = 12;
+
+/// O1, O2 and O4 of answers, one after the other: they need not be kept.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub answers: u64,
+    pub by_policy: u64,
+    /// Of those by policy, how many came `LATE`
+    late: u64,
+    /// Of answers that were allowed, through layers
+    allowed_http: u64,
+    /// How many took so many milliseconds; the last, so many or more
+    times: Vec<u64>,
+    pub longest: Duration,
+    /// By how much a wait may be longer where callers count by clocks that differ
+    skew: Duration,
+    /// How late the machine was at most, by a thread that had nothing else to do
+    machine: Duration,
+    /// Permits heard of by each lane, and by each user of it
+    heard: [[u64; USERS]; LANES.len()],
+}
+
+/// What was measured on the way.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    pub p99: Duration,
+    pub longest: Duration,
+}
+
+impl Tally {
+    /// Of a load that has ended, by callers whose clocks differ by so much.
+    pub fn of(ended: &Ended, skew: Duration) -> Self {
+        Self {
+            machine: ended.machine,
+            skew,
+            ..Self::default()
+        }
+    }
+
+    /// # Panics
+    ///
+    /// If an answer came later than its budget allows, or announces a wait that none can be.
+    pub fn see(&mut self, answer: &Answer) {
+        let lane = answer.lane();
+        let overdue = answer.took.saturating_sub(answer.budget);
+        // A task has more turns to wait for than a thread.
+        let grace = GRACE + self.machine * 2;
+        assert!(overdue < grace, "O1: {} hung: {answer:?}", lane.name);
+        if let Outcome::Refused(By::Store | By::Cache, wait) = answer.outcome {
+            let wait = wait.unwrap_or_default();
+            // Who has waited in line until now may be told to come back at once: its time was over, not the wait.
+            let announced = !wait.is_zero() || lane.how == How::Waiter;
+            assert!(
+                announced && wait <= lane.longest_wait() + self.skew,
+                "O4: {} is to wait {wait:?}: {answer:?}",
+                lane.name
+            );
+        }
+        self.answers += 1;
+        self.by_policy += u64::from(answer.by_policy());
+        self.late += u64::from(answer.by_policy() && overdue > LATE);
+        self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
+        self.heard[answer.lane][answer.user] += answer.heard();
+        // The line is to be waited in: that is no delay.
+        if lane.how != How::Waiter {
+            let millis = answer.took.as_millis() as usize;
+            self.times.resize(self.times.len().max(millis + 1), 0);
+            self.times[millis] += 1;
+            self.longest = self.longest.max(answer.took);
+        }
+    }
+
+    pub fn measured(&self) -> Measured {
+        let all: u64 = self.times.iter().sum();
+        let (mut below, mut p99) = (0, 0);
+        for (millis, count) in self.times.iter().enumerate() {
+            below += count;
+            if below * 100 >= all * 99 {
+                p99 = millis as u64 + 1;
+                break;
+            }
+        }
+        Measured {
+            p99: Duration::from_millis(p99),
+            longest: self.longest,
+        }
+    }
+
+    /// O1, of all: the budget is what bounds a decision, and not some other time.
+    pub fn check_times(&self) {
+        let late = format!(
+            "O1: {} of {} by policy were late",
+            self.late, self.by_policy
+        );
+        assert!(
+            self.late * 2 <= self.by_policy || self.by_policy < 20,
+            "{late}"
+        );
+    }
+
+    /// O2: of requests that ended, each was answered once, and the service behind the layers has seen those let through.
+    pub fn check_counts(&self, ended: &Ended) {
+        assert!(ended.wrong.is_empty(), "O2: {:#?}", ended.wrong);
+        let counted = (ended.sent, ended.answered, self.answers);
+        assert_eq!(
+            counted,
+            (ended.sent, ended.sent, ended.sent),
+            "O2: sent, answered, counted"
+        );
+        assert_eq!(
+            ended.passed, self.allowed_http,
+            "O2: behind the layers, and let through"
+        );
+    }
+
+    /// The second half of O3: nobody was told of a grant that the server does not know, or has back.
+    pub fn check_heard(&self, ledger: &Ledger, limiters: &[Limiter]) {
+        for limiter in limiters {
+            let heard = match limiter.user {
+                Some(user) => self.heard[limiter.lane][user],
+                None => self.heard[limiter.lane].iter().sum(),
+            };
+            let kept = ledger.kept(&limiter.log());
+            assert!(
+                heard as i64 <= kept,
+                "O3: callers of {} were told of {heard} permits, and {kept} were granted",
+                limiter.name
+            );
+        }
+    }
+}
+
+/// O3: no window is fuller than its limit, unless data was lost within it. The grants that were looked at.
+pub fn never_over(ledger: &Ledger, limiters: &[Limiter]) -> i64 {
+    for limiter in limiters {
+        let (rate, interval) = (limiter.allowed.rate, limiter.allowed.interval);
+        let fullest = ledger.fullest_window(&limiter.log(), interval);
+        assert!(
+            fullest <= rate,
+            "O3: {fullest} of {rate} in {interval} ms of {}",
+            limiter.name
+        );
+    }
+    ledger.granted_permits()
+}
+
+/// Where data was lost, how much more than the limit was granted in one interval: the most of any limiter, as a part of
+/// its limit.
+pub fn over_admission(ledger: &Ledger, limiters: &[Limiter]) -> f64 {
+    let over = limiters.iter().map(|limiter| {
+        let (rate, interval) = (limiter.allowed.rate, limiter.allowed.interval);
+        let fullest = ledger.fullest_window_of_all(&limiter.log(), interval);
+        (fullest - rate).max(0) as f64 / rate as f64
+    });
+    over.fold(0.0, f64::max)
+}
+
+/// O6: the most connections that came within one second, against what so many handles may make.
+///
+/// A connection that the fault itself cut may be replaced at once: `cut` of them.
+pub fn few_connections(came: &[Instant], handles: usize, cut: usize) -> usize {
+    let most = most_in_a_second(came);
+    let bound = handles * ATTEMPTS + cut;
+    assert!(
+        most <= bound,
+        "O6: {most} of {bound} connections in a second"
+    );
+    most
+}
+
+/// O6 where there is no proxy to count: how many connections so many handles may use while so many were lost.
+///
+/// Each handle has one, and on a Cluster one to each node; the one that looks past the fault has as many.
+pub fn most_over_a_while(handles: usize, lost: usize) -> usize {
+    (handles + 1) * 2 * 6 + lost
+}
+
+fn most_in_a_second(came: &[Instant]) -> usize {
+    let second = Duration::from_secs(1);
+    let within = |first: usize| {
+        came[first..]
+            .iter()
+            .take_while(move |at| **at - came[first] < second)
+    };
+    (0..came.len())
+        .map(|first| within(first).count())
+        .max()
+        .unwrap_or(0)
+}
+
+/// Each oracle can fail.
+mod tests {
+    use super::*;
+    use crate::answer::By;
+
+    fn answer(took: u64, outcome: Outcome) -> Answer {
+        Answer {
+            lane: 0,
+            user: 0,
+            permits: 1,
+            sent: Duration::ZERO,
+            took: Duration::from_millis(took),
+            budget: Duration::from_millis(250),
+            outcome,
+        }
+    }
+
+    fn ended(sent: u64, answered: u64, passed: u64) -> Ended {
+        Ended {
+            limiters: Vec::new(),
+            answers: Vec::new(),
+            sent,
+            answered,
+            passed,
+            lost_receipts: 0,
+            machine: Duration::ZERO,
+            wrong: std::collections::BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "O1")]
+    fn an_answer_that_comes_too_late_is_found() {
+        Tally::default().see(&answer(1251, Outcome::Granted(By::Store)));
+    }
+
+    #[test]
+    #[should_panic(expected = "O1: 30 of 30")]
+    fn answers_that_all_come_late_are_found() {
+        let mut tally = Tally::default();
+        for _ in 0..30 {
+            tally.see(&answer(500, Outcome::Refused(By::Policy, None)));
+        }
+        tally.check_times();
+    }
+
+    #[test]
+    #[should_panic(expected = "O4")]
+    fn a_wait_of_nothing_is_found() {
+        let none = Outcome::Refused(By::Cache, Some(Duration::ZERO));
+        Tally::default().see(&answer(1, none));
+    }
+
+    #[test]
+    #[should_panic(expected = "O4")]
+    fn a_wait_that_is_too_long_is_found() {
+        let long = LANES[0].longest_wait() + Duration::from_millis(1);
+        Tally::default().see(&answer(1, Outcome::Refused(By::Store, Some(long))));
+    }
+
+    #[test]
+    #[should_panic(expected = "O2")]
+    fn a_request_without_an_answer_is_found() {
+        let mut tally = Tally::default();
+        tally.see(&answer(1, Outcome::Granted(By::Store)));
+        tally.check_counts(&ended(2, 1, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "O2: behind")]
+    fn a_request_that_slipped_through_is_found() {
+        let mut tally = Tally::default();
+        tally.see(&answer(1, Outcome::Refused(By::Policy, None)));
+        tally.check_counts(&ended(1, 1, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "O3: callers")]
+    fn a_grant_that_nobody_made_is_found() {
+        let mut tally = Tally::default();
+        tally.see(&answer(1, Outcome::Granted(By::Store)));
+        tally.check_heard(&Ledger::default(), &Limiter::all("any"));
+    }
+
+    #[test]
+    #[should_panic(expected = "O6")]
+    fn a_storm_is_found() {
+        let now = Instant::now();
+        let came: Vec<_> = (0..30)
+            .map(|n| now + Duration::from_millis(n * 30))
+            .collect();
+        few_connections(&came, 2, 2);
+    }
+
+    #[test]
+    fn times_are_counted() {
+        let mut tally = Tally::default();
+        for took in 0..200 {
+            tally.see(&answer(took / 2, Outcome::Granted(By::Store)));
+        }
+        let Measured { p99, longest } = tally.measured();
+        assert_eq!((p99.as_millis(), longest.as_millis()), (99, 99));
+    }
+}

@@ -1,0 +1,155 @@
+//! Rows 16 to 18: a server that works, and will not.
+
+use std::fs;
+
+use tower_ratelimit::RedisStore;
+
+use super::{
+    guards::BUDGET,
+    stage::{EXACT, Expected, Scene, aside},
+};
+use crate::support::{RedisServer, Reply, cluster::wait_until};
+
+/// The commands that the README says are enough.
+fn commands() -> Vec<&'static str> {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme
+        .split_once("ACL SETUSER limiter ")
+        .expect("the README has the permissions");
+    let (rules, _) = rest.split_once("```").expect("a whole block");
+    rules
+        .split_whitespace()
+        .filter(|rule| rule.starts_with('+'))
+        .collect()
+}
+
+/// Makes the user anew: with this password, these keys, and the README's commands but one.
+fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
+    let mut command = vec!["ACL", "SETUSER", "limiter", "reset", "on", password, keys];
+    command.extend(commands().into_iter().filter(|rule| *rule != without));
+    assert_eq!(server.cli(&command), "OK");
+}
+
+/// What a user may do changes while it is at work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_16_permissions_that_are_taken_away() {
+    let server = aside(RedisServer::start);
+    allow(&server, ">secret", "~*", "");
+    let open = |url: String| {
+        let url = url.replace("redis://", "redis://limiter:secret@");
+        RedisStore::open(url).unwrap()
+    };
+    let mut scene = Scene::begin_on("row 16", server, BUDGET, open).await;
+    for (password, keys, without) in [
+        (">secret", "~*", "+evalsha"),
+        (">secret", "~*", "+hmget"),
+        (">secret", "~*", "+zadd"),
+        (">secret", "~others:*", ""),
+        (">another", "~*", ""),
+    ] {
+        allow(&scene.server, password, keys, without);
+        if password == ">another" {
+            // Who is in stays in.
+            scene.proxy.reset();
+        }
+        scene.load.met_policy(10).await;
+        allow(&scene.server, ">secret", "~*", "");
+        scene.healed().await;
+    }
+    scene.judge_cut(EXACT, 2).await;
+}
+
+/// What writes is refused; who is over the limit is still told so, as that writes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_17_no_memory_is_left() {
+    let mut scene = Scene::begin("row 17, full").await;
+    for _ in 0..2 {
+        scene.server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        scene.load.met_policy(20).await;
+        scene.server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        scene.healed().await;
+    }
+    scene.judge(EXACT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_17_limiters_are_evicted() {
+    let mut scene = Scene::begin("row 17, evicted").await;
+    let set = |name: &str, value: &str| {
+        assert_eq!(scene.server.cli(&["CONFIG", "SET", name, value]), "OK");
+    };
+    let number = |section: &str, name: &str| -> u64 {
+        let info = scene.server.cli(&["INFO", section]);
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.expect(name).trim().parse().unwrap()
+    };
+    let most = number("memory", "used_memory:") + 400_000;
+    set("maxmemory-policy", "allkeys-random");
+    set("maxmemory", &most.to_string());
+    let large = "x".repeat(60_000);
+    let mut junk = 0;
+    while number("stats", "evicted_keys:") < 200 {
+        junk += 1;
+        scene.server.cli(&["SET", &format!("junk:{junk}"), &large]);
+        tokio::task::yield_now().await;
+    }
+    scene.load.decided(3).await;
+    let evicted = number("stats", "evicted_keys:");
+    println!("row 17, evicted: {evicted} keys of {junk} large ones and of the limiters");
+    set("maxmemory", "0");
+    scene.healed().await;
+    // Each time that all three keys of a limiter are evicted, it begins anew.
+    let anew = Expected {
+        exact: false,
+        over: evicted as f64,
+        ..EXACT
+    };
+    scene.judge(anew).await;
+}
+
+/// The last snapshot failed, and the server is told not to write then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_18_a_snapshot_that_fails() {
+    let protected = ["--enable-protected-configs", "yes"];
+    let mut scene = Scene::begin_with("row 18, snapshot", &protected, BUDGET).await;
+    let cli = |args: &[&str]| assert_eq!(scene.server.cli(args), "OK");
+    let Reply::Array(dir) = scene.server.command(&["CONFIG", "GET", "dir"]) else {
+        panic!("a server has a directory");
+    };
+    let dir = dir[1].to_string();
+    let gone = format!("{dir}/gone");
+    fs::create_dir(&gone).unwrap();
+    cli(&["CONFIG", "SET", "dir", &gone]);
+    fs::remove_dir(&gone).unwrap();
+    cli(&["CONFIG", "SET", "save", "100000 100000"]);
+    scene.server.cli(&["BGSAVE"]);
+    aside(|| {
+        wait_until("the snapshot has failed", || {
+            let info = scene.server.cli(&["INFO", "persistence"]);
+            info.contains("rdb_last_bgsave_status:err")
+        });
+    });
+    scene.load.met_policy(20).await;
+    cli(&["CONFIG", "SET", "save", ""]);
+    cli(&["CONFIG", "SET", "dir", &dir]);
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_18_a_master_without_its_replicas() {
+    let mut scene = Scene::begin("row 18, replicas").await;
+    for _ in 0..2 {
+        let set = |replicas: &str| {
+            let reply = scene
+                .server
+                .cli(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
+            assert_eq!(reply, "OK");
+        };
+        set("1");
+        scene.load.met_policy(20).await;
+        set("0");
+        scene.healed().await;
+    }
+    scene.judge(EXACT).await;
+}

@@ -1,0 +1,104 @@
+//! Rows 1 to 3, 19 and 20: a server that dies, stands still or has no time.
+
+use std::time::Duration;
+
+use super::{
+    guards::BUDGET,
+    stage::{EXACT, Expected, Scene, aside},
+    watch::Control,
+};
+
+/// A server that died may have granted what nobody was told of, and has lost everything.
+const ANEW: Expected = Expected {
+    all_seen: false,
+    over: 1.0,
+    ..EXACT
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_01_a_server_that_is_killed() {
+    let mut scene = Scene::begin("row 1").await;
+    aside(|| scene.server.kill());
+    scene.load.met_policy(50).await;
+    scene.restart(false);
+    scene.healed().await;
+    scene.judge(ANEW).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_02_a_server_that_comes_back_empty() {
+    let mut scene = Scene::begin("row 2, empty").await;
+    // At once: nobody need have noticed but by its connection.
+    scene.restart(false);
+    scene.healed().await;
+    scene.judge(ANEW).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_02_a_server_that_comes_back_with_its_data() {
+    let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut scene = Scene::begin_with("row 2, with its data", &persistent, BUDGET).await;
+    for _ in 0..2 {
+        scene.restart(true);
+        scene.healed().await;
+    }
+    let kept = Expected {
+        all_seen: false,
+        ..EXACT
+    };
+    scene.judge(kept).await;
+}
+
+/// What was sent meanwhile is carried out when nobody waits for it any longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_03_a_server_that_is_stopped_and_goes_on() {
+    let mut scene = Scene::begin("row 3").await;
+    aside(|| scene.server.stop_process());
+    scene.load.met_policy(20).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    scene.load.met_policy(1).await;
+    aside(|| scene.server.resume());
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_19_a_script_of_somebody_else_that_does_not_end() {
+    let mut scene = Scene::begin("row 19").await;
+    scene.server.cli(&["CONFIG", "SET", "lua-time-limit", "50"]);
+    let mut somebody = Control::open(&scene.server);
+    somebody.send(&["EVAL", "while true do end", "0"]);
+    scene.load.met_policy(20).await;
+    assert_eq!(scene.server.cli(&["SCRIPT", "KILL"]), "OK");
+    let killed = somebody.reply();
+    assert!(killed.contains("killed"), "{killed}");
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+/// Commands that write wait in the server, and are carried out when the pause is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_20_a_server_that_pauses_writers() {
+    let mut scene = Scene::begin("row 20, pause").await;
+    for _ in 0..2 {
+        let paused = scene.server.cli(&["CLIENT", "PAUSE", "1000", "WRITE"]);
+        assert_eq!(paused, "OK");
+        scene.load.met_policy(5).await;
+        scene.healed().await;
+    }
+    scene.judge(EXACT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_20_a_server_that_sleeps() {
+    let debug = ["--enable-debug-command", "yes"];
+    let mut scene = Scene::begin_with("row 20, sleep", &debug, BUDGET).await;
+    let mut control = Control::open(&scene.server);
+    for _ in 0..2 {
+        control.send(&["DEBUG", "SLEEP", "1"]);
+        scene.load.met_policy(5).await;
+        assert_eq!(control.reply(), "OK");
+        scene.healed().await;
+    }
+    scene.judge(EXACT).await;
+}

@@ -1,0 +1,195 @@
+//! Row 25: more than is usual, of requests, of keys and of what has expired.
+
+use std::{
+    convert::Infallible,
+    fs,
+    time::{Duration, Instant},
+};
+
+use http::{Request, Response};
+use tokio::task::JoinSet;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Source, key::Header};
+
+use super::{
+    load::LONG,
+    stage::{EXACT, Scene, patient},
+};
+use crate::support::{RedisServer, unique};
+
+fn scripts_called(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let scripts = stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_eval"));
+    scripts
+        .filter_map(|line| {
+            line.split_once("calls=")?
+                .1
+                .split(',')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        })
+        .sum()
+}
+
+/// The resident memory of this process, in kB; nothing where there is no such file.
+fn resident() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// One key, as fast as this machine asks: what is refused is told again, what is granted shares calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_25_a_key_that_is_asked_for_all_the_time() {
+    let mut scene = Scene::begin("row 25, hot").await;
+    let store = scene.load.handles[0].clone();
+    let hot = RateLimiter::new(&store, &unique("hot")).unwrap();
+    let limit = Limit::new(100, Duration::from_secs(1));
+    let began = Instant::now();
+    while hot.try_set_rate(limit).await.is_err() {
+        assert!(began.elapsed() < LONG);
+    }
+    scene.load.idle(true).await;
+    let before = scripts_called(&scene.server);
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let hot = hot.clone();
+        tasks.spawn(async move {
+            let (mut asked, mut granted) = (0_u64, 0_u64);
+            while began.elapsed() < Duration::from_secs(2) {
+                for _ in 0..50 {
+                    asked += 1;
+                    granted += u64::from(hot.try_acquire().await.is_ok_and(|it| it.is_allowed()));
+                }
+                tokio::task::yield_now().await;
+            }
+            (asked, granted)
+        });
+    }
+    drop((hot, store));
+    let (mut asked, mut granted) = (0, 0);
+    for (one, other) in tasks.join_all().await {
+        asked += one;
+        granted += other;
+    }
+    let took = began.elapsed();
+    let calls = scripts_called(&scene.server) - before;
+    println!(
+        "row 25, hot: {asked} requests in {took:?}, {granted} granted, {calls} calls of a script"
+    );
+    // The server's account: an interval is a second, and may have begun anywhere.
+    assert!(
+        granted >= 100 && granted <= 100 * (took.as_secs() + 2),
+        "{granted}"
+    );
+    assert!(calls * 10 < asked, "{calls} calls for {asked} requests");
+    scene.load.idle(false).await;
+    // And all lanes at once.
+    scene.load.pace(1);
+    scene.load.decided(20).await;
+    scene.load.pace(8);
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+/// Each with a key that nobody had before: what they leave behind is bounded, and vanishes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_25_keys_that_are_all_different() {
+    const KEYS: usize = 20_000;
+    let mut scene = Scene::begin("row 25, keys").await;
+    let store = scene.load.handles[0].clone();
+    let rule = Limit::per_minute(1).by(Header::new("x-user")).named("once");
+    let layer = RateLimitLayer::new(&store, rule);
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let service = layer.layer(inner);
+    drop((layer, store));
+    let memory = resident();
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for task in 0..32 {
+        let service = service.clone();
+        tasks.spawn(async move {
+            let mut by_store = 0_usize;
+            for key in (task..KEYS).step_by(32) {
+                let request = Request::builder().header("x-user", format!("stranger{key}"));
+                let answer = service.clone().oneshot(request.body(()).unwrap()).await;
+                let Ok(answer) = answer;
+                let decision = answer.extensions().get::<Decision>().unwrap();
+                by_store += usize::from(decision.source() == Source::Store);
+            }
+            by_store
+        });
+    }
+    drop(service);
+    let by_store: usize = tasks.join_all().await.into_iter().sum();
+    let grown = resident()
+        .zip(memory)
+        .map(|(now, before)| now.saturating_sub(before));
+    println!(
+        "row 25, keys: {KEYS} in {:?}, {by_store} decided by the store; {grown:?} kB more in memory",
+        began.elapsed()
+    );
+    assert!(by_store > KEYS / 2, "{by_store}");
+    let keys: usize = scene.server.cli(&["DBSIZE"]).parse().unwrap();
+    assert!(
+        keys <= 3 * (KEYS + scene.load.limiters.len()),
+        "{keys} keys"
+    );
+    for _ in 0..200 {
+        let key = scene.server.cli(&["RANDOMKEY"]);
+        if key.contains("stranger") {
+            let left: i64 = scene.server.cli(&["PTTL", &key]).parse().unwrap();
+            assert!(left > 0 && left <= 120_000, "{key} stays for {left} ms");
+        }
+    }
+    if let Some(grown) = grown {
+        assert!(grown < 200_000, "{grown} kB more");
+    }
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+/// One call finds half a million permits that have expired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_25_permits_that_expire_all_at_once() {
+    const PERMITS: u64 = 500_000;
+    const CHUNK: u64 = 5_000;
+    let mut scene = Scene::begin("row 25, expired").await;
+    let direct = patient(scene.direct.clone());
+    let name = unique("expired");
+    let full = RateLimiter::new(&direct, &name).unwrap();
+    let limit = Limit::new(PERMITS, Duration::from_secs(1));
+    assert!(full.try_set_rate(limit).await.unwrap());
+    let (log, value) = (format!("{{{name}}}:permits"), format!("{{{name}}}:value"));
+    let fill = "local now = redis.call('TIME')[1] * 1000 - 10000 \
+        for chunk = 1, ARGV[2] / 500 do local words = {} for n = 1, 500 do words[2 * n - 1] = now \
+        words[2 * n] = struct.pack('<Bc0I4', 16, string.format('%016d', ARGV[1] + chunk * 500 + n), 1) end \
+        redis.call('ZADD', KEYS[1], unpack(words)) end";
+    for first in (0..PERMITS).step_by(CHUNK as usize) {
+        let (first, chunk) = ((first * 2).to_string(), CHUNK.to_string());
+        let reply = scene.server.cli(&["EVAL", fill, "1", &log, &first, &chunk]);
+        assert_eq!(reply, "(nil)");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(scene.server.cli(&["ZCARD", &log]), PERMITS.to_string());
+    scene.server.cli(&["SET", &value, "0"]);
+    scene.load.decided(2).await;
+    let began = Instant::now();
+    let decision = full.try_acquire().await.unwrap();
+    let took = began.elapsed();
+    println!("row 25, expired: one call takes {took:?} where {PERMITS} permits have expired");
+    assert!(decision.is_allowed(), "{decision:?}");
+    assert_eq!(decision.source(), Source::Store);
+    let left = full.available_permits().await.unwrap();
+    assert_eq!(left, PERMITS - 1);
+    drop((full, direct));
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}

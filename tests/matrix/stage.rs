@@ -1,0 +1,424 @@
+//! Where a row is played: servers, handles under load, and the oracles at its end.
+
+use std::{
+    fmt::Debug,
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::block_in_place,
+};
+use tower_ratelimit::{Decision, ErrorKind, Limit, RateLimiter, RedisStore, Source};
+
+use super::{
+    answer::Answer,
+    guards::{BUDGET, guarded},
+    lanes::Limiter,
+    ledger::Ledger,
+    load::{LONG, Load},
+    oracles::{self, Tally},
+    proxy::Proxy,
+    random::seed,
+    watch::{Watch, time_of},
+};
+use crate::support::{RedisServer, Reply, cluster::wait_until, unique};
+
+/// How many handles ask: as many processes would.
+const HANDLES: usize = 2;
+
+/// How often each lane must have been decided for before anything is broken, and after.
+const STEADY: u64 = 5;
+
+/// A load, and who reads along what the servers do for it.
+#[derive(Debug)]
+pub struct Stage {
+    pub row: &'static str,
+    pub load: Load,
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub watches: Vec<Watch>,
+    /// Past whatever stands in the way
+    pub direct: RedisStore,
+    budget: Duration,
+    healed: bool,
+}
+
+/// What a row says of its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Whether the ledger has all that was granted: not so where a server died with words on its lips
+    pub all_seen: bool,
+    /// Whether no interval has more than the limit where no data was lost
+    pub exact: bool,
+    /// How much more than the limit one interval may have, as a part of it, where data was lost
+    pub over: f64,
+    /// Whether the fault may cost decisions at all
+    pub by_policy: bool,
+    /// How much later than usual all is free, where scores are ahead of the server's clock
+    pub late: Duration,
+    /// By how much the clocks of callers differ that count by their own: so much longer may be a wait
+    pub skew: Duration,
+}
+
+/// What all rows expect that do not say otherwise.
+pub const EXACT: Expected = Expected {
+    all_seen: true,
+    exact: true,
+    over: 0.0,
+    by_policy: true,
+    late: Duration::ZERO,
+    skew: Duration::ZERO,
+};
+
+impl Stage {
+    /// Begins the load, and waits until the store decides for all of it.
+    pub async fn begin(
+        row: &'static str,
+        servers: &[&RedisServer],
+        handles: Vec<RedisStore>,
+        direct: RedisStore,
+        budget: Duration,
+    ) -> Self {
+        let stage = Self::open(row, servers, handles, direct, budget);
+        stage.load.decided(STEADY).await;
+        stage
+    }
+
+    /// As `begin`, whether or not there is anybody to decide.
+    pub fn open(
+        row: &'static str,
+        servers: &[&RedisServer],
+        handles: Vec<RedisStore>,
+        direct: RedisStore,
+        budget: Duration,
+    ) -> Self {
+        let ledger = Arc::<Mutex<Ledger>>::default();
+        let watches = servers
+            .iter()
+            .map(|server| Watch::open(server, &ledger))
+            .collect();
+        let load = Load::start(handles, &unique("matrix"), budget, seed());
+        Self {
+            row,
+            load,
+            ledger,
+            watches,
+            direct: patient(direct),
+            budget,
+            healed: false,
+        }
+    }
+
+    /// O5: waits until the store decides for all lanes again. How long that took since the fault has ended.
+    pub async fn healed(&mut self) -> Duration {
+        let took = self.load.decided(STEADY).await;
+        println!(
+            "{}: decisions come from the store again after {took:?}",
+            self.row
+        );
+        self.healed = true;
+        // Again, with requests that were sent when all was well.
+        self.load.decided(STEADY).await;
+        took
+    }
+
+    /// How many connections have carried a call, as the servers saw it.
+    pub fn connections(&self) -> usize {
+        self.watches
+            .iter()
+            .map(|watch| aside(|| watch.catch_up().callers))
+            .sum()
+    }
+
+    /// Ends the load, and asks all oracles. The answers, for what else a row says of them.
+    ///
+    /// `now` is the servers' time in ms, `value` reads a key.
+    pub async fn judge(
+        self,
+        expected: Expected,
+        now: impl Fn() -> i64,
+        value: impl Fn(&str) -> String,
+    ) -> Vec<Answer> {
+        let row = self.row;
+        assert!(self.healed, "O5: nobody has looked");
+        let ended = self.load.end().await;
+        // Not before: its connection has a task.
+        waits_are_kept(&self.direct).await;
+        let mut tally = Tally::of(&ended, expected.skew);
+        for answer in &ended.answers {
+            tally.see(answer);
+        }
+        tally.check_times();
+        tally.check_counts(&ended);
+        for watch in &self.watches {
+            aside(|| watch.catch_up());
+        }
+        let (granted, over) = {
+            let ledger = self.ledger.lock().unwrap();
+            if expected.exact {
+                oracles::never_over(&ledger, &ended.limiters);
+            }
+            if expected.all_seen {
+                tally.check_heard(&ledger, &ended.limiters);
+            }
+            let over = oracles::over_admission(&ledger, &ended.limiters);
+            (ledger.granted_permits(), over)
+        };
+        assert!(
+            granted > 0 || self.watches.is_empty(),
+            "nothing was granted"
+        );
+        assert!(over <= expected.over, "O3: {over} of {}", expected.over);
+        if !expected.by_policy {
+            assert_eq!(tally.by_policy, 0, "decided by policy");
+        }
+        let late = expected.late + expected.skew;
+        all_is_free(&self.direct, &ended.limiters, late, now, value).await;
+        let measured = tally.measured();
+        println!(
+            "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}, the machine late by {:?}; {granted} permits granted, \
+             {:.2} of a limit too many where {:.2} may be; {} receipts lost",
+            tally.answers,
+            tally.by_policy,
+            measured.p99,
+            measured.longest,
+            self.budget,
+            ended.machine,
+            over,
+            expected.over,
+            ended.lost_receipts,
+        );
+        ended.answers
+    }
+}
+
+/// A stage of one server behind a proxy.
+#[derive(Debug)]
+pub struct Scene {
+    pub server: RedisServer,
+    pub proxy: Proxy,
+    stage: Stage,
+}
+
+impl Scene {
+    pub async fn begin(row: &'static str) -> Self {
+        Self::begin_with(row, &[], BUDGET).await
+    }
+
+    pub async fn begin_with(row: &'static str, args: &[&str], budget: Duration) -> Self {
+        let server = aside(|| RedisServer::start_with(args));
+        Self::begin_on(row, server, budget, |url| RedisStore::open(url).unwrap()).await
+    }
+
+    /// With handles that are opened in a way of the row's own.
+    pub async fn begin_on(
+        row: &'static str,
+        server: RedisServer,
+        budget: Duration,
+        open: impl Fn(String) -> RedisStore,
+    ) -> Self {
+        let proxy = Proxy::start(server.address());
+        let handles = (0..HANDLES)
+            .map(|_| guarded(open(proxy.url()), budget))
+            .collect();
+        let direct = RedisStore::open(server.url()).unwrap();
+        let stage = Stage::begin(row, &[&server], handles, direct, budget).await;
+        Self {
+            server,
+            proxy,
+            stage,
+        }
+    }
+
+    /// Starts the server anew, and lets nobody in before somebody reads along.
+    pub fn restart(&mut self, with_data: bool) {
+        aside(|| {
+            self.proxy.refuse(true);
+            self.server.restart();
+            for watch in self.stage.watches.drain(..) {
+                watch.catch_up();
+            }
+            let mut ledger = self.stage.ledger.lock().unwrap();
+            match with_data {
+                true => {
+                    for (log, score, member) in kept_by(&self.server, &self.stage.load.limiters) {
+                        ledger.granted(&log, score, &member);
+                    }
+                }
+                false => ledger.data_lost(),
+            }
+            drop(ledger);
+            let watch = Watch::open(&self.server, &self.stage.ledger);
+            self.stage.watches.push(watch);
+            self.proxy.refuse(false);
+        });
+    }
+
+    pub async fn judge(self, expected: Expected) -> Vec<Answer> {
+        self.judge_cut(expected, 0).await
+    }
+
+    /// The same after the fault itself has cut so many connections in a second.
+    pub async fn judge_cut(self, expected: Expected, cut: usize) -> Vec<Answer> {
+        let Self {
+            server,
+            proxy,
+            stage,
+        } = self;
+        judge_on(&server, &proxy, stage, expected, cut).await
+    }
+
+    /// The same where another server has the data in the end.
+    pub async fn judge_elsewhere(mut self, other: &RedisServer, expected: Expected) -> Vec<Answer> {
+        self.stage.direct = patient(RedisStore::open(other.url()).unwrap());
+        judge_on(other, &self.proxy, self.stage, expected, 2).await
+    }
+
+    /// Reads along what another server does, too.
+    pub fn and_watch(mut self, other: &RedisServer) -> Self {
+        let watch = Watch::open(other, &self.stage.ledger);
+        self.stage.watches.push(watch);
+        self
+    }
+}
+
+async fn judge_on(
+    server: &RedisServer,
+    proxy: &Proxy,
+    stage: Stage,
+    expected: Expected,
+    cut: usize,
+) -> Vec<Answer> {
+    let row = stage.row;
+    let most = oracles::few_connections(&proxy.came(), HANDLES, cut);
+    println!("{row}: at most {most} connections in a second");
+    let value = |key: &str| server.cli(&["GET", key]);
+    stage.judge(expected, || time_of(server), value).await
+}
+
+impl Deref for Scene {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
+}
+
+impl DerefMut for Scene {
+    fn deref_mut(&mut self) -> &mut Stage {
+        &mut self.stage
+    }
+}
+
+/// The logs that a server has kept: its last grants may have been made before anybody was told of them.
+pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<(String, i64, Vec<u8>)> {
+    let mut kept = Vec::new();
+    // It answers before it has read what it kept, and says so.
+    wait_until("the data is loaded", || server.cli(&["PING"]) == "PONG");
+    for log in limiters.iter().map(Limiter::log) {
+        let Reply::Array(entries) = server.command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
+        else {
+            panic!("a log");
+        };
+        for entry in entries.chunks(2) {
+            if let [Reply::Bulk(member), score] = entry {
+                let score = score.to_string().parse().unwrap();
+                kept.push((log.clone(), score, member.clone()));
+            }
+        }
+    }
+    kept
+}
+
+/// Does what blocks, and lets other threads take over what this one had to do, if there are others.
+pub fn aside<T>(what: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => what(),
+        _ => block_in_place(what),
+    }
+}
+
+/// A store whose answers a busy machine does not turn into failures, and which asks each time.
+pub fn patient(store: RedisStore) -> RedisStore {
+    store
+        .deadline(Duration::from_secs(10))
+        .response_timeout(Duration::from_secs(10))
+        .deny_cache(Duration::ZERO)
+        .unwrap()
+}
+
+/// Asks again while a connection that a fault left behind is replaced.
+async fn retried<T: Debug>(ask: impl AsyncFn() -> Result<T, tower_ratelimit::Error>) -> T {
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => {
+                let kind = error.kind();
+                let passes = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
+                assert!(passes && began.elapsed() < LONG, "{kind:?}: {error}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The second half of O4: on a key that nobody else asks for, who comes back when told is admitted.
+async fn waits_are_kept(store: &RedisStore) {
+    let idle = RateLimiter::new(store, &unique("idle")).unwrap();
+    let limit = Limit::new(2, Duration::from_millis(300));
+    retried(async || idle.try_set_rate(limit).await).await;
+    for _ in 0..3 {
+        let mut asked = 0;
+        let wait = loop {
+            match retried(async || idle.try_acquire().await).await {
+                Decision::Allow(_) => asked += 1,
+                Decision::Deny(refusal) => break refusal.retry_after(),
+            }
+            // One that a busy machine keeps from asking for so long finds room again.
+            assert!(asked < 200, "O3: nobody is refused");
+        };
+        let wait = wait.expect("O4: a refusal says how long to wait");
+        assert!(!wait.is_zero() && wait <= limit.interval(), "O4: {wait:?}");
+        tokio::time::sleep(wait).await;
+        let decision = retried(async || idle.try_acquire().await).await;
+        assert_eq!(decision.source(), Source::Store);
+        assert!(decision.is_allowed(), "O4: after {wait:?}: {decision:?}");
+    }
+}
+
+/// O7: when an interval, and what a score may lead, is over by the server's clock, the permits left are the limit.
+pub async fn all_is_free(
+    direct: &RedisStore,
+    limiters: &[Limiter],
+    late: Duration,
+    now: impl Fn() -> i64,
+    value: impl Fn(&str) -> String,
+) {
+    let late = late.as_millis() as i64;
+    let longest = limiters.iter().map(|limiter| limiter.allowed);
+    let longest = longest.map(|allowed| allowed.interval + allowed.ahead());
+    let over = aside(&now) + longest.max().unwrap_or(0) + late;
+    while aside(&now) <= over {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for limiter in limiters {
+        let (name, rate) = (&limiter.name, limiter.allowed.rate);
+        let limit = RateLimiter::new(direct, name).unwrap();
+        match limit.available_permits().await {
+            Ok(left) => assert_eq!(left as i64, rate, "O7: {name}"),
+            // Lost with the data, and not asked for since.
+            Err(error) if error.is_not_initialized() => continue,
+            Err(error) => panic!("O7: {name}: {error}"),
+        }
+        // In the books, too.
+        assert!(
+            limit.try_acquire().await.unwrap().is_allowed(),
+            "O7: {name}"
+        );
+        let books = aside(|| value(&limiter.value()));
+        assert_eq!(books, (rate - 1).to_string(), "O7: {name}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Reads along what a server executes, for as long as it runs.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{feed::Seen, ledger::Ledger, load::LONG};
+use crate::support::{RedisServer, Reply, redis_server::command, unique};
+
+/// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
+#[derive(Debug)]
+pub struct Watch {
+    server: SocketAddr,
+    marks: Arc<Mutex<Marks>>,
+    stream: TcpStream,
+}
+
+#[derive(Debug, Default)]
+struct Marks {
+    last: String,
+    over: bool,
+    /// Who has called a script: the addresses of connections
+    callers: BTreeSet<String>,
+}
+
+/// What was seen of a server until now.
+#[derive(Clone, Copy, Debug)]
+pub struct Caught {
+    /// How many connections have called a script
+    pub callers: usize,
+}
+
+impl Watch {
+    /// Begins to read; whatever is executed from now on is in the ledger.
+    pub fn open(server: &RedisServer, ledger: &Arc<Mutex<Ledger>>) -> Self {
+        let ledger = Arc::clone(ledger);
+        Self::open_into(server, move |_, seen| ledger.lock().unwrap().read(seen))
+    }
+
+    /// Begins to read; `note` gets each command that is executed from now on, as MONITOR spells it and as it is read.
+    pub fn open_into(server: &RedisServer, note: impl Fn(&str, &Seen) + Send + 'static) -> Self {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap());
+        let mut first = String::new();
+        lines.read_line(&mut first).unwrap();
+        assert_eq!(first, "+OK\r\n");
+        // A stopped server says nothing for as long as it is stopped.
+        stream.set_read_timeout(None).unwrap();
+        let marks = Arc::<Mutex<Marks>>::default();
+        let marked = Arc::clone(&marks);
+        thread::spawn(move || {
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                if let Some(seen) = Seen::read(line.trim_end()) {
+                    match &seen.words[..] {
+                        [echo, mark] if echo == "ECHO" => {
+                            marked.lock().unwrap().last.clone_from(mark);
+                        }
+                        words => {
+                            if words[0].starts_with("EVAL")
+                                && let Some(caller) = caller(&line)
+                            {
+                                marked.lock().unwrap().callers.insert(caller.to_owned());
+                            }
+                            note(&line, &seen);
+                        }
+                    }
+                }
+                line.clear();
+            }
+            marked.lock().unwrap().over = true;
+        });
+        Self {
+            server: server.address(),
+            marks,
+            stream,
+        }
+    }
+
+    /// Waits until everything is read that was executed until now; of a server that is gone, until its last word.
+    pub fn catch_up(&self) -> Caught {
+        let mark = unique("mark");
+        // Fails where the server is gone.
+        let _ = command(
+            self.server.port(),
+            &["ECHO", &mark],
+            Duration::from_secs(10),
+        );
+        let began = Instant::now();
+        loop {
+            let marks = self.marks.lock().unwrap();
+            if marks.over || marks.last == mark {
+                return Caught {
+                    callers: marks.callers.len(),
+                };
+            }
+            drop(marks);
+            assert!(began.elapsed() < LONG, "MONITOR does not go on");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Whose command a line tells of: `+1732187000.123456 [0 127.0.0.1:50000] "EVALSHA" ..`
+fn caller(line: &str) -> Option<&str> {
+    line.split_once(" [0 ")?
+        .1
+        .split_once("] ")
+        .map(|(caller, _)| caller)
+}
+
+/// The server's time in ms.
+pub fn time_of(server: &RedisServer) -> i64 {
+    match server.command(&["TIME"]) {
+        Reply::Array(time) => {
+            let number = |reply: &Reply| reply.to_string().parse::<i64>().unwrap();
+            number(&time[0]) * 1000 + number(&time[1]) / 1000
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// A connection that stays open: where a server takes no new ones, it is still obeyed.
+#[derive(Debug)]
+pub struct Control(BufReader<TcpStream>);
+
+impl Control {
+    pub fn open(server: &RedisServer) -> Self {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub fn cli(&mut self, args: &[&str]) -> String {
+        self.send(args);
+        Reply::read(&mut self.0).unwrap().to_string()
+    }
+
+    /// Sends a command whose reply is not waited for.
+    pub fn send(&mut self, args: &[&str]) {
+        let mut request = format!("*{}\r\n", args.len());
+        for arg in args {
+            request += &format!("${}\r\n{arg}\r\n", arg.len());
+        }
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+    }
+
+    /// The reply to what was sent.
+    pub fn reply(&mut self) -> String {
+        Reply::read(&mut self.0).unwrap().to_string()
+    }
+}
