@@ -208,6 +208,41 @@ fn redisson_takes_the_limit_that_java_has_set() {
     assert_eq!(printed, ["order 1", "order 2", "1 of 3 permits left"]);
 }
 
+/// Two seconds without Redis instead of a minute. What it says of times is its machine's.
+#[test]
+fn outage() {
+    let documented = &document("outage")[0].1;
+    for how in ["killed", "silent"] {
+        let page = lines(command("outage").args(["2", how]));
+        let row = |of: &[String], name: &str| -> Vec<f64> {
+            let line = of.iter().find_map(|line| line.strip_prefix(name));
+            let cells = line.unwrap_or_else(|| panic!("{name}: {of:#?}"));
+            let numbers = cells.split_whitespace().map(str::parse);
+            numbers.collect::<Result<_, _>>().unwrap()
+        };
+        for name in [
+            "requests ",
+            "longest in the service, ms",
+            "  /shop admitted by policy",
+            "  /login unavailable by policy",
+        ] {
+            assert_eq!(row(documented, name).len(), 3, "{name}");
+            assert!(row(&page, name)[1] > 0.0, "{how}: {page:#?}");
+        }
+        let told = |part: &str| -> &str {
+            let line = page.iter().find(|line| line.contains(part));
+            line.unwrap_or_else(|| panic!("{part}: {page:#?}"))
+        };
+        assert!(told(" requests sent, ").ends_with(" answered, 0 lost"));
+        told("decisions came from Redis again ");
+        // Not longer than its budget, and what this machine keeps anybody waiting.
+        let late = row(&page, "a timer of this machine late by, ms");
+        for (longest, late) in row(&page, "longest in the service, ms").iter().zip(late) {
+            assert!(*longest < 50.0 + 2.0 * late + 500.0, "{how}: {page:#?}");
+        }
+    }
+}
+
 #[test]
 fn a_redis_that_is_not_there_is_told_at_once() {
     for name in ["server", "redisson"] {

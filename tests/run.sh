@@ -10,7 +10,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--interleavings] [--long] [--help] [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings] [--long] [--help]
+                    [-- ARGS...]
 
 Runs all tests, doctests included. ARGS are passed on to `cargo test`:
     tests/run.sh -- --test layer
@@ -20,10 +21,12 @@ Options:
     --redisson         then the tests against the real Redisson, too: they need a JDK and Maven, which are installed
                        with apt-get if missing, and bring in Redisson's jars from the Maven repository
     --redisson-only    those tests alone
+    --faults           then ten minutes of random faults over a random load, too, whose laws are checked at the end
+    --faults-only      those alone
     --interleavings    nothing else but every order of what threads do with the pieces they share, by loom: see
                        tests/interleavings
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
-                       histories instead of one
+                       histories instead of one; and with --faults
     -h, --help         print this text
 
 Environment:
@@ -31,7 +34,10 @@ Environment:
                         another Redis version or valkey-server will do
     TOWER_RATELIMIT_SEED, _STEPS, _FLEET_SECONDS
                         the random steps against Redisson begin with this seed (a failing run prints its own), are so
-                        many; so long the fleet saturates its limits. Recorded histories begin with this seed, too
+                        many; so long the fleet saturates its limits. Recorded histories and random faults begin with this
+                        seed, too
+    TOWER_RATELIMIT_MINUTES
+                        for so long there are random faults (default: 10)
     TOWER_RATELIMIT_HISTORIES
                         so many rounds of recorded histories, one of each combination of guards
     TOWER_RATELIMIT_REDISSON_VERSIONS
@@ -85,7 +91,7 @@ has_clients() {
     command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
 }
 
-everything=1 redisson='' interleavings='' long=''
+everything=1 redisson='' faults='' interleavings='' long=''
 while (($# > 0)); do
     case $1 in
         --redisson)
@@ -96,12 +102,20 @@ while (($# > 0)); do
             redisson=1 everything=''
             shift
             ;;
+        --faults)
+            faults=1
+            shift
+            ;;
+        --faults-only)
+            faults=1 everything=''
+            shift
+            ;;
         --interleavings)
             interleavings=1
             shift
             ;;
         --long)
-            long=1
+            long=1 faults=1
             shift
             ;;
         -h | --help)
@@ -153,9 +167,16 @@ fi
 if [[ -n $long ]]; then
     export TOWER_RATELIMIT_HISTORIES=${TOWER_RATELIMIT_HISTORIES:-40}
 fi
-if [[ -z $redisson ]]; then
+if [[ -n $faults && -z $everything && -z $redisson ]]; then
     # The last command, and in no pipe: its output and its exit status are those of this script.
-    exec cargo test "${cargo_args[@]}" "$@"
+    exec cargo test "${cargo_args[@]}" --test long -- --nocapture "$@"
+fi
+if [[ -z $redisson ]]; then
+    if [[ -z $faults ]]; then
+        exec cargo test "${cargo_args[@]}" "$@"
+    fi
+    cargo test "${cargo_args[@]}" "$@"
+    exec cargo test "${cargo_args[@]}" --test long -- --nocapture
 fi
 
 # Before the first test, so that a missing JDK fails at once.
@@ -172,6 +193,9 @@ fi
 if [[ -n $everything ]]; then
     cargo test "${cargo_args[@]}" "$@"
     set --
+fi
+if [[ -n $faults ]]; then
+    cargo test "${cargo_args[@]}" --test long -- --nocapture
 fi
 # One after the other, as each is to have the machine for itself; and with the figures that they print.
 if (($# == 0)); then

@@ -1,0 +1,164 @@
+//! The long run: random faults over a random load, every decision recorded, laws checked when it is over.
+//!
+//! `tests/run.sh --faults-only` runs it, and a plain `cargo test` does not. `TOWER_RATELIMIT_MINUTES` says for how long (10),
+//! `TOWER_RATELIMIT_SEED` with which faults; a run prints its own.
+
+#![cfg(feature = "redis")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "clippy.toml reaches `#[test]` fns only; what was seen is printed; the matrix uses the rest"
+)]
+
+#[path = "../matrix/answer.rs"]
+mod answer;
+#[path = "../matrix/book.rs"]
+mod book;
+#[path = "../matrix/caller.rs"]
+mod caller;
+mod faults;
+#[path = "../monitor/feed.rs"]
+mod feed;
+#[path = "../matrix/guards.rs"]
+mod guards;
+#[path = "../matrix/lanes.rs"]
+mod lanes;
+#[path = "../matrix/ledger.rs"]
+mod ledger;
+#[path = "../matrix/load.rs"]
+mod load;
+mod machine;
+#[path = "../matrix/oracles.rs"]
+mod oracles;
+#[path = "../faults/proxy.rs"]
+mod proxy;
+#[path = "../matrix/random.rs"]
+mod random;
+mod record;
+#[path = "../matrix/stage.rs"]
+mod stage;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../matrix/watch.rs"]
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    env,
+    time::{Duration, Instant},
+};
+
+use tower_ratelimit::RedisStore;
+
+use faults::{Fault, World};
+use guards::{BUDGET, guarded};
+use load::Load;
+use machine::{Machine, all_closed};
+use oracles::Tally;
+use proxy::Proxy;
+use random::{Random, seed};
+use record::Record;
+use stage::{all_is_free, aside, patient};
+use support::{RedisServer, unique};
+use watch::time_of;
+
+const HANDLES: usize = 2;
+
+/// Faults at once cut each connection, and each other one that they cut is replaced at once.
+const CUT: usize = 40;
+
+fn minutes() -> f64 {
+    let given = env::var("TOWER_RATELIMIT_MINUTES").ok();
+    given.map_or(10.0, |minutes| {
+        minutes
+            .parse()
+            .expect("TOWER_RATELIMIT_MINUTES is a number")
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_faults_over_random_load() {
+    let run = Duration::from_secs_f64(minutes() * 60.0);
+    let seed = seed();
+    let mut random = Random(seed);
+    let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
+    let server = aside(|| RedisServer::start_with(&persistent));
+    let proxy = Proxy::start(server.address());
+    let handles = (0..HANDLES).map(|_| RedisStore::open(proxy.url()).unwrap());
+    let handles = handles.map(|store| guarded(store, BUDGET)).collect();
+    let record = Record::begin();
+    let watch = aside(|| record.watch(&server));
+    let prefix = unique("long");
+    let load = Load::start_into(&record.answers(), handles, &prefix, BUDGET, seed);
+    load.decided(5).await;
+
+    let mut world = World::new(server, proxy, load.limiters.clone(), &record, watch);
+    let (mut times, mut healed) = (BTreeMap::new(), Vec::new());
+    let mut machine = Machine::default();
+    let began = Instant::now();
+    while began.elapsed() < run {
+        load.pace(2 + random.below(15));
+        let faults = Fault::draw(&mut random);
+        for fault in &faults {
+            *times.entry(format!("{fault:?}")).or_insert(0) += 1;
+            aside(|| world.begin(*fault, &mut random));
+        }
+        tokio::time::sleep(Duration::from_millis(50 + random.below(1200))).await;
+        for fault in faults.iter().rev() {
+            aside(|| world.end(*fault));
+        }
+        // O5: it panics if they do not.
+        healed.push(load.decided(3).await);
+        tokio::time::sleep(Duration::from_millis(random.below(400))).await;
+        machine.look(began.elapsed(), &world.proxy);
+    }
+    let answered = load.answered();
+    println!(
+        "{} rounds in {:?}, {answered} requests: {times:?}",
+        healed.len(),
+        began.elapsed()
+    );
+    healed.sort_unstable();
+    println!(
+        "decisions came from the store again after {:?} in the middle, {:?} at most",
+        healed[healed.len() / 2],
+        healed[healed.len() - 1]
+    );
+    machine.look(run, &world.proxy);
+
+    let ended = load.end().await;
+    let World {
+        server,
+        proxy,
+        watch,
+        ..
+    } = world;
+    aside(|| watch.catch_up());
+    let mut tally = Tally::of(&ended, Duration::ZERO);
+    record.each_answer(|answer| tally.see(&answer));
+    tally.check_times();
+    tally.check_counts(&ended);
+    let ledger = record.ledger();
+    oracles::never_over(&ledger, &ended.limiters);
+    tally.check_heard(&ledger, &ended.limiters);
+    let most = oracles::few_connections(&proxy.came(), HANDLES, CUT);
+    let direct = patient(RedisStore::open(server.url()).unwrap());
+    let value = |key: &str| server.cli(&["GET", key]);
+    let now = || time_of(&server);
+    all_is_free(&direct, &ended.limiters, Duration::ZERO, now, value).await;
+    all_closed(&proxy).await;
+    machine.check_flat();
+    println!(
+        "{} answers, {} by policy; p99 and longest {:?} of {BUDGET:?}; {} permits granted; \
+         {} receipts lost; at most {most} connections in a second",
+        tally.answers,
+        tally.by_policy,
+        tally.measured(),
+        ledger.granted_permits(),
+        ended.lost_receipts,
+    );
+}

@@ -1,0 +1,94 @@
+//! What happened, in files: neither decisions nor grants are kept in memory while it goes on.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, BufWriter, Write},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use super::{
+    answer::Answer,
+    feed::Seen,
+    lanes::Limiter,
+    ledger::Ledger,
+    stage::kept_by,
+    support::{RedisServer, unique},
+    watch::Watch,
+};
+
+/// A folder of its own, removed when all went well.
+#[derive(Debug)]
+pub struct Record {
+    folder: PathBuf,
+    grants: Arc<Mutex<BufWriter<File>>>,
+}
+
+impl Record {
+    pub fn begin() -> Self {
+        let folder = std::env::temp_dir().join(unique("tower-ratelimit-long"));
+        fs::create_dir_all(&folder).unwrap();
+        println!("recorded in {}", folder.display());
+        let grants = BufWriter::new(File::create(folder.join("grants")).unwrap());
+        Self {
+            folder,
+            grants: Arc::new(Mutex::new(grants)),
+        }
+    }
+
+    pub fn answers(&self) -> PathBuf {
+        self.folder.join("answers")
+    }
+
+    /// Reads along what a server executes: the lines that a ledger reads are kept.
+    pub fn watch(&self, server: &RedisServer) -> Watch {
+        let grants = Arc::clone(&self.grants);
+        Watch::open_into(server, move |line, seen| {
+            let matters = match (seen.by_script, seen.words[0].as_str()) {
+                (true, word) => matches!(word, "ZADD" | "ZREM"),
+                (false, word) => matches!(word, "FLUSHALL" | "FLUSHDB"),
+            };
+            if matters {
+                grants.lock().unwrap().write_all(line.as_bytes()).unwrap();
+            }
+        })
+    }
+
+    /// Notes what a server has kept over its end, as if it had been told of it.
+    pub fn find_again(&self, server: &RedisServer, limiters: &[Limiter]) {
+        let mut grants = self.grants.lock().unwrap();
+        for (log, score, member) in kept_by(server, limiters) {
+            let member: String = member.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            let line = format!("+0 [0 lua] \"ZADD\" \"{log}\" \"NX\" \"{score}\" \"{member}\"\n");
+            grants.write_all(line.as_bytes()).unwrap();
+        }
+    }
+
+    pub fn each_answer(&self, mut see: impl FnMut(Answer)) {
+        for line in BufReader::new(File::open(self.answers()).unwrap()).lines() {
+            let line = line.unwrap();
+            see(Answer::read(&line).unwrap_or_else(|| panic!("not an answer: {line:?}")));
+        }
+    }
+
+    pub fn ledger(&self) -> Ledger {
+        self.grants.lock().unwrap().flush().unwrap();
+        let mut ledger = Ledger::default();
+        let grants = File::open(self.folder.join("grants")).unwrap();
+        for line in BufReader::new(grants).lines() {
+            let line = line.unwrap();
+            let seen = Seen::read(&line);
+            ledger.read(&seen.unwrap_or_else(|| panic!("not a line of MONITOR: {line:?}")));
+        }
+        ledger
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // What went wrong is to be looked at.
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
