@@ -57,7 +57,7 @@ use tower_ratelimit::RedisStore;
 use faults::{Fault, World};
 use guards::{BUDGET, guarded};
 use load::Load;
-use machine::Machine;
+use machine::{Machine, all_closed};
 use oracles::Tally;
 use proxy::Proxy;
 use random::{Random, seed};
@@ -150,7 +150,8 @@ async fn random_faults_over_random_load() {
     let value = |key: &str| server.cli(&["GET", key]);
     let now = || time_of(&server);
     all_is_free(&direct, &ended.limiters, Duration::ZERO, now, value).await;
-    machine.check_flat(&proxy).await;
+    all_closed(&proxy).await;
+    machine.check_flat();
     println!(
         "{} answers, {} by policy; p99 and longest {:?} of {BUDGET:?}; {} permits granted; \
          {} receipts lost; at most {most} connections in a second",

@@ -118,7 +118,7 @@ async fn hang_up(store: &RedisStore) {
     let rule = Limit::new(50, Duration::from_millis(400)).by(Constant("all"));
     let leased = rule.clone().named(&unique("leased")).lease(LEASE);
     for rule in [rule.named(&unique("rule")), leased] {
-        let inner = service_fn(async |_: Request<()>| {
+        let inner = service_fn(|_: Request<()>| async {
             Ok::<_, std::convert::Infallible>(Response::new(String::new()))
         });
         let service = RateLimitLayer::new(store, rule).layer(inner);

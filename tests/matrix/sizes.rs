@@ -107,7 +107,7 @@ async fn row_25_keys_that_are_all_different() {
     let rule = Limit::per_minute(1).by(Header::new("x-user")).named("once");
     let layer = RateLimitLayer::new(&store, rule);
     let inner =
-        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
     let service = layer.layer(inner);
     drop((layer, store));
     let memory = resident();
