@@ -191,6 +191,12 @@ mod tests {
     }
 
     #[test]
+    fn there_is_a_provider_once_it_is_needed() {
+        choose_provider();
+        assert!(CryptoProvider::get_default().is_some());
+    }
+
+    #[test]
     fn what_a_server_says_is_not_taken_for_tls() {
         let said = RedisError::from((
             RedisKind::Client,
