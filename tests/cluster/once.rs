@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::{Algorithm, ErrorKind, RateLimiter, RedisStore};
+use tower_ratelimit::{Algorithm, ErrorKind, RateLimiter, RedisStore, deadpool_redis};
 
 use crate::support::Reply;
 
@@ -106,4 +106,21 @@ async fn a_decision_is_sent_six_times_at_most() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     println!("sent {} times", node.scripts());
     assert!((2..=6).contains(&node.scripts()), "{}", node.scripts());
+}
+
+/// What `with_cluster_pool` says of itself: redis-rs repeats what it likes, and nobody can tell it not to.
+#[tokio::test]
+async fn a_pool_repeats_also_what_may_not_run_twice() {
+    let node = Rude::start();
+    let url = format!("redis://127.0.0.1:{}/", node.port);
+    let manager = deadpool_redis::cluster::Manager::new(vec![url], false).unwrap();
+    let pool = deadpool_redis::cluster::Pool::builder(manager)
+        .build()
+        .unwrap();
+    let store = RedisStore::with_cluster_pool(pool).deadline(Duration::from_secs(20));
+    let limiter = RateLimiter::new(&store, "{orders}").unwrap();
+    let error = limiter.release(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    println!("sent {} times", node.scripts());
+    assert!((2..=17).contains(&node.scripts()), "{}", node.scripts());
 }

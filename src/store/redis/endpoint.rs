@@ -217,7 +217,7 @@ impl Endpoint {
     fn with_certificates(self, certificates: TlsCertificates) -> Result<Self, ConfigError> {
         match self {
             Self::Address(client) => {
-                let info = super::tls::equip(client.get_connection_info(), &certificates)?;
+                let info = super::tls::equip(client.get_connection_info(), certificates)?;
                 let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
                 Ok(Self::Address(Box::new(client)))
             }

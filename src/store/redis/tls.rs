@@ -71,10 +71,9 @@ fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
 /// The same address, with certificates.
 pub(super) fn equip(
     info: &ConnectionInfo,
-    certificates: &TlsCertificates,
+    certificates: TlsCertificates,
 ) -> Result<ConnectionInfo, ConfigError> {
-    let client =
-        redis::Client::build_with_tls(info.clone(), certificates.clone()).map_err(|_| NO_TLS)?;
+    let client = redis::Client::build_with_tls(info.clone(), certificates).map_err(|_| NO_TLS)?;
     Ok(client.get_connection_info().clone())
 }
 
@@ -188,6 +187,12 @@ mod tests {
             root_cert: None,
         };
         assert_eq!(check(&none), Ok(()));
+    }
+
+    #[test]
+    fn there_is_a_provider_once_it_is_needed() {
+        choose_provider();
+        assert!(CryptoProvider::get_default().is_some());
     }
 
     #[test]

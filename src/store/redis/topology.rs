@@ -301,7 +301,7 @@ mod sentinel {
                     return Err(tls::NO_TLS);
                 }
                 for address in self.addresses.iter_mut().filter(|it| tls::is_wanted(it)) {
-                    *address = tls::equip(address, &certificates)?;
+                    *address = tls::equip(address, certificates.clone())?;
                 }
                 self.certificates = Some(certificates);
                 Ok(self)
