@@ -4,9 +4,11 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+#[cfg(feature = "redis")]
+use std::task;
 
 /// Milliseconds since the Unix epoch: the scores in the log.
 pub(crate) type Millis = u64;
@@ -148,10 +150,10 @@ pin_project_lite::pin_project! {
 impl<F: Future> Future for Within<F> {
     type Output = Option<F::Output>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<Self::Output> {
         match self.project().timed.as_pin_mut() {
             Some(timed) => timed.poll(cx).map(Result::ok),
-            None => Poll::Ready(None),
+            None => task::Poll::Ready(None),
         }
     }
 }
