@@ -29,9 +29,9 @@ impl RedisStore {
     /// 32.
     ///
     /// A call fails that is not answered within the [`deadline`](Self::deadline), or by a server that is loading, busy or
-    /// part of no whole Cluster. While the breaker is open, requests meet their
-    /// [`FailurePolicy`](crate::FailurePolicy) at once, and a [`RateLimiter`](crate::RateLimiter) is told
-    /// [`Unavailable`](crate::ErrorKind::Unavailable); who waits for permits, too. After 50 to 100 milliseconds one call goes through, and if that is answered, all do; if not, the next
+    /// part of no whole Cluster. While the breaker is open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at
+    /// once, and a [`RateLimiter`](crate::RateLimiter) is told [`Unavailable`](crate::ErrorKind::Unavailable); who waits for
+    /// permits, too. After 50 to 100 milliseconds one call goes through, and if that is answered, all do; if not, the next
     /// one goes after twice the time, up to a second. [More](crate::docs::failure).
     ///
     /// Fewer failures open it sooner, and by a pause of Redis that would have been over soon. A limit that is asked by one
