@@ -31,7 +31,7 @@ Options:
 
 Environment:
     REDIS_SERVER_BIN    the server to test against (default: redis-server on PATH, installed with apt-get if missing);
-                        another Redis version or valkey-server will do
+                        another Redis version or valkey-server will do, if it was built with TLS (`make BUILD_TLS=yes`)
     TOWER_RATELIMIT_SEED, _STEPS, _FLEET_SECONDS
                         the random steps against Redisson begin with this seed (a failing run prints its own), are so
                         many; so long the fleet saturates its limits. Recorded histories and random faults begin with this
