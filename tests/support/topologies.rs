@@ -284,7 +284,7 @@ fn patient() -> Watch<'static> {
 }
 
 #[cfg(feature = "sentinel")]
-fn wait_for_replica(replica: &RedisServer) {
+pub fn wait_for_replica(replica: &RedisServer) {
     wait_until("the replica follows", || {
         let info = replica.cli(&["INFO", "replication"]);
         info.contains("master_link_status:up")
