@@ -1,5 +1,6 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
+mod classify;
 mod connection;
 mod diagnose;
 mod endpoint;

@@ -5,9 +5,12 @@ use std::{
     sync::LazyLock,
 };
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, RedisError, Value};
 
-use super::connection::{Connection, Failed};
+use super::{
+    classify::Class,
+    connection::{Connection, Failed},
+};
 use crate::limit::Algorithm;
 
 /// Joins files at compile time.
@@ -385,5 +388,5 @@ impl fmt::Debug for Word {
 }
 
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    Class::of(error) == Class::UnknownScript
 }
