@@ -121,6 +121,15 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
     }
 }
 
+/// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
+pub(crate) fn meaning_of_text(text: &str) -> Meaning {
+    let is_code = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    match text.trim_start_matches('-').split_once(' ') {
+        Some((code, rest)) if is_code(code) => said(code, rest),
+        _ => said("ERR", text),
+    }
+}
+
 /// The row of what a server says.
 fn said(code: &str, detail: &str) -> Meaning {
     let code = wrapped(code, detail).unwrap_or(code);

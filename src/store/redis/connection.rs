@@ -200,6 +200,24 @@ impl Connection {
         }
     }
 
+    /// Sends one command, safe to repeat, to the master of a slot, or where all go.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(unused_variables, reason = "only a Cluster has masters of slots")
+    )]
+    pub(super) async fn send_to(&self, slot: Option<u16>, command: &Cmd) -> RedisResult<Value> {
+        #[cfg(feature = "cluster")]
+        if let Some(slot) = slot {
+            let (wire, since) = self.connected().await?;
+            if let Wire::Cluster(connection) = &wire {
+                let reply = topology::send_to(connection, slot, command).await;
+                self.note(since, reply.as_ref().err());
+                return reply;
+            }
+        }
+        self.send(command).await.map_err(RedisError::from)
+    }
+
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
         let (wire, since) = self.connected().await?;
         let reply = self.send_over(&wire, since, command).await;

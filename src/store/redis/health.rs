@@ -214,7 +214,7 @@ fn place(name: &Name) -> usize {
 }
 
 /// The slot of a hash tag: its CRC16, as XMODEM has it.
-fn slot(tag: &str) -> u16 {
+pub(super) fn slot(tag: &str) -> u16 {
     let crc = tag.bytes().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
             let carry = crc & 0x8000 != 0;
