@@ -1,5 +1,6 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
+mod classify;
 mod connection;
 mod diagnose;
 mod endpoint;
@@ -19,6 +20,7 @@ mod source;
 mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod topology;
+mod verify;
 pub(crate) mod wire;
 
 use std::{
@@ -37,6 +39,7 @@ use self::{
 pub use self::{
     diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
     health::{BreakerState, ConnectionState, Health, NodeHealth},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
