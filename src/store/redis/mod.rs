@@ -3,6 +3,8 @@
 mod connection;
 mod diagnose;
 mod endpoint;
+#[cfg(test)]
+mod fuzz;
 mod gcra;
 mod health;
 #[cfg(test)]
@@ -20,6 +22,7 @@ mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod topology;
 pub(crate) mod wire;
+mod words;
 
 use std::{
     fmt,
