@@ -44,6 +44,10 @@ impl KeyExtractor for Any {
     fn exposed_credential(&self) -> Option<&'static str> {
         self.0.exposed_credential()
     }
+
+    fn is_bounded(&self) -> bool {
+        self.0.is_bounded()
+    }
 }
 
 // Rules are told apart by this.
@@ -70,6 +74,10 @@ impl KeyExtractor for All {
 
     fn exposed_credential(&self) -> Option<&'static str> {
         self.0.iter().find_map(KeyExtractor::exposed_credential)
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.0.iter().all(KeyExtractor::is_bounded)
     }
 }
 

@@ -4,6 +4,8 @@ mod classify;
 mod connection;
 mod diagnose;
 mod endpoint;
+#[cfg(test)]
+mod fuzz;
 mod gcra;
 mod health;
 #[cfg(test)]
@@ -22,6 +24,7 @@ mod tls;
 mod topology;
 mod verify;
 pub(crate) mod wire;
+mod words;
 
 use std::{
     fmt,

@@ -490,7 +490,7 @@ pub(super) fn unreadable() -> Error {
 
 /// What a failed command means for the caller.
 pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
-    let error = error.into();
+    let error = super::words::unquoted(error.into());
     #[cfg(feature = "tls")]
     if let Some(refusal) = super::tls::refusal(&error) {
         return refusal;
