@@ -45,7 +45,10 @@ for place = 1, limiters do
   local key, given = 5 * (place - 1), 2 + 5 * (place - 1)
   local source = ARGV[given + 1]
   local limit = redis.call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local changed, absent = 0, not (limit[1] or limit[2] or limit[3] or limit[4])
+  local changed = 0
+  -- A hash of other fields is somebody's.
+  local absent = limiters > 1 and not (limit[1] or limit[2] or limit[3] or limit[4])
+    and redis.call('EXISTS', KEYS[key + 1]) == 0
   if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[given + 4] then
     return { OTHER_TYPE }
   end
@@ -288,7 +291,7 @@ end
 local reply = { 1, now }
 for place = 1, limiters do
   local book = books[place]
-  if limiters > 1 and book.absent and not book.stored and not book.newest and book.value == book.rate then
+  if book.absent and not book.stored and not book.newest and book.value == book.rate then
     -- Nothing was there, and another limiter refuses: it stays so. Else whoever is over its address's limit could fill the
     -- server with the limiters of made-up names.
     redis.call('UNLINK', book.hash)
