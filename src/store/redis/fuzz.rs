@@ -301,7 +301,7 @@ fn the_words_of_a_command_are_not_repeated() {
     };
     assert!(error.to_string().contains("marker"), "{error}");
     let failed = wire::failure(error);
-    assert_eq!(failed.kind(), ErrorKind::Unavailable);
+    assert_eq!(failed.kind(), ErrorKind::Rejected);
     assert!(
         !format!("{failed:?} {failed}").contains("marker"),
         "{failed:?}"

@@ -490,7 +490,7 @@ pub(super) fn unreadable() -> Error {
 
 /// What a failed command means for the caller.
 pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
-    let error = super::words::unquoted(error.into());
+    let error = error.into();
     #[cfg(feature = "tls")]
     if let Some(refusal) = super::tls::refusal(&error) {
         return refusal;
@@ -501,7 +501,7 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
         Some(remedy) => told.detail(remedy),
         None => told,
     }
-    .caused_by(error)
+    .caused_by(super::words::unquoted(error))
 }
 
 #[cfg(test)]
