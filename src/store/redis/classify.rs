@@ -174,7 +174,7 @@ impl Meaning {
 
 const OTHER: Meaning = row(Class::Other, ErrorKind::Unavailable);
 const CREDENTIALS: Meaning = row(Class::Credentials, ErrorKind::Rejected)
-    .remedy("user or password are wrong: compare the address with `ACL LIST`");
+    .remedy("the server has no such user and password: compare the address with `ACL LIST`");
 
 const MOVED: Meaning = row(Class::Moving, ErrorKind::Unavailable)
     .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::open_cluster`");
