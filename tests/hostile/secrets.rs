@@ -244,6 +244,12 @@ async fn no_debug_output_shows_a_secret() {
     words(&mut shown);
     traces(&mut shown, &store).await;
 
+    let verification = store.verify().await.unwrap();
+    shown.show("Verification", &verification);
+    shown.show("Verification", &verification.to_string());
+    shown.show("VerifiedServer", &verification.servers[0]);
+    shown.show("ServerFinding", &verification.findings());
+
     // Errors: of a password that is wrong, of addresses that cannot be read, of settings.
     let wrong = format!("redis://shop:{MARKER}-wrong@127.0.0.1:{}/", server.port());
     let refused = RedisStore::open(wrong).unwrap().ping().await.unwrap_err();
@@ -287,6 +293,7 @@ async fn no_debug_output_shows_a_secret() {
         "OtherClient",
         "Outcome",
         "RedissonReleases",
+        "Severity",
     ];
     let mut missing = Vec::new();
     for name in ["src/lib.rs", "src/key/mod.rs"]
