@@ -143,6 +143,48 @@ mod tests {
         Any::new(Constant(intern(text)))
     }
 
+    /// One part that callers can make up makes the whole such a key.
+    #[test]
+    fn what_callers_make_up_is_not_bounded() {
+        use crate::key::{ClientIp, FromParts, PeerIp, Secret};
+
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        let header = || Header::new("a");
+        let any = |bounded: bool| {
+            if bounded {
+                Any::new(PeerIp)
+            } else {
+                Any::new(header())
+            }
+        };
+        let bounded: [&dyn AnyKey; 8] = [
+            &PeerIp,
+            &ClientIp::hops(1),
+            &Constant("all"),
+            &(PeerIp, Constant("all")),
+            &PeerIp.or_shared(),
+            &PeerIp.or_skip(),
+            &PeerIp.digest(&secret),
+            &All(vec![any(true), any(true)]),
+        ];
+        let made_up: [&dyn AnyKey; 9] = [
+            &header(),
+            &FromParts(|_: &Parts| Some("x")),
+            &(PeerIp, header()),
+            &(header(), PeerIp),
+            &header().or(PeerIp),
+            &PeerIp.or(header()),
+            &header().or_skip(),
+            &header().digest(&secret),
+            &All(vec![any(true), any(false)]),
+        ];
+        for (keys, expected) in [(&bounded[..], true), (&made_up, false)] {
+            for key in keys {
+                assert_eq!(key.is_bounded(), expected, "{key:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_text_is_kept_once() {
         let (first, second) = (intern("x-once"), intern(&String::from("x-once")));

@@ -160,3 +160,25 @@ async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
         }
     }
 }
+
+/// What was there stays, also where it is no whole limit.
+#[tokio::test]
+async fn what_somebody_else_has_made_is_not_removed() {
+    let server = RedisServer::start();
+    let layer = list(&patient(&server), [by_identity(), by_address()]);
+    flood(&layer).await;
+    let of = |id: &str| format!("ratelimit:{{{id}}}:identity");
+    server.cli(&["HSET", &of("part"), "rate", "1"]);
+    for id in ["part", "made-up-0"] {
+        let before = server.cli(&["HGET", &of(id), "rate"]);
+        let answer = send(&layer, request("192.0.2.1", "x-id", id.as_bytes())).await;
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(
+            (
+                before.as_str(),
+                server.cli(&["HGET", &of(id), "rate"]).as_str()
+            ),
+            ("1", "1")
+        );
+    }
+}
