@@ -71,7 +71,12 @@ fn near() -> impl Strategy<Value = Value> {
 }
 
 fn any_reply() -> impl Strategy<Value = Value> {
-    prop_oneof![value(), near(), bytes().prop_map(Value::BulkString)]
+    prop_oneof![
+        value(),
+        near(),
+        bytes().prop_map(Value::BulkString),
+        number().prop_map(Value::Int),
+    ]
 }
 
 fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acquire {
@@ -132,13 +137,31 @@ proptest! {
 
     /// What is decided by a reply was said in it: right in length, with words that scripts have.
     #[test]
-    fn a_reply_decides_only_what_it_says(reply in any_reply(), limiters in 1_usize..3, callers in 1_usize..3) {
+    fn a_reply_decides_only_what_it_says(
+        reply in any_reply(),
+        shaped in prop::option::of((prop::collection::vec(number(), 30), 0_usize..5)),
+        limiters in 1_usize..3,
+        callers in 1_usize..3,
+    ) {
+        let length = 2 + 6 * limiters + 2 * limiters * callers;
+        // Of the right form, but for its length perhaps.
+        let reply = match shaped {
+            Some((mut numbers, more)) => {
+                numbers[0] = 1;
+                for status in numbers.iter_mut().skip(2 + 6 * limiters).step_by(2) {
+                    *status = status.rem_euclid(4);
+                }
+                numbers.truncate(length + more - 2);
+                Value::Array(numbers.into_iter().map(Value::Int).collect())
+            }
+            None => reply,
+        };
         match wire::answers(&reply, limiters, callers) {
             Ok(answers) => {
                 let numbers = plainly(&reply);
                 let numbers = numbers.expect("numbers, and nothing else");
                 prop_assert_eq!(numbers[0], 1);
-                prop_assert_eq!(numbers.len(), 2 + 6 * limiters + 2 * limiters * callers);
+                prop_assert_eq!(numbers.len(), length);
                 prop_assert_eq!(answers.len(), limiters * callers);
                 let statuses = numbers[2 + 6 * limiters..].iter().step_by(2);
                 for (answer, status) in answers.iter().zip(statuses) {
@@ -202,9 +225,11 @@ proptest! {
     }
 
     #[test]
-    fn gcra_reads_no_other_reply(reply in any_reply(), callers in 1_usize..3) {
-        let acquire = acquire(Algorithm::Gcra, None, 1);
-        let LimitSource::Code(limit) = acquire.first.limit else { panic!("it is the code's") };
+    fn gcra_reads_no_other_reply(reply in any_reply(), callers in 1_usize..3, dense: bool) {
+        let mut acquire = acquire(Algorithm::Gcra, None, 1);
+        // A permit in each microsecond, or a few.
+        let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
+        acquire.first.limit = LimitSource::Code(limit);
         let lone = gcra::Lone::new(&acquire.first, &limit.stored()).unwrap();
         if let Ok(Some(answer)) = lone.answer(&reply) {
             let allowed = acquire.decision(&[answer]).is_allowed();
