@@ -20,7 +20,8 @@
 --          permits left after this call; a lower bound unless wanted exactly or refused for their lack
 --          ms until all permits are free, or, unless wanted exactly, the interval if some are not
 --          rate and interval, ms, in force
---          0 nothing, 1 the limit was created, 2 the limit was rewritten
+--          0 nothing, 1 the limit was created, 2 the limit was rewritten; of several limiters none is created by a call that
+--          takes nothing of it
 --          scores that were set back because they came from a wrong clock
 --       for each caller, for each limiter two:
 --          1 has room, and it was taken if all have; 0 has none; 2 never has as much
@@ -45,6 +46,9 @@ for place = 1, limiters do
   local source = ARGV[given + 1]
   local limit = redis.call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   local changed = 0
+  -- A hash of other fields is somebody's.
+  local absent = limiters > 1 and not (limit[1] or limit[2] or limit[3] or limit[4])
+    and redis.call('EXISTS', KEYS[key + 1]) == 0
   if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[given + 4] then
     return { OTHER_TYPE }
   end
@@ -84,6 +88,7 @@ for place = 1, limiters do
     changed = 2
   end
   book.limit, book.rate, book.interval, book.changed = limit, rate, interval, changed
+  book.absent = absent
   book.wanted, book.in_line, book.unmet, book.added, book.repaired = 0, 0, {}, {}, 0
   books[place] = book
 end
@@ -286,7 +291,12 @@ end
 local reply = { 1, now }
 for place = 1, limiters do
   local book = books[place]
-  if anything then
+  if book.absent and not book.stored and not book.newest and book.value == book.rate then
+    -- Nothing was there, and another limiter refuses: it stays so. Else whoever is over its address's limit could fill the
+    -- server with the limiters of made-up names.
+    redis.call('UNLINK', book.hash)
+    book.changed = 0
+  elseif anything then
     if book.value ~= book.stored then
       redis.call('SET', book.value_key, book.value, 'KEEPTTL')
     end

@@ -379,7 +379,7 @@ impl LimitState {
 impl fmt::Debug for LimitState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitState")
-            .field("name", &self.rule.name)
+            .field("name", &self.rule.for_logs())
             .field("permits", &self.permits)
             .field("interval", &self.interval)
             .field("remaining", &self.remaining)

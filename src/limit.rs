@@ -339,7 +339,7 @@ impl Slots {
     /// A stored interval may be too short for as many: it then has one for each millisecond.
     pub(crate) fn end(self, now: i64, interval: i64) -> i64 {
         let width = interval.max(1).unsigned_abs().div_ceil(self.0.into());
-        now + (-now).rem_euclid(width.cast_signed())
+        now.saturating_add(now.saturating_neg().rem_euclid(width.cast_signed()))
     }
 }
 

@@ -310,6 +310,10 @@ impl KeyExtractor for ClientIp {
     fn check(&self) -> Result<(), ConfigError> {
         self.mistake.clone().map_or(Ok(()), Err)
     }
+
+    fn is_bounded(&self) -> bool {
+        true
+    }
 }
 
 // Rules are told apart by this.

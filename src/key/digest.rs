@@ -116,6 +116,10 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn check(&self) -> Result<(), ConfigError> {
         self.inner.check()
     }
+
+    fn is_bounded(&self) -> bool {
+        self.inner.is_bounded()
+    }
 }
 
 #[cfg(test)]

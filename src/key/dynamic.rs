@@ -44,6 +44,10 @@ impl KeyExtractor for Any {
     fn exposed_credential(&self) -> Option<&'static str> {
         self.0.exposed_credential()
     }
+
+    fn is_bounded(&self) -> bool {
+        self.0.is_bounded()
+    }
 }
 
 // Rules are told apart by this.
@@ -70,6 +74,10 @@ impl KeyExtractor for All {
 
     fn exposed_credential(&self) -> Option<&'static str> {
         self.0.iter().find_map(KeyExtractor::exposed_credential)
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.0.iter().all(KeyExtractor::is_bounded)
     }
 }
 
@@ -133,6 +141,48 @@ mod tests {
 
     fn any_constant(text: &str) -> Any {
         Any::new(Constant(intern(text)))
+    }
+
+    /// One part that callers can make up makes the whole such a key.
+    #[test]
+    fn what_callers_make_up_is_not_bounded() {
+        use crate::key::{ClientIp, FromParts, PeerIp, Secret};
+
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        let header = || Header::new("a");
+        let any = |bounded: bool| {
+            if bounded {
+                Any::new(PeerIp)
+            } else {
+                Any::new(header())
+            }
+        };
+        let bounded: [&dyn AnyKey; 8] = [
+            &PeerIp,
+            &ClientIp::hops(1),
+            &Constant("all"),
+            &(PeerIp, Constant("all")),
+            &PeerIp.or_shared(),
+            &PeerIp.or_skip(),
+            &PeerIp.digest(&secret),
+            &All(vec![any(true), any(true)]),
+        ];
+        let made_up: [&dyn AnyKey; 9] = [
+            &header(),
+            &FromParts(|_: &Parts| Some("x")),
+            &(PeerIp, header()),
+            &(header(), PeerIp),
+            &header().or(PeerIp),
+            &PeerIp.or(header()),
+            &header().or_skip(),
+            &header().digest(&secret),
+            &All(vec![any(true), any(false)]),
+        ];
+        for (keys, expected) in [(&bounded[..], true), (&made_up, false)] {
+            for key in keys {
+                assert_eq!(key.is_bounded(), expected, "{key:?}");
+            }
+        }
     }
 
     #[test]

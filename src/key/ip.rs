@@ -52,6 +52,10 @@ impl KeyExtractor for PeerIp {
         key.0.push_display(Prefixes::default().spell(peer));
         Ok(())
     }
+
+    fn is_bounded(&self) -> bool {
+        true
+    }
 }
 
 /// The address at the other end of the connection, where the server or an extension says it.

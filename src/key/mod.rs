@@ -103,6 +103,14 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Whether a caller has few keys by this, whatever its requests say: an address, a constant.
+    ///
+    /// Where the limits of a request take several calls, those by such keys are asked first: so whoever is over its address's
+    /// limit does not get to make up names. An extractor that hands on to others says this of all of them. Default: no.
+    fn is_bounded(&self) -> bool {
+        false
+    }
+
     /// Puts a digest into keys instead of what this finds: HMAC-SHA-256 under a secret.
     ///
     /// Keys can be seen in Redis: by MONITOR and the slow log, in dumps, on replicas. Use it for tokens, e-mail addresses,
@@ -241,6 +249,10 @@ impl KeyExtractor for Constant {
         key.push(self.0);
         Ok(())
     }
+
+    fn is_bounded(&self) -> bool {
+        true
+    }
 }
 
 /// A key that a closure finds: `FromParts(|parts: &Parts| ..)`; `None` is a missing key.
@@ -326,6 +338,10 @@ impl KeyExtractor for Or {
             .iter()
             .find_map(|alternative| alternative.exposed_credential())
     }
+
+    fn is_bounded(&self) -> bool {
+        self.0.iter().all(|alternative| alternative.is_bounded())
+    }
 }
 
 impl fmt::Debug for Or {
@@ -356,6 +372,10 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
     fn exposed_credential(&self) -> Option<&'static str> {
         self.0.exposed_credential()
     }
+
+    fn is_bounded(&self) -> bool {
+        self.0.is_bounded()
+    }
 }
 
 macro_rules! tuple {
@@ -380,6 +400,12 @@ macro_rules! tuple {
                 let ($($field,)+) = self;
                 None$(.or_else(|| $field.exposed_credential()))+
             }
+
+            #[allow(non_snake_case, reason = "the fields are named as their types")]
+            fn is_bounded(&self) -> bool {
+                let ($($field,)+) = self;
+                true $(&& $field.is_bounded())+
+            }
         }
     };
 }
@@ -392,6 +418,7 @@ pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
     fn check(&self) -> Result<(), ConfigError>;
     fn exposed_credential(&self) -> Option<&'static str>;
+    fn is_bounded(&self) -> bool;
     /// Its type and what it was made of: extractors that agree in this find the same keys.
     fn description(&self) -> String;
 }
@@ -407,6 +434,10 @@ impl<K: KeyExtractor> AnyKey for K {
 
     fn exposed_credential(&self) -> Option<&'static str> {
         KeyExtractor::exposed_credential(self)
+    }
+
+    fn is_bounded(&self) -> bool {
+        KeyExtractor::is_bounded(self)
     }
 
     fn description(&self) -> String {

@@ -375,4 +375,20 @@ mod tests {
         assert_eq!(answer.headers()["grpc-message"], expected);
         assert_eq!(answer.headers()["grpc-status"], "16");
     }
+
+    proptest::proptest! {
+        /// Any field is read, and only what the protocol calls a timeout is taken for one.
+        #[test]
+        fn any_timeout_is_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..12), text in "[0-9]{0,10}[HMSmun]?") {
+            for bytes in [&bytes[..], text.as_bytes()] {
+                let Ok(value) = HeaderValue::from_bytes(bytes) else { continue };
+                let mut headers = HeaderMap::new();
+                headers.insert(GRPC_TIMEOUT, value);
+                let is_one = bytes.split_last().is_some_and(|(unit, digits)| {
+                    b"HMSmun".contains(unit) && (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
+                });
+                proptest::prop_assert_eq!(patience(&headers).is_some(), is_one, "{:?}", bytes);
+            }
+        }
+    }
 }

@@ -161,6 +161,9 @@ impl Ready {
             _ => {}
         }
         limits.tags().for_each(|tag| tag.leases(rule.lease));
+        if rule.key.as_ref().is_some_and(|key| key.is_bounded()) {
+            limits.tags().for_each(|tag| tag.bounds());
+        }
         if let Some(charge_if) = &rule.charge_if {
             limits.tags().for_each(|tag| tag.charges_if(charge_if));
         }

@@ -48,6 +48,14 @@ pub(crate) trait Counts {
         id: PermitId,
     ) -> i64;
 
+    /// Whether nothing is stored beside the limit, and all of its permits, so many, are left.
+    fn is_unused(&self, _value: i64) -> bool {
+        false
+    }
+
+    /// Forgets the limit.
+    fn unmake(&mut self) {}
+
     /// Whether the same call came before and took this.
     fn holds(&self, take: &Take) -> bool;
 
@@ -365,7 +373,13 @@ impl<'a> Book<'a> {
             .map(|(needs, answer)| Needs::of(*needs, self.limit.rate, *answer))
             .collect();
         refused.sort_unstable();
+        // Whom another limiter refuses makes nothing here.
+        let is_unmade =
+            limiters > 1 && self.changed == Changed::Created && self.limiter.is_unused(self.value);
         let end = self.limiter.end(self.value, &refused, &self.ask, now);
+        if is_unmade {
+            self.limiter.unmake();
+        }
         for (needs, wait) in refused.iter().zip(end.waits.iter()) {
             answers[needs.answer].verdict = Verdict::Refused;
             answers[needs.answer].wait = *wait;
@@ -375,6 +389,9 @@ impl<'a> Book<'a> {
             answer.reset = end.reset;
             answer.repaired = end.repaired;
             answer.tat = end.tat;
+            if is_unmade {
+                answer.changed = Changed::Nothing;
+            }
         }
     }
 }

@@ -85,13 +85,15 @@ impl Pace {
 
     /// Permits left; below zero after a lowered rate or a debt.
     pub(crate) fn left(&self, backlog: i64) -> i64 {
-        self.rate - self.used(backlog)
+        self.rate.saturating_sub(self.used(backlog))
     }
 
     /// Milliseconds until so many permits are free.
     pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
         rounded_up(
-            (backlog + self.cost(permits) - self.whole()).min(MOST),
+            backlog
+                .saturating_add(self.cost(permits) - self.whole())
+                .min(MOST),
             1000,
         )
     }

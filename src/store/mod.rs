@@ -256,6 +256,8 @@ pub(crate) struct RuleTag {
     hidden: bool,
     /// Which answers are charged; all without it.
     charge_if: OnceLock<ChargeIf>,
+    /// Set where callers cannot make up keys of it.
+    bounded: OnceLock<()>,
     /// For how long permits are taken ahead; not at all without it.
     lease: OnceLock<Duration>,
     /// What answers say of its limit.
@@ -286,6 +288,7 @@ impl RuleTag {
             is_rule,
             hidden,
             charge_if: OnceLock::new(),
+            bounded: OnceLock::new(),
             lease: OnceLock::new(),
             told_policy: ToldPolicy::default(),
             told_unset: AtomicBool::new(false),
@@ -311,6 +314,16 @@ impl RuleTag {
         let _ = self.charge_if.set(Arc::clone(charge_if));
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bounded.get().is_some()
+    }
+
+    /// Says that callers cannot make up keys of it.
+    pub(crate) fn bounds(&self) {
+        let _ = self.bounded.set(());
+    }
+
     pub(crate) fn lease(&self) -> Option<Duration> {
         self.lease.get().copied()
     }
@@ -323,10 +336,6 @@ impl RuleTag {
     }
 
     /// The name as logs may know it.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(dead_code, reason = "only logs name rules")
-    )]
     pub(crate) fn for_logs(&self) -> &str {
         if self.is_rule {
             &self.name
@@ -515,7 +524,10 @@ impl Answer {
                 Some(slots) => receipt.taken(Taken::Slot(slots.end(self.now, self.interval))),
             },
             // All permits are free one millisecond after the window's last.
-            Algorithm::FixedWindow => receipt.taken(Taken::Window(self.now + self.reset - 1)),
+            Algorithm::FixedWindow => {
+                let last = self.now.saturating_add(self.reset).saturating_sub(1);
+                receipt.taken(Taken::Window(last))
+            }
             Algorithm::Gcra => match self.tat {
                 Some(tat) => receipt.taken(Taken::Tat(tat)),
                 None => receipt,

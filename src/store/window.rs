@@ -73,6 +73,16 @@ impl Counts for Limiter {
         }
     }
 
+    fn is_unused(&self, value: i64) -> bool {
+        let whole = self.limit.is_some_and(|limit| limit.rate == value);
+        whole && self.value.is_none() && self.log.newest().is_none()
+    }
+
+    fn unmake(&mut self) {
+        self.limit = None;
+        self.value = None;
+    }
+
     fn holds(&self, take: &Take) -> bool {
         self.log.holds(take.id, take.permits)
     }

@@ -17,6 +17,7 @@ use tokio::{runtime::Handle, sync::watch};
 #[cfg(feature = "cluster")]
 use super::topology;
 use super::{
+    classify::{Class, Executed},
     health::ConnectionState,
     source::{Source, io_error},
 };
@@ -49,7 +50,7 @@ pub(crate) struct Failed {
 
 impl Failed {
     fn after_sending(error: RedisError) -> Self {
-        let unheard = error.is_timeout() || error.is_connection_dropped();
+        let unheard = Class::of(&error).executed() == Executed::Perhaps;
         Self { error, unheard }
     }
 }
@@ -197,6 +198,24 @@ impl Connection {
             }
             reply => reply,
         }
+    }
+
+    /// Sends one command, safe to repeat, to the master of a slot, or where all go.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(unused_variables, reason = "only a Cluster has masters of slots")
+    )]
+    pub(super) async fn send_to(&self, slot: Option<u16>, command: &Cmd) -> RedisResult<Value> {
+        #[cfg(feature = "cluster")]
+        if let Some(slot) = slot {
+            let (wire, since) = self.connected().await?;
+            if let Wire::Cluster(connection) = &wire {
+                let reply = topology::send_to(connection, slot, command).await;
+                self.note(since, reply.as_ref().err());
+                return reply;
+            }
+        }
+        self.send(command).await.map_err(RedisError::from)
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
@@ -459,20 +478,8 @@ impl Slot {
 }
 
 /// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.
-pub(super) fn is_lost(error: &RedisError) -> bool {
-    if error.is_timeout() {
-        return false;
-    }
-    error.is_connection_dropped()
-        || matches!(
-            error.retry_method(),
-            RetryMethod::Reconnect
-                | RetryMethod::ReconnectFromInitialConnections
-                | RetryMethod::RefreshSlotsAndRetry
-        )
-        || error
-            .detail()
-            .is_some_and(|detail| detail.contains("-READONLY "))
+fn is_lost(error: &RedisError) -> bool {
+    Class::of(error).ends_connection()
 }
 
 /// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.

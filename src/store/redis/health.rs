@@ -2,13 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
-
-use super::{
-    RedisStore, Settings,
-    connection::{Failed, is_lost},
-    wire,
-};
+use super::{RedisStore, Settings, classify::Class, connection::Failed, wire};
 use crate::{
     clock::SteadyClock,
     error::ConfigError,
@@ -207,33 +201,11 @@ pub enum ConnectionState {
 
 /// What a call that failed tells of the server.
 pub(super) fn told(failed: &Failed) -> Told {
-    let error = &failed.error;
-    if is_of_slot(error) {
-        // Of one that moves: the others on its node are as they were.
-        return Told::Nothing;
-    }
-    if failed.unheard || is_unable(error) {
-        return Told::Failed;
-    }
-    // The connection has pauses of its own.
-    if is_lost(error) || error.is_timeout() || error.kind() == RedisKind::Io {
-        return Told::Nothing;
-    }
-    Told::Answered
-}
-
-fn is_of_slot(error: &RedisError) -> bool {
-    use ServerErrorKind::{Ask, Moved, TryAgain};
-    matches!(error.kind(), RedisKind::Server(Ask | Moved | TryAgain))
-}
-
-/// Whether a server says that it cannot decide anything at present. One that may not write, for lack of memory say, is
-/// not such a one: it goes on refusing whom it must.
-fn is_unable(error: &RedisError) -> bool {
-    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown};
-    match error.kind() {
-        RedisKind::Server(BusyLoading | ClusterDown | MasterDown) => true,
-        _ => error.code() == Some("BUSY"),
+    match Class::of(&failed.error) {
+        // The others on its node are as they were.
+        Class::Moving => Told::Nothing,
+        _ if failed.unheard => Told::Failed,
+        class => class.told(),
     }
 }
 
@@ -242,7 +214,7 @@ fn place(name: &Name) -> usize {
 }
 
 /// The slot of a hash tag: its CRC16, as XMODEM has it.
-fn slot(tag: &str) -> u16 {
+pub(super) fn slot(tag: &str) -> u16 {
     let crc = tag.bytes().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
             let carry = crc & 0x8000 != 0;
@@ -255,6 +227,8 @@ fn slot(tag: &str) -> u16 {
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use redis::RedisError;
 
     use super::*;
     use crate::store::redis::RedisStore;

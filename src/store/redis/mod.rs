@@ -1,8 +1,11 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
+mod classify;
 mod connection;
 mod diagnose;
 mod endpoint;
+#[cfg(test)]
+mod fuzz;
 mod gcra;
 mod health;
 #[cfg(test)]
@@ -19,7 +22,9 @@ mod source;
 mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod topology;
+mod verify;
 pub(crate) mod wire;
+mod words;
 
 use std::{
     fmt,
@@ -37,6 +42,7 @@ use self::{
 pub use self::{
     diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
     health::{BreakerState, ConnectionState, Health, NodeHealth},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,

@@ -1,7 +1,8 @@
 //! Lists of limiters for which no one script can decide: a Redis Cluster keeps them in different slots, or some of them count
 //! by windows. (Slots here are those of a Cluster.)
 //!
-//! One call for each part, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
+//! One call for each part: first those of which callers cannot make up keys, an address's for example, so that nobody who is over
+//! that limit has names of its own invention looked up; of these, and then of the others, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
 //! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.
 
 use std::{cmp::Ordering, mem};
@@ -82,7 +83,11 @@ pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
 /// The list, one for each call.
 fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     let mut charges: Vec<&Charge> = acquire.charges().collect();
-    charges.sort_by(|a, b| likelier_to_refuse(a, b));
+    charges.sort_by(|a, b| {
+        let made_up = |charge: &Charge| !charge.rule.is_bounded();
+        let by_key = made_up(a).cmp(&made_up(b));
+        by_key.then_with(|| likelier_to_refuse(a, b))
+    });
     let mut parts: Vec<Acquire> = Vec::new();
     for charge in charges {
         match parts

@@ -5,9 +5,12 @@ use std::{
     sync::LazyLock,
 };
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, RedisError, Value};
 
-use super::connection::{Connection, Failed};
+use super::{
+    classify::Class,
+    connection::{Connection, Failed},
+};
 use crate::limit::Algorithm;
 
 /// Joins files at compile time.
@@ -57,6 +60,7 @@ pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rat
 pub(crate) static SETTLE: LazyLock<Script> =
     LazyLock::new(|| script!("lib/entries.lua", "settle.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
+pub(crate) static VERIFY: LazyLock<Script> = LazyLock::new(|| joined!("verify.lua"));
 
 /// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
 pub(crate) mod fixed_window {
@@ -172,6 +176,33 @@ impl Verbs {
     }
 }
 
+/// Every script that a limiter can need.
+pub(crate) fn all() -> Vec<&'static Script> {
+    let mut scripts: Vec<&'static Script> = vec![
+        &ACQUIRE,
+        &ACQUIRE_LIST,
+        &RENAME,
+        &fixed_window::ACQUIRE,
+        &gcra::ACQUIRE,
+        &gcra::ACQUIRE_RUN,
+        &slots::ACQUIRE,
+        &slots::SETTLE,
+    ];
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let of = Verbs::of(algorithm);
+        scripts.extend([of.available, of.clear_expire, of.expire, of.release]);
+        scripts.extend([of.repair, of.set_rate, of.settle, of.try_set_rate]);
+    }
+    // Some serve several algorithms.
+    scripts.sort_by_key(|script| &script.sha1);
+    scripts.dedup_by_key(|script| &script.sha1);
+    scripts
+}
+
 /// One operation's text and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -229,6 +260,10 @@ impl Script {
             }
             reply => reply,
         }
+    }
+
+    pub(crate) fn text(&self) -> &'static str {
+        self.text
     }
 
     /// Whether a call names it, by hash or text.
@@ -385,5 +420,5 @@ impl fmt::Debug for Word {
 }
 
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    Class::of(error) == Class::UnknownScript
 }

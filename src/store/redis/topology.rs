@@ -1,7 +1,7 @@
 //! More than one server: a Cluster, or a master that sentinels watch over.
 
 #[cfg(feature = "cluster")]
-pub(super) use cluster::{Cluster, send_all};
+pub(super) use cluster::{Cluster, send_all, send_to};
 #[cfg(feature = "sentinel")]
 pub(super) use sentinel::{Sentinels, take_master};
 
@@ -10,10 +10,11 @@ mod cluster {
     use std::time::Duration;
 
     use redis::{
-        ConnectionInfo, Pipeline, RedisError, RedisResult, Value,
+        Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, Value,
         aio::ConnectionLike,
         cluster::{ClusterClient, ClusterClientBuilder},
         cluster_async::ClusterConnection,
+        cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
     };
     use tokio::task::JoinSet;
 
@@ -132,6 +133,19 @@ mod cluster {
         pub(in super::super) async fn connect(&self) -> RedisResult<ClusterConnection> {
             self.client()?.get_async_connection().await
         }
+    }
+
+    /// Sends a command to the master of a slot, whatever its keys.
+    pub(in super::super) async fn send_to(
+        connection: &ClusterConnection,
+        slot: u16,
+        command: &Cmd,
+    ) -> RedisResult<Value> {
+        let route = Route::new(slot, SlotAddr::Master);
+        let to = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
+        let mut connection = connection.clone();
+        let reply = connection.route_command(command.clone(), to).await;
+        reply.and_then(Value::extract_error)
     }
 
     /// Sends each command to its own node, all at once: a pipeline of redis-rs goes to one slot, and one that spans

@@ -2,9 +2,12 @@
 
 use std::{ops::Deref, time::Duration};
 
-use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind, Value};
+use redis::{RedisError, Value};
 
-use super::script::{Arguments, Word};
+use super::{
+    classify,
+    script::{Arguments, Word},
+};
 use crate::{
     clock::Millis,
     decision::{PermitId, Receipt},
@@ -492,34 +495,13 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     if let Some(refusal) = super::tls::refusal(&error) {
         return refusal;
     }
-    let kind = match error.kind() {
-        _ if error.is_timeout() => ErrorKind::Timeout,
-        RedisKind::Server(ServerErrorKind::CrossSlot) => ErrorKind::OtherSlot,
-        RedisKind::Server(ServerErrorKind::NoPerm) | RedisKind::AuthenticationFailed => {
-            ErrorKind::Rejected
-        }
-        RedisKind::Extension => match error.code() {
-            Some("WRONGTYPE") => ErrorKind::ForeignState,
-            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => ErrorKind::Rejected,
-            _ => ErrorKind::Unavailable,
-        },
-        // Of the nodes of a Cluster redis-rs tells as text why it could not connect.
-        RedisKind::Io
-            if error
-                .detail()
-                .is_some_and(|it| it.contains("AuthenticationFailed")) =>
-        {
-            ErrorKind::Rejected
-        }
-        // Redis 6 wraps what a script meets in its own words; 7 keeps the code.
-        RedisKind::Server(ServerErrorKind::ResponseError) => match error.detail() {
-            Some(detail) if detail.contains("WRONGTYPE") => ErrorKind::ForeignState,
-            Some(detail) if detail.contains("can't run this command") => ErrorKind::Rejected,
-            _ => ErrorKind::Unavailable,
-        },
-        _ => ErrorKind::Unavailable,
-    };
-    Error::new(kind).caused_by(error)
+    let meaning = classify::meaning(&error);
+    let told = Error::new(meaning.kind);
+    match meaning.remedy {
+        Some(remedy) => told.detail(remedy),
+        None => told,
+    }
+    .caused_by(super::words::unquoted(error))
 }
 
 #[cfg(test)]

@@ -1,0 +1,432 @@
+//! What an error means: the table "Errors, one by one" of `src/docs/failure.md`. Nowhere else is one judged.
+
+use redis::{ErrorKind as RedisKind, RedisError};
+
+use crate::{error::ErrorKind, store::guard::breaker::Told};
+
+/// What an error means to those who have to act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    pub(crate) class: Class,
+    /// What the caller is told
+    pub(crate) kind: ErrorKind,
+    /// What somebody has to do about it, if it does not pass by itself
+    pub(crate) remedy: Option<&'static str>,
+}
+
+/// Errors upon which the same is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// The server does not have the script: it is sent as text
+    UnknownScript,
+    /// The slot is another node's, or on the way to one
+    Moving,
+    /// The server cannot decide anything at present
+    Unable,
+    /// The server must not write at present. It goes on refusing whom it has to
+    Unwritable,
+    /// The connection leads to a replica
+    ReadOnly,
+    /// There is no way to a server at present
+    Unreachable,
+    /// The way to a server was closed, is out of step, or could not be made
+    Lost,
+    /// No answer in time
+    Silent,
+    /// The server does not let this user in
+    Credentials,
+    /// A mistake in the configuration: it is refused until somebody mends that
+    Refused,
+    /// The same in the midst of a script
+    RefusedWithin,
+    /// Something else stands under the name
+    Foreign,
+    /// What no row knows
+    Other,
+}
+
+/// Whether a command that ended in an error was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Executed {
+    No,
+    /// Scripts are not rolled back
+    Partly,
+    /// Nobody knows
+    Perhaps,
+}
+
+impl Class {
+    pub(crate) fn of(error: &RedisError) -> Self {
+        meaning(error).class
+    }
+
+    /// Of a command that was sent.
+    pub(crate) fn executed(self) -> Executed {
+        match self {
+            Self::Lost | Self::Silent => Executed::Perhaps,
+            Self::RefusedWithin | Self::Other => Executed::Partly,
+            _ => Executed::No,
+        }
+    }
+
+    /// Whether the connection is of no more use, and a command may be sent once more over another.
+    pub(crate) fn ends_connection(self) -> bool {
+        matches!(
+            self,
+            Self::ReadOnly | Self::Unreachable | Self::Lost | Self::Credentials
+        )
+    }
+
+    /// What the breaker learns of the server, if an answer was heard or nothing was sent.
+    pub(crate) fn told(self) -> Told {
+        match self {
+            Self::Unable => Told::Failed,
+            Self::UnknownScript
+            | Self::Unwritable
+            | Self::Refused
+            | Self::RefusedWithin
+            | Self::Foreign
+            | Self::Other => Told::Answered,
+            // The connection has pauses of its own, and the other slots of a node are as they were.
+            Self::Moving
+            | Self::ReadOnly
+            | Self::Unreachable
+            | Self::Lost
+            | Self::Silent
+            | Self::Credentials => Told::Nothing,
+        }
+    }
+}
+
+/// The row of an error.
+pub(crate) fn meaning(error: &RedisError) -> Meaning {
+    if error.is_timeout() {
+        return row(Class::Silent, ErrorKind::Timeout);
+    }
+    let detail = error.detail().unwrap_or_default();
+    match error.kind() {
+        RedisKind::Server(_) | RedisKind::Extension => {
+            said(error.code().unwrap_or_default(), detail)
+        }
+        RedisKind::AuthenticationFailed => CREDENTIALS,
+        // Of the nodes of a Cluster redis-rs tells as text why it could not connect.
+        RedisKind::Io if detail.contains("AuthenticationFailed") => CREDENTIALS,
+        RedisKind::Io | RedisKind::Parse => row(Class::Lost, ErrorKind::Unavailable),
+        RedisKind::MasterNameNotFoundBySentinel => row(Class::Unreachable, ErrorKind::Unavailable)
+            .remedy("no sentinel knows a master of this name: compare it with `sentinel monitor`"),
+        RedisKind::ClusterConnectionNotFound
+        | RedisKind::NoValidReplicasFoundBySentinel
+        | RedisKind::EmptySentinelList => row(Class::Unreachable, ErrorKind::Unavailable),
+        _ => OTHER,
+    }
+}
+
+/// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
+pub(crate) fn meaning_of_text(text: &str) -> Meaning {
+    let is_code = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    match text.trim_start_matches('-').split_once(' ') {
+        Some((code, rest)) if is_code(code) => said(code, rest),
+        _ => said("ERR", text),
+    }
+}
+
+/// The row of what a server says.
+fn said(code: &str, detail: &str) -> Meaning {
+    let code = wrapped(code, detail).unwrap_or(code);
+    let says = |(of, words, _): &&(&str, &str, Meaning)| *of == code && detail.contains(words);
+    SAYINGS
+        .iter()
+        .find(says)
+        .map_or(OTHER, |(_, _, meaning)| *meaning)
+}
+
+/// The code that Redis before 7 puts into words of its own where a script met it:
+/// `Error running script (call to f_..): @user_script:1: @user_script: 1: -READONLY ..`.
+fn wrapped<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
+    // Elsewhere a message can quote what a client has sent.
+    if code != "ERR" || !detail.starts_with("Error running script") {
+        return None;
+    }
+    detail.split(": ").skip(1).find_map(|piece| {
+        let (word, _) = piece.split_once(' ')?;
+        let word = word.strip_prefix('-').unwrap_or(word);
+        let is_code = word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+        is_code.then_some(word)
+    })
+}
+
+const fn row(class: Class, kind: ErrorKind) -> Meaning {
+    Meaning {
+        class,
+        kind,
+        remedy: None,
+    }
+}
+
+impl Meaning {
+    const fn remedy(self, remedy: &'static str) -> Self {
+        Self {
+            remedy: Some(remedy),
+            ..self
+        }
+    }
+}
+
+const OTHER: Meaning = row(Class::Other, ErrorKind::Unavailable);
+const CREDENTIALS: Meaning = row(Class::Credentials, ErrorKind::Rejected)
+    .remedy("the server has no such user and password: compare the address with `ACL LIST`");
+
+const MOVED: Meaning = row(Class::Moving, ErrorKind::Unavailable)
+    .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::open_cluster`");
+const FORBIDDEN: Meaning = row(Class::Refused, ErrorKind::Rejected).remedy(
+    "the user lacks a permission: see `RedisStore::verify`, and the README for all of them",
+);
+const FORBIDDEN_WITHIN: Meaning = Meaning {
+    class: Class::RefusedWithin,
+    ..FORBIDDEN
+};
+const OTHER_SLOT: Meaning = row(Class::Refused, ErrorKind::OtherSlot);
+
+/// What a server says: the code, words of the rest, and what it means. The first that fits.
+const SAYINGS: &[(&str, &str, Meaning)] = &[
+    // Before all others of its code, as it quotes what was sent.
+    (
+        "ERR",
+        "unknown command",
+        row(Class::Refused, ErrorKind::Rejected).remedy(
+            "the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them",
+        ),
+    ),
+    (
+        "NOSCRIPT",
+        "",
+        row(Class::UnknownScript, ErrorKind::Unavailable),
+    ),
+    (
+        "READONLY",
+        "",
+        row(Class::ReadOnly, ErrorKind::Unavailable)
+            .remedy("it is a replica: unless a failover is under way, give the master's address"),
+    ),
+    ("MOVED", "", MOVED),
+    ("ASK", "", MOVED),
+    ("TRYAGAIN", "", row(Class::Moving, ErrorKind::Unavailable)),
+    ("LOADING", "", row(Class::Unable, ErrorKind::Unavailable)),
+    (
+        "BUSY",
+        "",
+        row(Class::Unable, ErrorKind::Unavailable)
+            .remedy("somebody's script does not end: `SCRIPT KILL` ends one that has not written"),
+    ),
+    ("MASTERDOWN", "", row(Class::Unable, ErrorKind::Unavailable)),
+    (
+        "CLUSTERDOWN",
+        "",
+        row(Class::Unable, ErrorKind::Unavailable)
+            .remedy("slots of the Cluster have no master: see `CLUSTER INFO`"),
+    ),
+    (
+        "OOM",
+        "",
+        row(Class::Unwritable, ErrorKind::Unavailable)
+            .remedy("the memory is used up: raise `maxmemory`, or find what fills it"),
+    ),
+    (
+        "MISCONF",
+        "",
+        row(Class::Unwritable, ErrorKind::Unavailable)
+            .remedy("Redis cannot save to its disk: see its log"),
+    ),
+    (
+        "NOREPLICAS",
+        "",
+        row(Class::Unwritable, ErrorKind::Unavailable)
+            .remedy("fewer replicas follow than `min-replicas-to-write` wants"),
+    ),
+    ("NOPERM", "ACL failure in script", FORBIDDEN_WITHIN),
+    ("NOPERM", "", FORBIDDEN),
+    (
+        "ERR",
+        "The user executing the script can't",
+        FORBIDDEN_WITHIN,
+    ),
+    (
+        "NOAUTH",
+        "",
+        row(Class::Refused, ErrorKind::Rejected)
+            .remedy("Redis wants a password: put it into the address"),
+    ),
+    ("WRONGPASS", "", CREDENTIALS),
+    (
+        "WRONGTYPE",
+        "",
+        row(Class::Foreign, ErrorKind::ForeignState),
+    ),
+    ("CROSSSLOT", "", OTHER_SLOT),
+    ("ERR", "do not hash to the same slot", OTHER_SLOT),
+    (
+        "ERR",
+        "undeclared key",
+        row(Class::RefusedWithin, ErrorKind::Rejected)
+            .remedy("the server wants all keys declared, and a script has not: please report it"),
+    ),
+    (
+        "ERR",
+        "Unknown Redis command called from",
+        row(Class::RefusedWithin, ErrorKind::Rejected).remedy(
+            "the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them",
+        ),
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, io};
+
+    use proptest::prelude::*;
+    use redis::ServerErrorKind;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/failure.md");
+    const NONE: &str = "-";
+
+    /// The rows of the page: what is said, redis-rs' kind, carried out, class, kind, connection, breaker, what to do.
+    fn rows() -> Vec<[&'static str; 8]> {
+        let (_, section) = PAGE.split_once("\n## Errors, one by one\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let lines = section.lines().filter(|line| line.starts_with('|'));
+        let rows = lines.skip(2).map(|line| {
+            let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+            <[&str; 8]>::try_from(cells).unwrap_or_else(|cells| panic!("{cells:?}"))
+        });
+        rows.collect()
+    }
+
+    /// The error of a row: what a server says goes through redis-rs' parser.
+    fn error(says: &str) -> RedisError {
+        let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
+        let of = |kind: RedisKind| RedisError::from((kind, "of redis-rs' own"));
+        match says {
+            "the connection is reset" => io(io::ErrorKind::ConnectionReset),
+            "the connection is closed" => io(io::ErrorKind::UnexpectedEof),
+            "the connection is refused" => io(io::ErrorKind::ConnectionRefused),
+            "no answer in time" => io(io::ErrorKind::TimedOut),
+            "a node of a Cluster does not let this user in" => RedisError::from((
+                RedisKind::Io,
+                "Failed to create initial connections",
+                "127.0.0.1:6379: WRONGPASS - AuthenticationFailed".to_owned(),
+            )),
+            "AUTH fails" => of(RedisKind::AuthenticationFailed),
+            "no sentinel knows the master" => of(RedisKind::MasterNameNotFoundBySentinel),
+            "no node of a Cluster can be reached" => of(RedisKind::ClusterConnectionNotFound),
+            "bytes that are no reply" => redis::parse_redis_value(b"?\r\n").expect_err("no reply"),
+            says => {
+                let text = says.strip_prefix("`-").and_then(|it| it.strip_suffix('`'));
+                let text = text.unwrap_or_else(|| panic!("the page has a row of {says}"));
+                server_says(text)
+            }
+        }
+    }
+
+    fn server_says(text: &str) -> RedisError {
+        let value = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    fn kind(error: &RedisError) -> String {
+        match error.kind() {
+            RedisKind::Server(kind) => format!("{kind:?}"),
+            kind => format!("{kind:?}"),
+        }
+    }
+
+    #[test]
+    fn the_table_of_the_page_is_the_code() {
+        for row in rows() {
+            let error = error(row[0]);
+            let Meaning {
+                class,
+                kind: told,
+                remedy,
+            } = meaning(&error);
+            let code = [
+                row[0].to_owned(),
+                kind(&error),
+                match class.executed() {
+                    Executed::No => "no",
+                    Executed::Partly => "a part, perhaps",
+                    Executed::Perhaps => "perhaps",
+                }
+                .to_owned(),
+                format!("{class:?}"),
+                format!("`{told:?}`"),
+                if class.ends_connection() {
+                    "replaced"
+                } else {
+                    "kept"
+                }
+                .to_owned(),
+                match class.told() {
+                    Told::Answered => "answer",
+                    Told::Failed => "failure",
+                    Told::Nothing => "nothing",
+                }
+                .to_owned(),
+                remedy.unwrap_or(NONE).to_owned(),
+            ];
+            assert_eq!(row.map(str::to_owned), code);
+        }
+    }
+
+    #[test]
+    fn the_page_leaves_nothing_out() {
+        let seen: Vec<_> = rows().iter().map(|row| meaning(&error(row[0]))).collect();
+        for (code, words, meaning) in SAYINGS {
+            let told = rows().iter().zip(&seen).any(|(row, seen)| {
+                row[0].contains(code) && row[0].contains(words) && seen == meaning
+            });
+            assert!(told, "the page lacks {code} {words}");
+        }
+        let classes: BTreeSet<_> = seen.iter().map(|it| format!("{:?}", it.class)).collect();
+        // All that there are.
+        assert_eq!(classes.len(), 13, "{classes:?}");
+    }
+
+    /// What a client has sent, and a server quotes, is no code.
+    #[test]
+    fn what_a_server_quotes_means_nothing() {
+        for quoted in [
+            "unknown command 'EVALSHA', with args beginning with: 'x' '-READONLY ' '",
+            "unknown command 'EVALSHA', with args beginning with: 'x: -READONLY ' 'undeclared key'",
+        ] {
+            let meaning = meaning(&server_says(&format!("ERR {quoted}")));
+            assert_eq!(meaning.class, Class::Refused, "{quoted}");
+        }
+        let other = meaning(&server_says("ERR something: -READONLY to nobody"));
+        assert_eq!(other, OTHER);
+    }
+
+    proptest! {
+        /// Redis before 7 puts its words around, and means the same.
+        #[test]
+        fn what_is_wrapped_means_the_same(place in 0..SAYINGS.len(), dash in any::<bool>(), line in 1..500u16) {
+            let (code, words, expected) = SAYINGS[place];
+            prop_assume!(code != "ERR");
+            let dash = if dash { "-" } else { "" };
+            let around = format!("ERR Error running script (call to f_0a1b): @user_script:{line}: @user_script: {line}: ");
+            let wrapped = server_says(&format!("{around}{dash}{code} in words, {words}"));
+            prop_assert_eq!(wrapped.kind(), RedisKind::Server(ServerErrorKind::ResponseError));
+            prop_assert_eq!(meaning(&wrapped), expected);
+        }
+
+        /// No text of a server makes it do more than one of these.
+        #[test]
+        fn any_text_has_a_meaning(text in "[ -~]{0,80}") {
+            let value = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+            let error = value.extract_error().unwrap_err();
+            let meaning = meaning(&error);
+            prop_assert!(meaning == OTHER || SAYINGS.iter().any(|(_, _, known)| *known == meaning));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Replies and errors that no server of ours gives: read without a panic, and taken for nothing that they are not.
+
+use proptest::prelude::*;
+use redis::{RedisError, Value, parse_redis_value};
+
+use super::{gcra, wire};
+use crate::{
+    decision::PermitId,
+    error::{Error, ErrorKind},
+    limit::{Algorithm, Limit, LimitSource, Slots},
+    name::Name,
+    store::{Acquire, Charge, RuleTag},
+};
+
+/// Numbers at which arithmetic ends are made likely, and small ones, which mean something.
+fn number() -> impl Strategy<Value = i64> {
+    const EDGES: [i64; 8] = [i64::MIN, i64::MIN + 1, -4, -1, 0, 1, 2, i64::MAX];
+    prop_oneof![
+        2 => prop::sample::select(&EDGES[..]),
+        3 => -5_i64..2000,
+        1 => any::<i64>(),
+    ]
+}
+
+/// Bytes: numbers with blanks between them, doubles, and anything.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let text = |numbers: Vec<i64>| {
+        let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+        texts.join(" ").into_bytes()
+    };
+    let doubles = |numbers: Vec<f64>| numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+    let whole = (-9_007_199_254_740_992_i64..=9_007_199_254_740_992).prop_map(|it| it as f64);
+    prop_oneof![
+        prop::collection::vec(number(), 0..12).prop_map(text),
+        prop::collection::vec(any::<f64>(), 0..4).prop_map(doubles),
+        prop::collection::vec(whole, 3).prop_map(doubles),
+        prop::collection::vec(any::<u8>(), 0..30),
+    ]
+}
+
+/// Whatever RESP2 and RESP3 can say, two levels deep.
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Nil),
+        Just(Value::Okay),
+        number().prop_map(Value::Int),
+        bytes().prop_map(Value::BulkString),
+        "[ -~]{0,20}".prop_map(Value::SimpleString),
+        any::<f64>().prop_map(Value::Double),
+        any::<bool>().prop_map(Value::Boolean),
+    ];
+    leaf.prop_recursive(2, 40, 12, |inner| {
+        let many = || prop::collection::vec(inner.clone(), 0..14);
+        prop_oneof![
+            many().prop_map(Value::Array),
+            many().prop_map(Value::Set),
+            prop::collection::vec((inner.clone(), inner.clone()), 0..4).prop_map(Value::Map),
+        ]
+    })
+}
+
+/// Replies that nearly are ours.
+fn near() -> impl Strategy<Value = Value> {
+    let numbers = || prop::collection::vec(number(), 0..16);
+    let begun = numbers().prop_map(|mut numbers| {
+        numbers.insert(0, 1);
+        numbers
+    });
+    prop_oneof![numbers().boxed(), begun.boxed()]
+        .prop_map(|numbers| Value::Array(numbers.into_iter().map(Value::Int).collect()))
+}
+
+fn any_reply() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        value(),
+        near(),
+        bytes().prop_map(Value::BulkString),
+        number().prop_map(Value::Int),
+    ]
+}
+
+fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acquire {
+    let limit = LimitSource::Code(Limit::per_minute(5));
+    let charge = |number: usize| Charge {
+        name: Name::exact(&format!("{{fuzz}}:{number}"))
+            .unwrap()
+            .counted_by(algorithm)
+            .noted_in(slots),
+        rule: RuleTag::new("fuzz", false),
+        limit,
+        permits: 1,
+        id: PermitId([7; 16]),
+        shadow: false,
+        lead: 0,
+    };
+    Acquire {
+        first: charge(0),
+        rest: (1..limiters).map(charge).collect(),
+        on_failure: None,
+        remaining: true,
+        patience: None,
+    }
+}
+
+/// The kinds of error that a reply can be.
+fn is_of_replies(error: &Error) -> bool {
+    let kinds = [
+        ErrorKind::Unavailable,
+        ErrorKind::NotInitialized,
+        ErrorKind::RateTypeDiffers,
+        ErrorKind::ForeignState,
+    ];
+    kinds.contains(&error.kind())
+}
+
+/// The numbers of a reply, read the plain way; `None` where there is anything else.
+fn plainly(reply: &Value) -> Option<Vec<i64>> {
+    match reply {
+        Value::Array(items) => items
+            .iter()
+            .map(|item| match item {
+                Value::Int(number) => Some(*number),
+                _ => None,
+            })
+            .collect(),
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone())
+            .ok()?
+            .split(' ')
+            .map(|number| number.parse().ok())
+            .collect(),
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// What is decided by a reply was said in it: right in length, with words that scripts have.
+    #[test]
+    fn a_reply_decides_only_what_it_says(
+        reply in any_reply(),
+        shaped in prop::option::of((prop::collection::vec(number(), 30), 0_usize..5)),
+        limiters in 1_usize..3,
+        callers in 1_usize..3,
+    ) {
+        let length = 2 + 6 * limiters + 2 * limiters * callers;
+        // Of the right form, but for its length perhaps.
+        let reply = match shaped {
+            Some((mut numbers, more)) => {
+                numbers[0] = 1;
+                for status in numbers.iter_mut().skip(2 + 6 * limiters).step_by(2) {
+                    *status = status.rem_euclid(4);
+                }
+                numbers.truncate(length + more - 2);
+                Value::Array(numbers.into_iter().map(Value::Int).collect())
+            }
+            None => reply,
+        };
+        match wire::answers(&reply, limiters, callers) {
+            Ok(answers) => {
+                let numbers = plainly(&reply);
+                let numbers = numbers.expect("numbers, and nothing else");
+                prop_assert_eq!(numbers[0], 1);
+                prop_assert_eq!(numbers.len(), length);
+                prop_assert_eq!(answers.len(), limiters * callers);
+                let statuses = numbers[2 + 6 * limiters..].iter().step_by(2);
+                for (answer, status) in answers.iter().zip(statuses) {
+                    let granted = answer.verdict == crate::store::Verdict::Granted;
+                    prop_assert!((0..=2).contains(status), "{}", status);
+                    prop_assert_eq!(granted, *status == 1);
+                }
+            }
+            Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
+        }
+    }
+
+    /// However absurd the numbers: a decision is made of them, and everything that it tells can be asked for.
+    #[test]
+    fn absurd_numbers_make_a_decision(numbers in prop::collection::vec(number(), 7), status in 0_i64..3) {
+        let algorithms = [
+            (Algorithm::SlidingLog, None),
+            (Algorithm::SlidingLog, Some(Slots::try_new(10, "a", std::iter::empty()).unwrap())),
+            (Algorithm::FixedWindow, None),
+            (Algorithm::Gcra, None),
+        ];
+        let mut all = vec![1];
+        all.extend(&numbers);
+        all.extend([status, numbers[0]]);
+        let reply = Value::Array(all.into_iter().map(Value::Int).collect());
+        let answers = wire::answers(&reply, 1, 1).unwrap();
+        for (algorithm, slots) in algorithms {
+            let decision = acquire(algorithm, slots, 1).decision(&answers);
+            prop_assert_eq!(decision.is_allowed(), status == 1);
+            let _ = format!("{decision:?}");
+        }
+    }
+
+    #[test]
+    fn no_other_reply_is_taken_for_one_of_ours(reply in any_reply()) {
+        let acquire = acquire(Algorithm::SlidingLog, None, 1);
+        if let Ok(answer) = wire::lone_answer(&reply, &acquire.first, None) {
+            let brief = matches!(reply, Value::Int(_)) || plainly(&reply).is_some();
+            prop_assert!(brief, "{:?}", reply);
+            let granted = acquire.decision(&[answer]).is_allowed();
+            if let Value::Int(number) = reply {
+                prop_assert_eq!(granted, number >= 0);
+            }
+        }
+        if let Ok(flag) = wire::flag(&reply) {
+            prop_assert_eq!(reply.clone(), Value::Int(flag.into()));
+        }
+        if let Ok(count) = wire::count(&reply) {
+            prop_assert_eq!(reply.clone(), Value::Int(count));
+        }
+        let _ = (wire::second(&reply), wire::time_to_live(&reply));
+        if let Ok(Some(limit)) = wire::stored_limit(&reply) {
+            let Value::Array(fields) = &reply else { panic!("{reply:?}") };
+            let text = |place: usize| match &fields[place] {
+                Value::BulkString(bytes) => String::from_utf8(bytes.clone()).unwrap(),
+                other => panic!("{other:?}"),
+            };
+            prop_assert_eq!(text(0).parse::<i64>().unwrap(), limit.rate);
+            prop_assert_eq!(text(1).parse::<i64>().unwrap(), limit.interval);
+        }
+    }
+
+    #[test]
+    fn gcra_reads_no_other_reply(reply in any_reply(), callers in 1_usize..3, dense: bool) {
+        let mut acquire = acquire(Algorithm::Gcra, None, 1);
+        // A permit in each microsecond, or a few.
+        let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
+        acquire.first.limit = LimitSource::Code(limit);
+        let lone = gcra::Lone::new(&acquire.first, &limit.stored()).unwrap();
+        if let Ok(Some(answer)) = lone.answer(&reply) {
+            let allowed = acquire.decision(&[answer]).is_allowed();
+            prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));
+        }
+        match gcra::answers(&reply, callers) {
+            Ok(answers) => prop_assert_eq!(answers.len(), callers),
+            Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
+        }
+    }
+
+    /// As they come from the socket.
+    #[test]
+    fn any_bytes_of_a_server_are_read(bytes in prop::collection::vec(any::<u8>(), 0..40), mark in "[-+:$*%~_#,(=>!|]") {
+        let bytes = [mark.as_bytes(), &bytes, b"\r\n"].concat();
+        match parse_redis_value(&bytes) {
+            Ok(reply) => {
+                let _ = wire::answers(&reply, 1, 1);
+            }
+            Err(error) => {
+                let kind = wire::failure(error).kind();
+                prop_assert!(kind != ErrorKind::NotInitialized, "{:?}", kind);
+            }
+        }
+    }
+
+    /// A word of the server's never becomes a decision, or a kind that says that nothing of ours is there.
+    #[test]
+    fn whatever_a_server_says_has_a_class(code in "[A-Z]{1,12}", said in "[ -~]{0,60}") {
+        let text = format!("-{code} {said}\r\n");
+        let error = match parse_redis_value(text.as_bytes()) {
+            Err(error) => error,
+            Ok(Value::ServerError(error)) => RedisError::from(error),
+            Ok(other) => panic!("{other:?}"),
+        };
+        let failed = wire::failure(error);
+        let known = [
+            ErrorKind::Unavailable,
+            ErrorKind::Rejected,
+            ErrorKind::ForeignState,
+            ErrorKind::OtherSlot,
+            ErrorKind::Timeout,
+        ];
+        prop_assert!(known.contains(&failed.kind()), "{:?}", failed);
+        let told = failed.to_string();
+        prop_assert!(said.len() < 12 || !told.contains(&said), "{}", told);
+    }
+}
+
+/// Members and keys: what was packed is found again, and nothing else is taken for it.
+mod encoders {
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn members_are_those_that_were_packed(id in any::<[u8; 16]>(), permits: u32) {
+            let member = wire::member(PermitId(id), permits);
+            prop_assert_eq!(wire::permits(&member), Some(permits));
+        }
+
+        #[test]
+        fn other_members_are_foreign(member in prop::collection::vec(any::<u8>(), 0..40)) {
+            let held = wire::permits(&member);
+            prop_assert_eq!(held.is_some(), [8, 13, 20, 21].contains(&member.len()));
+        }
+
+        /// Two names never have a key in common, and the keys of one are in one slot.
+        #[test]
+        fn keys_are_apart(a in "[a{}:]{1,8}(:value|:permits)?", b in "[a{}:]{1,8}(:value|:permits)?") {
+            let (Ok(first), Ok(second)) = (Name::exact(&a), Name::exact(&b)) else { return Ok(()) };
+            let keys = [&first, &second].map(|name| wire::keys(name, "c"));
+            if a != b {
+                for key in &keys[0] {
+                    prop_assert!(!keys[1].contains(key), "{} and {}: {}", a, b, key);
+                }
+            }
+            for key in &keys[0] {
+                let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+                let slot = tag.map_or(key.as_str(), |(tag, _)| tag);
+                prop_assert_eq!(slot, wire::tag(&first), "{}", key);
+            }
+        }
+    }
+}
+
+/// What a server quotes of a command is a key.
+#[test]
+fn the_words_of_a_command_are_not_repeated() {
+    let said = "-ERR unknown command 'EVALSHA', with args beginning with: 'f00' '5' 'ratelimit:{marker}:api' \r\n";
+    let error = match parse_redis_value(said.as_bytes()) {
+        Err(error) => error,
+        Ok(Value::ServerError(error)) => RedisError::from(error),
+        Ok(other) => panic!("{other:?}"),
+    };
+    assert!(error.to_string().contains("marker"), "{error}");
+    let failed = wire::failure(error);
+    assert_eq!(failed.kind(), ErrorKind::Rejected);
+    assert!(
+        !format!("{failed:?} {failed}").contains("marker"),
+        "{failed:?}"
+    );
+}

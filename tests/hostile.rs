@@ -1,0 +1,67 @@
+//! Against the hostile: what shows a secret, what whoever sends requests can choose, and what a flood of them costs.
+
+#![cfg(all(
+    feature = "redis",
+    feature = "cluster",
+    feature = "config",
+    feature = "tracing",
+    feature = "test-util"
+))]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+)]
+
+#[path = "hostile/first.rs"]
+mod first;
+#[path = "hostile/floods.rs"]
+mod floods;
+#[path = "hostile/injection.rs"]
+mod injection;
+#[path = "hostile/log.rs"]
+mod log;
+#[path = "hostile/secrets.rs"]
+mod secrets;
+mod support;
+
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
+
+use http::{HeaderValue, Request, Response};
+use support::RedisServer;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{RateLimitBody, RateLimitLayer, RedisStore, key::PeerAddr};
+
+/// A store whose decisions a busy machine does not turn into answers by policy.
+fn patient(server: &RedisServer) -> RedisStore {
+    let long = Duration::from_secs(20);
+    let store = RedisStore::open(server.url()).unwrap();
+    store.response_timeout(long).deadline(long)
+}
+
+/// A request from this address that says so in its header.
+fn request(peer: &str, header: &'static str, value: &[u8]) -> Request<String> {
+    let mut request = Request::new(String::new());
+    let value = HeaderValue::from_bytes(value).unwrap();
+    request.headers_mut().insert(header, value);
+    let address = SocketAddr::new(peer.parse().unwrap(), 50_000);
+    request.extensions_mut().insert(PeerAddr(address));
+    request
+}
+
+async fn send(layer: &RateLimitLayer, request: Request<String>) -> Response<RateLimitBody<String>> {
+    let inner =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    layer.layer(inner).oneshot(request).await.unwrap()
+}
+
+/// The keys of a server, each with its time to live in milliseconds: -1 where it has none.
+fn keys(server: &RedisServer) -> Vec<(String, i64)> {
+    let listed = server.cli(&["KEYS", "*"]);
+    let listed = listed.lines().filter(|line| !line.is_empty());
+    listed
+        .map(|key| (key.to_owned(), server.cli(&["PTTL", key]).parse().unwrap()))
+        .collect()
+}
