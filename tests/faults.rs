@@ -29,6 +29,8 @@ mod permissions;
 mod proxy;
 #[path = "faults/runtimes.rs"]
 mod runtimes;
+#[path = "faults/scripted.rs"]
+mod scripted;
 #[path = "faults/settling.rs"]
 mod settling;
 #[path = "faults/silence.rs"]

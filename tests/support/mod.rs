@@ -15,6 +15,7 @@
 
 pub mod cluster;
 pub mod redis_server;
+pub mod scripted;
 pub mod sentinel;
 
 pub use cluster::Cluster;

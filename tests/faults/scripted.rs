@@ -1,0 +1,122 @@
+//! The page of errors, end to end: a server says each of them, and what happens is what the page says.
+
+use std::time::Duration;
+
+use tower_ratelimit::{BreakerState, ErrorKind, RateLimiter, RedisStore};
+
+use crate::support::scripted::ScriptedServer;
+
+const PAGE: &str = include_str!("../../src/docs/failure.md");
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A row of "Errors, one by one" that a server can say.
+#[derive(Debug)]
+struct Row<'a> {
+    said: &'a str,
+    class: &'a str,
+    kind: &'a str,
+    is_replaced: bool,
+    is_failure: bool,
+    remedy: Option<&'a str>,
+}
+
+fn rows() -> Vec<Row<'static>> {
+    let lines = PAGE.lines().filter(|line| line.starts_with("| `-"));
+    let rows = lines.map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [said, _, _, class, kind, connection, breaker, remedy] = cells[..] else {
+            panic!("{line}");
+        };
+        Row {
+            said: said.trim_matches('`'),
+            class,
+            kind: kind.trim_matches('`'),
+            is_replaced: match connection {
+                "replaced" => true,
+                "kept" => false,
+                other => panic!("{other}"),
+            },
+            is_failure: match breaker {
+                "failure" => true,
+                "answer" | "nothing" => false,
+                other => panic!("{other}"),
+            },
+            remedy: Some(remedy).filter(|remedy| *remedy != "-"),
+        }
+    });
+    rows.collect()
+}
+
+fn store(server: &ScriptedServer) -> RedisStore {
+    let store = RedisStore::open(server.url()).unwrap();
+    let store = store.deadline(PATIENCE).response_timeout(PATIENCE);
+    // One failure opens it, so that one call tells.
+    store.breaker(1).unwrap()
+}
+
+#[tokio::test]
+async fn each_error_is_met_as_the_page_says() {
+    let rows = rows();
+    assert!(rows.len() > 25, "{}", rows.len());
+    for row in rows {
+        let reply = format!("{}\r\n", row.said).into_bytes();
+        let server = ScriptedServer::start(move |_| reply.clone());
+        let store = store(&server);
+        let limiter = RateLimiter::new(&store, "scripted").unwrap();
+
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(format!("{:?}", error.kind()), row.kind, "{row:?}");
+        let told = error.to_string();
+        assert!(
+            row.remedy.is_none_or(|remedy| told.contains(remedy)),
+            "{row:?}: {told}"
+        );
+        let opened = store.health().nodes()[0].breaker() != BreakerState::Closed;
+        assert_eq!(opened, row.is_failure, "{row:?}");
+        // A command is sent once more over another connection where this one is of no more use.
+        let connections = 1 + usize::from(row.is_replaced);
+        assert_eq!(server.connections(), connections, "{row:?}");
+        let expected: &[&str] = match row.class {
+            "UnknownScript" => &["EVALSHA", "EVAL"],
+            _ if row.is_replaced => &["EVALSHA", "EVALSHA"],
+            _ => &["EVALSHA"],
+        };
+        assert_eq!(server.commands(), expected, "{row:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
+    let server = ScriptedServer::start(|command| {
+        if command[0].eq_ignore_ascii_case(b"EVALSHA") {
+            b"-NOSCRIPT No matching script.\r\n".to_vec()
+        } else {
+            b"-OOM command not allowed when used memory > 'maxmemory'.\r\n".to_vec()
+        }
+    });
+    let store = store(&server);
+    let limiter = RateLimiter::new(&store, "scripted").unwrap();
+    let error = limiter.try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+    assert_eq!(server.commands(), ["EVALSHA", "EVAL"]);
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_reply_ends_the_connection_and_what_is_none_of_ours_does_not() {
+    for (reply, connections) in [
+        // Nobody can tell where the next one begins.
+        (&b"?\r\n"[..], 2),
+        (b"$3\r\nabcdef\r\n", 2),
+        (b"+OK\r\n", 1),
+        (b"*2\r\n$1\r\na\r\n:1\r\n", 1),
+        (b"$-1\r\n", 1),
+    ] {
+        let server = ScriptedServer::start(move |_| reply.to_vec());
+        let store = store(&server);
+        let limiter = RateLimiter::new(&store, "scripted").unwrap();
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{reply:?}");
+        assert_eq!(server.connections(), connections, "{reply:?}");
+    }
+}
