@@ -1,9 +1,13 @@
 //! The page of errors, end to end: a server says each of them, and what happens is what the page says.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use tower_ratelimit::{BreakerState, ErrorKind, RateLimiter, RedisStore};
 
+use super::wait::until;
 use crate::support::scripted::ScriptedServer;
 
 const PAGE: &str = include_str!("../../src/docs/failure.md");
@@ -100,6 +104,30 @@ async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
     assert!(error.to_string().contains("maxmemory"), "{error}");
     assert_eq!(server.commands(), ["EVALSHA", "EVAL"]);
     assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn what_may_have_run_by_its_hash_is_given_back_though_its_text_failed() {
+    let calls = AtomicUsize::new(0);
+    let server = ScriptedServer::start(move |_| {
+        let reply = match calls.fetch_add(1, Ordering::Relaxed) {
+            // Perhaps it has run.
+            0 => "",
+            1 => "-NOSCRIPT No matching script.\r\n",
+            2 => "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+            _ => ":1\r\n",
+        };
+        reply.as_bytes().to_vec()
+    });
+    let store = store(&server);
+    let limiter = RateLimiter::new(&store, "scripted").unwrap();
+    let error = limiter.try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+    until("given back", || async { server.commands().len() > 3 }).await;
+    assert_eq!(
+        server.commands()[..4],
+        ["EVALSHA", "EVALSHA", "EVAL", "EVALSHA"]
+    );
 }
 
 #[tokio::test]

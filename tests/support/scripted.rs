@@ -32,7 +32,7 @@ pub type Command = Vec<Vec<u8>>;
 type Answers = dyn Fn(&Command) -> Vec<u8> + Send + Sync;
 
 impl ScriptedServer {
-    /// Answers `OK` to whatever a client says of itself, and by `answers` to the rest
+    /// Answers `OK` to whatever a client says of itself, and by `answers` to the rest; where that is nothing, it hangs up
     pub fn start(answers: impl Fn(&Command) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -99,7 +99,11 @@ impl Shared {
                 continue;
             }
             self.commands.lock().unwrap().push(verb);
-            writer.write_all(&(self.answers)(&command))?;
+            let answer = (self.answers)(&command);
+            if answer.is_empty() {
+                break;
+            }
+            writer.write_all(&answer)?;
         }
         Ok(())
     }

@@ -236,7 +236,12 @@ impl Script {
             .await
         {
             Err(failed) if is_unknown_script(&failed.error) => {
-                connection.send(&arguments.command("EVAL", self.text)).await
+                let whole = arguments.command("EVAL", self.text);
+                // By its hash it may have run before a connection was lost.
+                connection.send(&whole).await.map_err(|second| Failed {
+                    unheard: failed.unheard || second.unheard,
+                    ..second
+                })
             }
             reply => reply,
         }
