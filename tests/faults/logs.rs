@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{Arc, LazyLock, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use http::StatusCode;
@@ -48,6 +48,13 @@ impl Log {
             .filter(|line| line.contains("tower_ratelimit"))
             .map(str::to_owned)
             .collect()
+    }
+
+    /// Those that whoever runs it sees, as most do.
+    fn lines_told(&self) -> Vec<String> {
+        let mut lines = self.lines();
+        lines.retain(|line| !line.contains("DEBUG"));
+        lines
     }
 
     fn text(&self) -> String {
@@ -175,20 +182,21 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
 
 /// Where every second call fails, the store is neither well nor newly ill each time.
 #[tokio::test]
-async fn a_store_that_fails_now_and_then_does_not_log_each_time() {
+async fn a_store_that_fails_now_and_then_is_told_of_once() {
     let log = Log::default();
     let _capturing = log.capture();
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
     let store = RedisStore::open(proxy.url())
         .unwrap()
-        .deadline(Duration::from_millis(100));
+        .deadline(Duration::from_millis(100))
+        .breaker(0)
+        .unwrap();
     let service = service_with(&store, LIMIT.by(Constant("all")));
     until("Redis decides", || async {
         ask(&service).await.1 == Source::Store
     })
     .await;
-    let before = log.lines().len();
 
     proxy.delay_every_second_reply(Duration::from_millis(200));
     let mut turns = 0;
@@ -198,7 +206,45 @@ async fn a_store_that_fails_now_and_then_does_not_log_each_time() {
         turns += usize::from(source != last);
         last = source;
     }
-    let mut lines = log.lines().split_off(before);
-    lines.retain(|line| !line.contains("DEBUG"));
-    assert!(lines.len() <= 4, "{turns} turns: {lines:#?}");
+    let lines = log.lines_told();
+    assert_eq!(lines.len(), 1, "{turns} turns: {lines:#?}");
+}
+
+/// A server that is slow now and then is told of once a minute, however often its breaker opens.
+#[tokio::test]
+async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
+    let log = Log::default();
+    let _capturing = log.capture();
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::open(proxy.url())
+        .unwrap()
+        .deadline(Duration::from_millis(100))
+        .breaker(1)
+        .unwrap();
+    let service = service_with(&store, LIMIT.by(Constant("all")));
+    let state = || store.health().nodes()[0].breaker();
+    let began = Instant::now();
+    for opening in 1..=5 {
+        proxy.delay_every_reply(Duration::from_millis(200));
+        until("it opens", || async {
+            ask(&service).await;
+            state() == BreakerState::Open
+        })
+        .await;
+        proxy.delay_every_reply(Duration::ZERO);
+        until("it closes", || async {
+            ask(&service).await;
+            state() == BreakerState::Closed
+        })
+        .await;
+        let mut lines = log.lines_told();
+        lines.retain(|line| line.contains("the breaker opens"));
+        let minutes = began.elapsed().as_secs() / 60;
+        let most = 1 + usize::try_from(minutes).unwrap();
+        assert!(
+            (1..=most).contains(&lines.len()),
+            "{opening} times in {minutes} minutes: {lines:#?}"
+        );
+    }
 }

@@ -18,6 +18,7 @@ use tower_ratelimit::{
     Source, key::Constant,
 };
 
+use super::wait::until;
 use crate::support::unique;
 
 /// Granted at first, refused later: both are decisions.
@@ -63,6 +64,8 @@ struct Lane {
     name: &'static str,
     by_store: AtomicU64,
     by_policy: AtomicU64,
+    /// How many calls of each task are over.
+    over: [AtomicU64; TASKS_PER_LANE],
     wrong: Mutex<BTreeSet<String>>,
 }
 
@@ -122,9 +125,10 @@ impl Traffic {
             name,
             by_store: AtomicU64::new(0),
             by_policy: AtomicU64::new(0),
+            over: Default::default(),
             wrong: Mutex::default(),
         });
-        for _ in 0..TASKS_PER_LANE {
+        for task in 0..TASKS_PER_LANE {
             let (lane, stop, ask) = (Arc::clone(&lane), Arc::clone(&self.stop), ask.clone());
             self.tasks.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
@@ -141,6 +145,7 @@ impl Traffic {
                             lane.wrong.lock().unwrap().insert(wrong);
                         }
                     }
+                    lane.over[task].fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
@@ -157,6 +162,19 @@ impl Traffic {
     pub async fn met_policy(&self, times: u64) {
         self.counted(times, |lane| &lane.by_policy, "answered by policy")
             .await;
+    }
+
+    /// Waits until every call is over that is under way now.
+    pub async fn under_way_over(&self) {
+        let over = || {
+            let lanes = self.lanes.iter().flat_map(|lane| &lane.over);
+            lanes.map(|over| over.load(Ordering::SeqCst))
+        };
+        let before: Vec<u64> = over().collect();
+        until("what was under way is over", || async {
+            over().zip(&before).all(|(now, before)| now > *before)
+        })
+        .await;
     }
 
     async fn counted(&self, times: u64, count: fn(&Lane) -> &AtomicU64, what: &str) {
