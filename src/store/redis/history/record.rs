@@ -19,7 +19,7 @@ use crate::{
     name::Name,
     store::{
         Acquire, AnyStore, Deciding, Managing, Op, Outcome, RuleNames,
-        redis::RedisStore,
+        redis::{BreakerState, RedisStore},
         sealed::{Handle, Sealed},
     },
 };
@@ -66,9 +66,19 @@ pub(super) enum Told {
     Failed(Error),
     Decision {
         decision: Decision,
-        /// Whether nothing was waited for.
-        at_once: bool,
+        came: Came,
     },
+}
+
+/// How a decision came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Came {
+    /// It was waited for
+    Awaited,
+    /// Nothing was waited for
+    AtOnce,
+    /// The same, while the handle's breaker was not closed: nobody is asked then, as in any outage
+    LeftAlone,
 }
 
 impl Told {
@@ -76,10 +86,10 @@ impl Told {
     fn is_open(&self) -> bool {
         match self {
             Self::Nothing | Self::Failed(_) => true,
-            Self::Decision { decision, at_once } => match decision.source() {
+            Self::Decision { decision, came } => match decision.source() {
                 Source::Store | Source::Lease => false,
                 // Told because nobody answered.
-                Source::Cache => !at_once,
+                Source::Cache => *came == Came::Awaited,
                 Source::Local | Source::FailurePolicy | Source::Layer => true,
             },
         }
@@ -207,6 +217,16 @@ struct Recording {
 }
 
 impl Recording {
+    /// How what is told now without waiting comes.
+    fn comes_at_once(&self) -> Came {
+        let health = self.store.health();
+        let mut nodes = health.nodes().iter();
+        match nodes.all(|node| node.breaker() == BreakerState::Closed) {
+            true => Came::AtOnce,
+            false => Came::LeftAlone,
+        }
+    }
+
     fn asked(&self) -> MutexGuard<'_, HashMap<PermitId, usize>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -262,6 +282,7 @@ impl AnyStore for Recording {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         let asked = |acquire: &Acquire| What::Acquire(acquire.clone(), Told::Nothing);
         let event = self.tape.begin(self.handle, asked(acquire));
+        let before = self.comes_at_once();
         let decision = self.guarded.decide_at_once(acquire);
         match &decision {
             Some(decision) => {
@@ -269,7 +290,11 @@ impl AnyStore for Recording {
                     tape: Arc::clone(&self.tape),
                     event: Some(event),
                 };
-                hearing.hear(decision, true);
+                let came = match before {
+                    Came::LeftAlone => before,
+                    _ => self.comes_at_once(),
+                };
+                hearing.hear(decision, came);
             }
             // It has an id from here on.
             None => {
@@ -292,7 +317,7 @@ impl AnyStore for Recording {
         };
         match Arc::clone(&self.guarded).acquire(acquire) {
             Deciding::Ready(Some(decision)) => {
-                hearing.hear(&decision, true);
+                hearing.hear(&decision, self.comes_at_once());
                 Deciding::ready(decision)
             }
             deciding => Deciding::Pending(Box::pin(Heard { hearing, deciding })),
@@ -353,7 +378,7 @@ impl Future for Heard {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.deciding).poll(cx);
         if let Poll::Ready(decision) = &polled {
-            self.hearing.hear(decision, false);
+            self.hearing.hear(decision, Came::Awaited);
         }
         polled
     }
@@ -366,11 +391,11 @@ struct Hearing {
 }
 
 impl Hearing {
-    fn hear(&mut self, decision: &Result<Decision, Error>, at_once: bool) {
+    fn hear(&mut self, decision: &Result<Decision, Error>, came: Came) {
         let told = match decision {
             Ok(decision) => Told::Decision {
                 decision: decision.clone(),
-                at_once,
+                came,
             },
             Err(error) => Told::Failed(error.clone()),
         };

@@ -94,9 +94,9 @@ impl History {
                 let told = match told {
                     Told::Nothing => String::from("unheard"),
                     Told::Failed(error) => error.to_string(),
-                    Told::Decision { decision, at_once } => {
+                    Told::Decision { decision, came } => {
                         let source = decision.source();
-                        format!("{}, {source:?}, at once: {at_once}", shown(decision))
+                        format!("{}, {source:?}, {came:?}", shown(decision))
                     }
                 };
                 let (id, patience) = (acquire.first.id.0[0], acquire.patience);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{
-    record::{Event, Told, What},
+    record::{Came, Event, Told, What},
     recorded::{Counted, History},
     steps::{self, Of, is_told_at_once},
 };
@@ -86,8 +86,8 @@ impl State {
         let event = &history.events[index];
         match &event.what {
             What::Acquire(acquire, told) => match told {
-                Told::Decision { decision, at_once } if decision.source() == Source::Cache => {
-                    self.told_again(history, event, acquire, decision, *at_once)
+                Told::Decision { decision, came } if decision.source() == Source::Cache => {
+                    self.told_again(history, event, acquire, decision, *came)
                 }
                 _ => self.refused_in_line(history, index, acquire, now),
             },
@@ -223,15 +223,16 @@ impl State {
         ))
     }
 
-    /// L4: a refusal is told again until there can be room, for the cap at most, and never once its process has heard of
-    /// something of its own that made room; and what it tells is never later than what was told first.
+    /// L4: a refusal is told again until there can be room, for the cap at most while the store is asked, and never once
+    /// its process has heard of something of its own that made room; and what it tells is never later than what was told
+    /// first.
     fn told_again(
         &self,
         history: &History,
         event: &Event,
         acquire: &Acquire,
         decision: &Decision,
-        at_once: bool,
+        came: Came,
     ) -> Result<(), String> {
         let Decision::Deny(refusal) = decision else {
             return Err(String::from("only refusals are told again"));
@@ -261,7 +262,7 @@ impl State {
                 why = format!("{known:?} was old");
             } else if over.is_some_and(|over| over <= told_at.at()) {
                 why = format!("{known:?} was over at {over:?}");
-            } else if at_once && told_at.at() > known.at + cap + 1 {
+            } else if came == Came::AtOnce && told_at.at() > known.at + cap + 1 {
                 why = format!("{known:?} was told for longer than {cap} ms");
             } else if refusal.kind() != first.kind() || announced.is_some() != latest.is_some() {
                 why = format!("{known:?} was another");

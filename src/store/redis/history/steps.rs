@@ -7,7 +7,7 @@
 
 use std::{collections::HashMap, ops::RangeInclusive};
 
-use super::record::{Event, Moment, Told, What};
+use super::record::{Came, Event, Moment, Told, What};
 use crate::{
     decision::{Decision, PermitId, RefusalKind, Source},
     store::Acquire,
@@ -138,11 +138,17 @@ fn is_told_again(event: &Event) -> bool {
 
 /// Whether it is a refusal from memory, for which nothing was waited for.
 pub(super) fn is_told_at_once(event: &Event) -> bool {
-    let at_once = matches!(
+    let awaited = matches!(
         &event.what,
-        What::Acquire(_, Told::Decision { at_once: true, .. })
+        What::Acquire(
+            _,
+            Told::Decision {
+                came: Came::Awaited,
+                ..
+            }
+        )
     );
-    at_once && is_told_again(event)
+    !awaited && is_told_again(event)
 }
 
 /// Whether it waited, and was refused: by those before it as well as by the store.

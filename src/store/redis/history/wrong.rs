@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     check::{Verdict, check},
-    record::{Event, Moment, Told, What},
+    record::{Came, Event, Moment, Told, What},
     recorded::{Counted, History},
 };
 use crate::{
@@ -137,16 +137,20 @@ impl Asked<'_> {
     fn granted(self, left: u64) -> usize {
         let limits = List::one(state(Some(left), INTERVAL, None));
         let grant = Grant::new(limits, List::EMPTY, Source::Store);
-        self.told(Decision::Allow(grant), false)
+        self.told(Decision::Allow(grant), Came::Awaited)
     }
 
     /// By the store; all are free `reset` later.
     fn refused(self, wait: i64, left: u64, reset: i64) -> usize {
-        self.told(refusal(wait, left, reset, Source::Store), false)
+        self.told(refusal(wait, left, reset, Source::Store), Came::Awaited)
     }
 
     fn told_again(self, wait: i64) -> usize {
-        self.told(refusal(wait, 0, wait, Source::Cache), true)
+        self.told(refusal(wait, 0, wait, Source::Cache), Came::AtOnce)
+    }
+
+    fn told_again_in_an_outage(self, wait: i64) -> usize {
+        self.told(refusal(wait, 0, wait, Source::Cache), Came::LeftAlone)
     }
 
     /// Nobody knows what becomes of it.
@@ -155,9 +159,9 @@ impl Asked<'_> {
         self.event
     }
 
-    fn told(self, decision: Decision, at_once: bool) -> usize {
+    fn told(self, decision: Decision, came: Came) -> usize {
         if let What::Acquire(_, told) = &mut self.tale.events[self.event].what {
-            *told = Told::Decision { decision, at_once };
+            *told = Told::Decision { decision, came };
         }
         self.event
     }
@@ -365,6 +369,15 @@ fn refusals_that_are_told_again() {
     again(50, 949).fails("was not over then");
     again(112, 888).fails("for longer than 100 ms");
 
+    // While nobody is asked, until it is over.
+    let in_an_outage = |at, wait| {
+        let (mut tale, _) = spent();
+        tale.ask(0, at, 1).told_again_in_an_outage(wait);
+        tale
+    };
+    in_an_outage(112, 888).passes();
+    in_an_outage(1001, 1).fails("was over");
+
     // At 950 for 50 ms more.
     let late = |at| {
         let (mut tale, _) = spent();
@@ -433,7 +446,7 @@ fn a_grant_is_never_told_again() {
     let mut tale = Tale::new();
     let asked = tale.ask(0, 0, 1);
     let grant = Grant::new(List::EMPTY, List::EMPTY, Source::Cache);
-    asked.told(Decision::Allow(grant), true);
+    asked.told(Decision::Allow(grant), Came::AtOnce);
     tale.fails("only refusals");
 }
 
