@@ -1,9 +1,10 @@
-//! Lists of limiters for which no one script can decide: a Redis Cluster keeps them in different slots, or some of them count
-//! by windows. (Slots here are those of a Cluster.)
+//! Lists of limiters for which no one script can decide: a Redis Cluster keeps them in different slots, or some of them
+//! count by windows. (Slots here are those of a Cluster.)
 //!
-//! One call for each part: first those of which callers cannot make up keys, an address's for example, so that nobody who is over
-//! that limit has names of its own invention looked up; of these, and then of the others, the likeliest refusal first. What was taken is given back by receipt when a later call refuses or
-//! fails; so a charge may stand for as long as the calls last, and where this process dies in between, for one interval.
+//! One call for each part: first those of which callers cannot make up keys, an address's for example, so that nobody
+//! who is over that limit has names of its own invention looked up; of these, and then of the others, the likeliest
+//! refusal first. What was taken is given back by receipt when a later call refuses or fails; so a charge may stand for
+//! as long as the calls last, and where this process dies in between, for one interval.
 
 use std::{cmp::Ordering, mem};
 

@@ -292,7 +292,8 @@ impl VerifiedServer {
     }
 }
 
-/// The first release of each line in which the holes of October 2025 are mended, by the advisories of both projects.
+/// The first release of each line in which the four holes of October 2025 in Lua are mended (CVE-2025-49844, 46817, 46818
+/// and 46819; see Redis' advisory of that month, and Valkey's releases).
 const MENDED: &[(&str, [u32; 3])] = &[
     ("Redis", [6, 2, 20]),
     ("Redis", [7, 2, 11]),
