@@ -111,6 +111,34 @@ async fn windows_and_arrivals_live_in_all_slots() {
     }
 }
 
+/// Each node is told a script by itself, while another is down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
+    let mut cluster = Cluster::start();
+    for node in &cluster.nodes {
+        assert_eq!(node.cli(&["ACL", "SETUSER", "default", "-eval"]), "OK");
+    }
+    let store = patient(&cluster);
+    let limiters = one_each(&store, &cluster).await;
+    cluster.nodes[MASTERS - 1].kill();
+    for (node, limiter) in limiters[..MASTERS - 1].iter().enumerate() {
+        // What must not run twice takes another way.
+        let once = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
+        let once = once.algorithm(Algorithm::Gcra);
+        assert!(once.try_set_rate(LIMIT).await.unwrap());
+        assert!(is_granted(once.try_acquire().await));
+
+        let Decision::Allow(grant) = limiter.try_acquire_many(4).await.unwrap() else {
+            panic!("ten are free");
+        };
+        limiter.give_back(&grant.receipts()[0]);
+        let began = Instant::now();
+        while limiter.available_permits().await.unwrap() != 10 {
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
+    }
+}
+
 async fn live_in_all_slots(cluster: &Cluster, algorithm: Algorithm) {
     let store = patient(cluster);
     let mut receipts = Vec::new();

@@ -19,6 +19,8 @@ mod down;
 #[path = "faults/local.rs"]
 mod local;
 #[cfg(feature = "tracing")]
+#[path = "support/log.rs"]
+mod log;
 #[path = "faults/logs.rs"]
 mod logs;
 #[path = "faults/loss.rs"]

@@ -21,7 +21,7 @@ mod first;
 mod floods;
 #[path = "hostile/injection.rs"]
 mod injection;
-#[path = "hostile/log.rs"]
+#[path = "support/log.rs"]
 mod log;
 #[path = "hostile/secrets.rs"]
 mod secrets;

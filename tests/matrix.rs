@@ -48,8 +48,6 @@ mod network;
 mod oracles;
 #[path = "faults/proxy.rs"]
 mod proxy;
-#[path = "matrix/random.rs"]
-mod random;
 #[path = "matrix/refusing.rs"]
 mod refusing;
 #[path = "matrix/server.rs"]
@@ -61,3 +59,5 @@ mod stage;
 mod support;
 #[path = "matrix/watch.rs"]
 mod watch;
+
+use support::random;

@@ -6,11 +6,12 @@
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
+#[path = "support/log.rs"]
+mod log;
+
 use std::{
     convert::Infallible,
-    io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
 };
 
 use http::{Request, Response, StatusCode, request::Parts};
@@ -19,44 +20,16 @@ use tower_ratelimit::{
     Limit, MemoryStore, RateLimitLayer,
     key::{ClientIp, ForwardedHeader, Header, Key, KeyExtractor, NoKey, PeerAddr, PeerIp, Secret},
 };
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::filter::LevelFilter;
+
+use log::Log;
 
 /// Layers of one test must not come between those that another one counts.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// What this thread logs.
-#[derive(Clone, Debug, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    /// Runtimes of these tests have one thread: nothing happens elsewhere.
-    fn capture(&self) -> impl Drop + use<> {
-        let log = self.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-            .with_ansi(false)
-            .with_writer(move || log.clone())
-            .finish()
-            .set_default()
-    }
-
-    /// The lines since the last call.
-    fn lines(&self) -> Vec<String> {
-        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
-        let text = String::from_utf8(bytes).unwrap();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// The lines since the last call.
+fn taken(log: &Log) -> Vec<String> {
+    log.take().lines().map(str::to_owned).collect()
 }
 
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
@@ -87,15 +60,15 @@ async fn warning(
     headers: &[(&str, &str)],
 ) -> Option<String> {
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer(key);
     send(&layer, peer, headers).await;
-    let mut lines = log.lines();
+    let mut lines = taken(&log);
     assert!(lines.len() <= 1, "{lines:#?}");
     for _ in 0..3 {
         send(&layer.clone(), peer, headers).await;
     }
-    assert_eq!(log.lines(), [""; 0], "once is enough");
+    assert_eq!(taken(&log), [""; 0], "once is enough");
     let line = lines.pop();
     if let Some(line) = &line {
         assert!(line.contains("WARN tower_ratelimit:"), "{line}");
@@ -264,10 +237,10 @@ impl<K: KeyExtractor> KeyExtractor for Behind<K> {
 async fn a_callers_fault_does_not_hide_the_servers() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer((Header::new("x-key"), PeerIp));
     assert_eq!(send(&layer, None, &[]).await, StatusCode::UNAUTHORIZED);
-    let lines = log.lines();
+    let lines = taken(&log);
     assert!(
         lines.len() == 1 && lines[0].contains("lack the key"),
         "{lines:#?}"
@@ -275,7 +248,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
     for expected in [1, 0] {
         let status = send(&layer, None, &[("x-key", "ann")]).await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-        let lines = log.lines();
+        let lines = taken(&log);
         assert_eq!(lines.len(), expected, "{lines:#?}");
         assert!(
             lines.iter().all(|line| line.contains("does not note")),
@@ -289,26 +262,26 @@ async fn a_callers_fault_does_not_hide_the_servers() {
 async fn one_warning_does_not_hide_another() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer(ClientIp::behind(["10.0.0.0/8"]));
     let unreadable = [("x-forwarded-for", "?"), ("forwarded", "for=_x")];
     send(&layer, Some("192.0.2.1"), &unreadable).await;
-    assert_eq!(log.lines().len(), 1);
+    assert_eq!(taken(&log).len(), 1);
     send(&layer, Some("10.0.0.1"), &unreadable).await;
-    assert_eq!(log.lines().len(), 2);
+    assert_eq!(taken(&log).len(), 2);
     send(&layer, None, &unreadable).await;
-    assert_eq!(log.lines().len(), 1);
+    assert_eq!(taken(&log).len(), 1);
     for peer in [Some("192.0.2.1"), Some("10.0.0.1"), None] {
         send(&layer, peer, &unreadable).await;
     }
-    assert_eq!(log.lines(), [""; 0]);
+    assert_eq!(taken(&log), [""; 0]);
 }
 
 #[tokio::test]
 async fn layers_built_for_each_request_are_warned_about_once() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     // Layers that are kept, and layers that serve nobody, are no mistake.
     for _ in 0..150 {
         let kept = layer(PeerIp);
@@ -317,16 +290,16 @@ async fn layers_built_for_each_request_are_warned_about_once() {
         }
         drop(layer(PeerIp));
     }
-    assert_eq!(log.lines(), [""; 0]);
+    assert_eq!(taken(&log), [""; 0]);
 
     for _ in 0..99 {
         send(&layer(PeerIp), Some("192.0.2.1"), &[]).await;
     }
-    assert_eq!(log.lines(), [""; 0]);
+    assert_eq!(taken(&log), [""; 0]);
     for _ in 0..300 {
         send(&layer(PeerIp), Some("192.0.2.1"), &[]).await;
     }
-    let lines = log.lines();
+    let lines = taken(&log);
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert!(lines[0].contains("WARN tower_ratelimit:"), "{lines:#?}");
     assert!(lines[0].contains("built for each request"), "{lines:#?}");
@@ -337,7 +310,7 @@ async fn layers_built_for_each_request_are_warned_about_once() {
 async fn what_would_have_been_refused_is_told_at_debug_level() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let key = Header::new("x-key");
     let rules = [
         Limit::per_hour(1).by(key.clone()).named("tried").shadow(),
@@ -351,7 +324,7 @@ async fn what_would_have_been_refused_is_told_at_debug_level() {
         let status = send(&layer, None, &[("x-key", "somebody")]).await;
         assert_eq!(status, expected);
     }
-    let lines = log.lines();
+    let lines = taken(&log);
     let [line] = &lines[..] else {
         panic!("of the second request alone: {lines:#?}");
     };
@@ -364,7 +337,7 @@ async fn what_would_have_been_refused_is_told_at_debug_level() {
 async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let store = MemoryStore::new();
     for (tried, what) in [
         (
@@ -384,7 +357,7 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
         for _ in 0..3 {
             assert_eq!(send(&layer, Some("192.0.2.1"), &[]).await, 200);
         }
-        let lines = log.lines();
+        let lines = taken(&log);
         let [line] = &lines[..] else {
             panic!("once: {lines:#?}");
         };
@@ -406,7 +379,7 @@ async fn a_bad_rules_file_is_warned_about_once() {
     let good = "[rules.api]\nrate = '5/1m'\nby = 'peer'\n[otherwise]\nrules = ['api']";
     fs::write(&path, good.replace("5/1m", "5 a minute")).unwrap();
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let _alone = ALONE.lock().await;
     let layer = layer(PeerIp);
     let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -423,7 +396,7 @@ async fn a_bad_rules_file_is_warned_about_once() {
     assert_eq!(told().await, Some(true));
     watching.abort();
     fs::remove_file(&path).unwrap();
-    let lines = log.lines();
+    let lines = taken(&log);
     let [bad, good] = &lines[..] else {
         panic!("{lines:#?}");
     };

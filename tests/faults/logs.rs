@@ -1,19 +1,15 @@
 //! One line when a store starts failing, one when it answers again.
 
-use std::{
-    io,
-    sync::{Arc, LazyLock, Mutex},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use tower_ratelimit::{
     BreakerState, FailurePolicy, Limit, RateLimiter, RedisStore, Source, key::Constant,
 };
-use tracing::Dispatch;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::{
+    log::Log,
     proxy::Proxy,
     traffic::{ask, service_with},
     wait::until,
@@ -22,61 +18,17 @@ use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 
-/// What this thread logs, at any level, by whatever crate.
-#[derive(Clone, Debug, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    /// Runtimes of these tests have one thread: nothing happens elsewhere.
-    fn capture(&self) -> impl Drop + use<> {
-        // While there is one alone, whoever comes to a line first is asked whether to log it: that may be another test.
-        static SECOND: LazyLock<Dispatch> =
-            LazyLock::new(|| tracing_subscriber::fmt().with_writer(io::sink).into());
-        LazyLock::force(&SECOND);
-        let log = self.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-            .with_ansi(false)
-            .with_writer(move || log.clone())
-            .finish()
-            .set_default()
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines()
-            .filter(|line| line.contains("tower_ratelimit"))
-            .map(str::to_owned)
-            .collect()
-    }
-
-    /// Those that whoever runs it sees, as most do.
-    fn lines_told(&self) -> Vec<String> {
-        let mut lines = self.lines();
-        lines.retain(|line| !line.contains("DEBUG"));
-        lines
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// The lines that whoever runs it sees, as most do.
+fn told(log: &Log) -> Vec<String> {
+    let mut lines = log.lines();
+    lines.retain(|line| !line.contains("DEBUG"));
+    lines
 }
 
 #[tokio::test]
 async fn an_outage_is_two_lines_without_a_key() {
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
     let store = RedisStore::open(server.url())
         .unwrap()
@@ -135,7 +87,7 @@ async fn an_outage_is_two_lines_without_a_key() {
 #[tokio::test]
 async fn a_breaker_that_opens_and_closes_is_two_lines() {
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
     let store = RedisStore::open(server.url())
         .unwrap()
@@ -184,7 +136,7 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
 #[tokio::test]
 async fn a_store_that_fails_now_and_then_is_told_of_once() {
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
     let store = RedisStore::open(proxy.url())
@@ -206,7 +158,7 @@ async fn a_store_that_fails_now_and_then_is_told_of_once() {
         turns += usize::from(source != last);
         last = source;
     }
-    let lines = log.lines_told();
+    let lines = told(&log);
     assert_eq!(lines.len(), 1, "{turns} turns: {lines:#?}");
 }
 
@@ -214,7 +166,7 @@ async fn a_store_that_fails_now_and_then_is_told_of_once() {
 #[tokio::test]
 async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
     let log = Log::default();
-    let _capturing = log.capture();
+    let _capturing = log.capture(LevelFilter::TRACE);
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
     let store = RedisStore::open(proxy.url())
@@ -238,7 +190,7 @@ async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
             state() == BreakerState::Closed
         })
         .await;
-        let mut lines = log.lines_told();
+        let mut lines = told(&log);
         lines.retain(|line| line.contains("the breaker opens"));
         let minutes = began.elapsed().as_secs() / 60;
         let most = 1 + usize::try_from(minutes).unwrap();

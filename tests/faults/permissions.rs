@@ -185,6 +185,14 @@ async fn the_permissions_in_the_readme_are_enough_and_none_too_many() {
     }
 }
 
+/// A server that does not know a script is told it by SCRIPT LOAD then, also of what is given back.
+#[tokio::test]
+async fn a_user_who_may_send_no_texts_may_load_them() {
+    let server = RedisServer::start();
+    allow(&server, &enough().replace("+eval ", "+script|load "));
+    everything(&server).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_user_who_may_call_no_script_is_rejected() {
     let server = RedisServer::start();

@@ -107,6 +107,25 @@ async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
 }
 
 #[tokio::test]
+async fn where_a_script_cannot_be_taught_it_is_told_why_its_text_was_refused() {
+    let server = ScriptedServer::start(|command| {
+        match &*command[0].to_ascii_uppercase() {
+            b"EVALSHA" => "-NOSCRIPT No matching script.\r\n",
+            b"EVAL" => "-NOPERM this user has no permissions to run the 'eval' command\r\n",
+            _ => "-ERR something else\r\n",
+        }
+        .as_bytes()
+        .to_vec()
+    });
+    let store = store(&server);
+    let limiter = RateLimiter::new(&store, "scripted").unwrap();
+    let error = limiter.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    assert_eq!(server.commands(), ["EVALSHA", "EVAL", "SCRIPT"]);
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
 async fn what_may_have_run_by_its_hash_is_given_back_though_its_text_failed() {
     let calls = AtomicUsize::new(0);
     let server = ScriptedServer::start(move |_| {

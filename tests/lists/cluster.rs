@@ -14,8 +14,13 @@ use tower_ratelimit::{
 
 use super::{
     fleet::Fleet,
-    support::{Cluster, RedisServer, Reply, cluster::MASTERS, unique},
-    world::{Random, ask, grant, refusal, refused, seed, service, until},
+    support::{
+        Cluster, RedisServer, Reply,
+        cluster::MASTERS,
+        random::{Random, seed},
+        unique,
+    },
+    world::{ask, grant, refusal, refused, service, until},
 };
 
 fn patient(cluster: &Cluster) -> RedisStore {

@@ -12,8 +12,12 @@ use super::{
     feed::Feed,
     proxy::Proxy,
     record::{Record, spelled},
-    support::{RedisServer, Reply, unique},
-    world::{Random, patient, seed},
+    support::{
+        RedisServer, Reply,
+        random::{Random, seed},
+        unique,
+    },
+    world::patient,
 };
 
 /// Permits, and the interval in ms.

@@ -12,7 +12,7 @@ use std::{
 use tokio::runtime::{Builder, Runtime};
 use tower_ratelimit::{AllOf, Decision, Limit, ManualClock, MemoryStore, RateLimiter};
 
-use super::world::{Random, seed};
+use crate::support::random::{Random, seed};
 
 const LIMITERS: usize = 5;
 const THREADS: u64 = 4;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feed::Seen;
+use crate::feed::{Seen, bytes_of};
 
 /// One entry that was written to a log.
 #[derive(Clone, Debug)]
@@ -188,42 +188,19 @@ impl Script {
     }
 }
 
-/// The bytes of a member, as MONITOR escapes them.
-fn bytes_of(member: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = member.bytes();
-    while let Some(byte) = rest.next() {
-        let escaped = match byte {
-            b'\\' => rest.next().unwrap(),
-            _ => {
-                bytes.push(byte);
-                continue;
-            }
-        };
-        bytes.push(match escaped {
-            b'x' => {
-                let digits = [rest.next().unwrap(), rest.next().unwrap()];
-                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
-            }
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'a' => 7,
-            b'b' => 8,
-            other => other,
-        });
-    }
-    assert_eq!(bytes.len(), 21, "{member}");
-    bytes
+/// The bytes of a member.
+fn of_member(member: &str) -> [u8; 21] {
+    let bytes = bytes_of(member);
+    bytes.try_into().expect("a member has 21 bytes")
 }
 
 fn permits_of(member: &str) -> i64 {
-    let bytes = bytes_of(member);
+    let bytes = of_member(member);
     i64::from(u32::from_le_bytes(bytes[17..].try_into().unwrap()))
 }
 
 fn id_of(member: &str) -> String {
-    let bytes = bytes_of(member);
+    let bytes = of_member(member);
     bytes[1..17]
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -270,7 +247,7 @@ mod tests {
     #[test]
     fn every_byte_is_read_as_it_was() {
         for byte in 0..=255 {
-            assert_eq!(bytes_of(&member(byte, byte))[3], byte);
+            assert_eq!(of_member(&member(byte, byte))[3], byte);
             assert_eq!(permits_of(&member(byte, byte)), i64::from(byte));
         }
     }

@@ -158,39 +158,3 @@ macro_rules! on_both {
     };
 }
 pub(crate) use on_both;
-
-/// The seed of a random run: of the environment, or one that no run had before. It is printed where a test fails.
-pub fn seed() -> u64 {
-    let given = std::env::var("TOWER_RATELIMIT_SEED").ok();
-    let seed = given.map_or_else(
-        || {
-            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-            now.as_nanos() as u64
-        },
-        |seed| seed.parse().expect("TOWER_RATELIMIT_SEED is a number"),
-    );
-    println!("TOWER_RATELIMIT_SEED={seed}");
-    seed
-}
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub fn one_in(&mut self, of: u64) -> bool {
-        self.below(of) == 0
-    }
-}

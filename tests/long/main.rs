@@ -36,8 +36,6 @@ mod machine;
 mod oracles;
 #[path = "../faults/proxy.rs"]
 mod proxy;
-#[path = "../matrix/random.rs"]
-mod random;
 mod record;
 #[path = "../matrix/stage.rs"]
 mod stage;
@@ -60,10 +58,13 @@ use load::Load;
 use machine::{Machine, all_closed};
 use oracles::Tally;
 use proxy::Proxy;
-use random::{Random, seed};
 use record::Record;
 use stage::{all_is_free, aside, patient};
-use support::{RedisServer, unique};
+use support::{
+    RedisServer,
+    random::{self, Random, seed},
+    unique,
+};
 use watch::time_of;
 
 const HANDLES: usize = 2;

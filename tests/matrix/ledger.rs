@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::feed::Seen;
+use super::feed::{Seen, bytes_of};
 
 /// One grant, as it stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,30 +123,6 @@ impl Ledger {
 const LONGEST: i64 = 600;
 
 /// The bytes of a member, as MONITOR escapes them.
-fn bytes_of(member: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = member.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'\\' {
-            bytes.push(byte);
-            continue;
-        }
-        bytes.push(match rest.next().expect("an escaped byte") {
-            b'x' => {
-                let digits = [rest.next().unwrap(), rest.next().unwrap()];
-                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
-            }
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'a' => 7,
-            b'b' => 8,
-            other => other,
-        });
-    }
-    bytes
-}
-
 /// The last four bytes of a member are its permits.
 fn permits_of(member: &[u8]) -> i64 {
     assert_eq!(member.len(), 21, "{member:?}");

@@ -78,3 +78,29 @@ impl Seen {
         })
     }
 }
+
+/// The bytes of a word as MONITOR shows it.
+#[allow(dead_code, reason = "some who listen look at no bytes")]
+pub fn bytes_of(word: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next().expect("an escaped byte") {
+            b'x' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'a' => 7,
+            b'b' => 8,
+            other => other,
+        });
+    }
+    bytes
+}

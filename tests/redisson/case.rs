@@ -2,41 +2,10 @@
 
 use std::fmt;
 
-use super::model::{Condition, Generation, Limit};
-
-/// SplitMix64: small, and the same sequence for a seed on every machine and in every version.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn percent(&mut self, chance: usize) -> bool {
-        self.below(100) < chance
-    }
-
-    pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())].clone()
-    }
-
-    pub fn within(&mut self, from: i64, to: i64) -> i64 {
-        from + self.below((to - from + 1) as usize) as i64
-    }
-}
+use super::{
+    model::{Condition, Generation, Limit},
+    support::random::Random,
+};
 
 /// Who does a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,11 +95,11 @@ const HOUR: i64 = 3_600_000;
 impl Case {
     /// `generations` are those of the versions in this run.
     pub fn random(seed: u64, generations: &[Generation]) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let random = &mut random;
         let versions = [
-            random.below(generations.len()),
-            random.below(generations.len()),
+            random.place(generations.len()),
+            random.place(generations.len()),
         ];
         let names = random.of(&[
             ("", ""),
@@ -279,7 +248,7 @@ impl Case {
     /// Java acquires beside Rust, which lowers rates, gives back, and whose scores run ahead as those of leases do.
     pub fn peer(seed: u64, generations: &[Generation]) -> Self {
         let mut case = Self::random(seed, generations);
-        let mut random = Random::new(!seed);
+        let mut random = Random(!seed);
         let interval = random.of(&[200, 1000, 3000]);
         case.is_peer = true;
         case.skews = [
@@ -323,7 +292,7 @@ struct Temper {
 impl Temper {
     fn step(self, random: &mut Random, number: i64, at: i64) -> Step {
         let actor = if random.percent(50) {
-            Actor::Java(random.below(2))
+            Actor::Java(random.place(2))
         } else {
             Actor::Rust(usize::from(random.percent(30)))
         };
@@ -337,14 +306,14 @@ impl Temper {
         }
         let permits = |random: &mut Random| {
             let java = matches!(actor, Actor::Java(_));
-            match random.below(10) {
+            match random.place(10) {
                 0 if self.odd_permits && java => random.of(&[0, 0, -1, -3]),
                 0 if self.odd_permits => 0,
                 0..5 => 1,
                 _ => random.within(1, 9),
             }
         };
-        match random.below(104) {
+        match random.place(104) {
             52..56 => step(Op::Resend),
             56..59 if matches!(actor, Actor::Rust(_)) => {
                 let keep = if random.percent(40) {

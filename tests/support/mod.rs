@@ -14,6 +14,7 @@
 )]
 
 pub mod cluster;
+pub mod random;
 pub mod redis_server;
 pub mod scripted;
 pub mod sentinel;

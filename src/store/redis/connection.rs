@@ -71,6 +71,20 @@ impl From<Failed> for RedisError {
     }
 }
 
+/// Which master a command is for. Where there is one, it is for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "cluster"),
+    allow(dead_code, reason = "only a Cluster has several masters")
+)]
+pub(super) enum To<'a> {
+    Any,
+    /// That of a slot
+    Slot(u16),
+    /// That of a key's slot
+    Key(&'a [u8]),
+}
+
 /// Where commands go at present.
 struct Slot {
     state: State,
@@ -200,17 +214,17 @@ impl Connection {
         }
     }
 
-    /// Sends one command, safe to repeat, to the master of a slot, or where all go.
+    /// Sends one command, safe to repeat, to a master.
     #[cfg_attr(
         not(feature = "cluster"),
-        allow(unused_variables, reason = "only a Cluster has masters of slots")
+        allow(unused_variables, reason = "only a Cluster has several masters")
     )]
-    pub(super) async fn send_to(&self, slot: Option<u16>, command: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn send_to(&self, to: To<'_>, command: &Cmd) -> RedisResult<Value> {
         #[cfg(feature = "cluster")]
-        if let Some(slot) = slot {
+        if to != To::Any {
             let (wire, since) = self.connected().await?;
             if let Wire::Cluster(connection) = &wire {
-                let reply = topology::send_to(connection, slot, command).await;
+                let reply = topology::send_to(connection, to, command).await;
                 self.note(since, reply.as_ref().err());
                 return reply;
             }

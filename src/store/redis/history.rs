@@ -53,7 +53,7 @@ use crate::{
     limiter::{RateLimiter, ask},
     store::{FailurePolicy, sealed::Sealed, take},
 };
-use support::{RedisServer, unique};
+use support::{RedisServer, random::Random, unique};
 
 const HANDLES: usize = 3;
 const TASKS: usize = 3;
@@ -159,10 +159,10 @@ impl World {
             limits: [(); 3].map(|()| {
                 // What is lost for good is seen at the end only if it has not expired by then.
                 let interval = match callers {
-                    Callers::Calm => [20, 60, 60, 300][random.below(4)],
-                    Callers::Hasty => [20, 300, 60_000][random.below(3)],
+                    Callers::Calm => [20, 60, 60, 300][random.place(4)],
+                    Callers::Hasty => [20, 300, 60_000][random.place(3)],
                 };
-                Limit::new(3 + random.below(4) as u64, Duration::from_millis(interval))
+                Limit::new(3 + random.below(4), Duration::from_millis(interval))
             }),
         }
     }
@@ -179,7 +179,7 @@ impl World {
             tasks.spawn(async move {
                 for _ in 0..STEPS {
                     world.step(task % HANDLES, &mut random).await;
-                    let pause = [0, 0, 0, 1, 3][random.below(5)];
+                    let pause = [0, 0, 0, 1, 3][random.place(5)];
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                 }
             });
@@ -210,7 +210,7 @@ impl World {
         let mut shown = vec![millis(clock.now())];
         while !done.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            clock.advance(Duration::from_millis([0, 1, 2, 7, 25][random.below(5)]));
+            clock.advance(Duration::from_millis([0, 1, 2, 7, 25][random.place(5)]));
             shown.push(millis(clock.now()));
         }
         shown.dedup();
@@ -220,7 +220,7 @@ impl World {
     async fn step(&self, handle: usize, random: &mut Random) {
         let Handle { store, limiters } = &self.handles[handle];
         let limiter = &limiters[usize::from(random.below(4) == 0)];
-        let permits = 1 + [0, 0, 0, 1, 1, 2, 6][random.below(7)];
+        let permits = 1 + [0, 0, 0, 1, 1, 2, 6][random.place(7)];
         let heard = match random.below(100) {
             0..45 => limiter.try_acquire_many(permits).await.ok(),
             45..53 => {
@@ -228,7 +228,7 @@ impl World {
                 all.try_acquire_many(permits).await.ok()
             }
             53..62 => {
-                let patience = Duration::from_millis(5 + random.below(60) as u64);
+                let patience = Duration::from_millis(5 + random.below(60));
                 limiter.try_acquire_for(permits, patience).await.ok()
             }
             // As a layer asks.
@@ -281,7 +281,7 @@ impl World {
     fn limit(&self, random: &mut Random) -> Limit {
         let number = self.changes.fetch_add(1, Ordering::Relaxed);
         let keep_alive = Duration::from_secs(3600) + Duration::from_millis(number);
-        let limit = self.limits[random.below(self.limits.len())];
+        let limit = self.limits[random.place(self.limits.len())];
         limit.keep_alive(keep_alive).unwrap()
     }
 
@@ -294,13 +294,13 @@ impl World {
         let receipt = {
             let mut receipts = self.receipts.lock().unwrap();
             // One of the latest, which may still be in use.
-            let back = random.below(receipts.len().clamp(1, 4));
+            let back = random.place(receipts.len().clamp(1, 4));
             let place = receipts.len().checked_sub(1 + back)?;
             receipts.remove(place)
         };
         let mut limiters = limiters.iter();
         let limiter = limiters.find(|limiter| limiter.name() == receipt.name.as_str())?;
-        limiter.settle(&receipt, [0, 0, 0, 1, 5][random.below(5)]);
+        limiter.settle(&receipt, [0, 0, 0, 1, 5][random.place(5)]);
         Some(limiter)
     }
 
@@ -326,22 +326,9 @@ async fn dropped(
         if let Poll::Ready(heard) = polled {
             return heard.ok();
         }
-        tokio::time::sleep(Duration::from_millis(random.below(2) as u64)).await;
+        tokio::time::sleep(Duration::from_millis(random.below(2))).await;
     }
     None
-}
-
-/// splitmix64: what a seed has begun it begins again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((word ^ word >> 31) % end as u64).unwrap()
-    }
 }
 
 fn millis(time: Duration) -> i64 {

@@ -18,7 +18,7 @@ use tokio::sync::{
 use super::{
     connection::Connection,
     saga::is_one_call,
-    script::{self, Arguments, Script, Verbs, is_unknown_script},
+    script::{self, Arguments, Script, Verbs, is_refused, is_unknown_script},
 };
 use crate::{
     clock::moment,
@@ -316,12 +316,19 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
                 let mut replies = replies.into_iter();
                 // What was carried out is not sent again with what was not.
                 left.retain_mut(|(_, arrived)| match replies.next() {
-                    Some(Err(error)) => is_unknown_script(&error) && !whole,
+                    Some(Err(error)) => is_unknown_script(&error) || whole && is_refused(&error),
                     reply => {
                         **arrived = reply.is_some();
                         false
                     }
                 });
+                if whole {
+                    // Texts may be refused here: a call has another way.
+                    for (item, arrived) in left.drain(..) {
+                        let called = item.script().call(connection, &item.arguments).await;
+                        *arrived = called.is_ok();
+                    }
+                }
                 whole = true;
             }
             // Lost on the way: once more over a new connection.

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisError, Value};
 
 use super::{
     classify::Class,
-    connection::{Connection, Failed},
+    connection::{Connection, Failed, To},
 };
 use crate::limit::Algorithm;
 
@@ -220,8 +220,8 @@ impl Script {
 
     /// Calls it: one command, and one more where the server has lost, or never had, the script.
     ///
-    /// That second command carries the whole text, so that it loads the script on the very node that lacks it; SCRIPT
-    /// LOAD would go to every node of a Cluster and fail with the first that is down.
+    /// That second command carries the whole text, so that it loads the script on the very node that lacks it. Where
+    /// the user may not send texts that are run at once, the node is told the text by SCRIPT LOAD, and called again.
     ///
     /// # Cancel safety
     ///
@@ -231,20 +231,21 @@ impl Script {
         connection: &Connection,
         arguments: &Arguments,
     ) -> Result<Value, Failed> {
-        match connection
-            .send(&arguments.command("EVALSHA", &self.sha1))
-            .await
-        {
-            Err(failed) if is_unknown_script(&failed.error) => {
-                let whole = arguments.command("EVAL", self.text);
-                // By its hash it may have run before a connection was lost.
-                connection.send(&whole).await.map_err(|second| Failed {
-                    unheard: failed.unheard || second.unheard,
-                    ..second
-                })
+        let first = match connection.send(&self.command(arguments, false)).await {
+            Err(failed) if is_unknown_script(&failed.error) => failed,
+            reply => return reply,
+        };
+        let reply = match connection.send(&self.command(arguments, true)).await {
+            Err(refused) if self.is_loaded(connection, arguments, &refused.error).await => {
+                connection.send(&self.command(arguments, false)).await
             }
             reply => reply,
-        }
+        };
+        // By its hash it may have run before a connection was lost.
+        reply.map_err(|last| Failed {
+            unheard: first.unheard || last.unheard,
+            ..last
+        })
     }
 
     /// Calls it at most once: a lost connection is an error, as nobody knows whether it ran.
@@ -253,18 +254,37 @@ impl Script {
         connection: &Connection,
         arguments: &Arguments,
     ) -> Result<Value, Failed> {
-        match connection
-            .send_once(&arguments.command("EVALSHA", &self.sha1))
-            .await
-        {
-            // It certainly did not run.
-            Err(failed) if is_unknown_script(&failed.error) => {
-                connection
-                    .send_once(&arguments.command("EVAL", self.text))
-                    .await
+        let by_hash = self.command(arguments, false);
+        match connection.send_once(&by_hash).await {
+            // It certainly did not run, nor does what is refused.
+            Err(failed) if is_unknown_script(&failed.error) => {}
+            reply => return reply,
+        }
+        match connection.send_once(&self.command(arguments, true)).await {
+            Err(refused) if self.is_loaded(connection, arguments, &refused.error).await => {
+                connection.send_once(&by_hash).await
             }
             reply => reply,
         }
+    }
+
+    /// Whether its text was refused, and the node of these keys knows it now all the same.
+    async fn is_loaded(
+        &self,
+        connection: &Connection,
+        arguments: &Arguments,
+        refused: &RedisError,
+    ) -> bool {
+        // By itself redis-rs would load it into every node of a Cluster, and fail with the first that is down.
+        let to = arguments.iter().next().map_or(To::Any, To::Key);
+        is_refused(refused) && connection.send_to(to, &self.load()).await.is_ok()
+    }
+
+    /// The command that has a server know it, and does not run it.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(self.text);
+        command
     }
 
     pub(crate) fn text(&self) -> &'static str {
@@ -426,4 +446,9 @@ impl fmt::Debug for Word {
 
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     Class::of(error) == Class::UnknownScript
+}
+
+/// Whether it was refused before it ran, as where this user may not send texts, or there is no such command.
+pub(crate) fn is_refused(error: &RedisError) -> bool {
+    Class::of(error) == Class::Refused
 }

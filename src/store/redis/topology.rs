@@ -20,7 +20,7 @@ mod cluster {
 
     #[cfg(feature = "tls")]
     use super::super::tls;
-    use super::super::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, endpoint::tcp_settings};
+    use super::super::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, connection::To, endpoint::tcp_settings};
     #[cfg(feature = "tls")]
     use crate::error::ConfigError;
 
@@ -138,11 +138,19 @@ mod cluster {
     /// Sends a command to the master of a slot, whatever its keys.
     pub(in super::super) async fn send_to(
         connection: &ClusterConnection,
-        slot: u16,
+        to: To<'_>,
         command: &Cmd,
     ) -> RedisResult<Value> {
-        let route = Route::new(slot, SlotAddr::Master);
-        let to = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
+        let to = match to {
+            To::Any => SingleNodeRoutingInfo::Random,
+            To::Slot(slot) => {
+                SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master))
+            }
+            To::Key(key) => {
+                SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master))
+            }
+        };
+        let to = RoutingInfo::SingleNode(to);
         let mut connection = connection.clone();
         let reply = connection.route_command(command.clone(), to).await;
         reply.and_then(Value::extract_error)

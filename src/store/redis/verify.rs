@@ -10,9 +10,9 @@ pub use self::report::{ServerFinding, Severity, Verification, VerifiedServer};
 use super::{
     RedisStore,
     classify::{self, Class},
-    connection::Connection,
+    connection::{Connection, To},
     health::slot,
-    script::{self, Arguments, VERIFY},
+    script::{self, Arguments, VERIFY, is_refused},
     server::random_id,
     wire,
 };
@@ -261,7 +261,7 @@ impl Look<'_> {
         let keys = wire::keys(&self.name_on(master)?, self.client_id);
         let to = master.and_then(Master::first_slot);
         let tries = Arguments::new(&keys, ["1"]);
-        let tried = match self.ask(to, &VERIFY.command(&tries, true)).await? {
+        let tried = match self.run(to, &tries).await? {
             Ok(tried) => tried,
             Err(refused) => {
                 let finding = self.refused("EVAL", self.prefix, &refused);
@@ -280,7 +280,7 @@ impl Look<'_> {
         }
         for script in script::all() {
             let arguments = Arguments::new(&keys, ["", script.text()]);
-            match self.ask(to, &VERIFY.command(&arguments, true)).await? {
+            match self.run(to, &arguments).await? {
                 Ok(reply) => {
                     let (_, compiled): Verified = parsed(reply)?;
                     let faults = compiled.into_iter().filter(|fault| !fault.is_empty());
@@ -299,9 +299,7 @@ impl Look<'_> {
     async fn names(&self, name: &Name) -> Result<Option<ServerFinding>, Error> {
         let keys = wire::keys(name, self.client_id);
         let to = self.connection.has_nodes().then(|| slot(wire::tag(name)));
-        let reply = self
-            .ask(to, &VERIFY.command(&Arguments::new(&keys, [""]), true))
-            .await?;
+        let reply = self.run(to, &Arguments::new(&keys, [""])).await?;
         Ok(reply
             .err()
             .map(|refused| self.refused("EVAL", name.as_str(), &refused)))
@@ -363,8 +361,21 @@ impl Look<'_> {
             .collect())
     }
 
+    /// Runs the script that tries things, as calls are made: by its text or, where that is refused, after SCRIPT LOAD.
+    async fn run(&self, to: Option<u16>, arguments: &Arguments) -> Result<Said, Error> {
+        let refused = match self.ask(to, &VERIFY.command(arguments, true)).await? {
+            Err(refused) if is_refused(&refused) => refused,
+            reply => return Ok(reply),
+        };
+        match self.ask(to, &VERIFY.load()).await? {
+            Ok(_) => self.ask(to, &VERIFY.command(arguments, false)).await,
+            Err(_) => Ok(Err(refused)),
+        }
+    }
+
     /// Asks the master of a slot, or the server. What it refuses to this user is no error.
     async fn ask(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
+        let to = to.map_or(To::Any, To::Slot);
         let reply = within(self.patience, self.connection.send_to(to, command)).await;
         match reply.ok_or(ErrorKind::Timeout)? {
             Ok(reply) => Ok(Ok(reply)),

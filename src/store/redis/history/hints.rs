@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::super::script::{AVAILABLE, SETTLE};
 use super::{
-    feed::Seen,
+    feed::{Seen, bytes_of},
     record::{Event, What},
     recorded::{Counted, History},
     steps::{Of, Step},
@@ -63,7 +63,7 @@ impl<'a> Shown<'a> {
         let (mut calls, mut changes, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let all = seen;
         for (place, seen) in seen.iter().enumerate() {
-            let words: Vec<_> = seen.words.iter().map(|word| unescaped(word)).collect();
+            let words: Vec<_> = seen.words.iter().map(|word| bytes_of(word)).collect();
             let is = |verb: &[u8]| seen.by_script && words[0].eq_ignore_ascii_case(verb);
             if (is(b"HSET") || is(b"HSETNX")) && words.iter().any(|word| word == b"rate") {
                 changes.push(place);
@@ -298,36 +298,7 @@ pub(super) fn client_id(handle: usize) -> String {
     format!("handle-{handle}")
 }
 
-/// The bytes of a word as MONITOR shows it.
-fn unescaped(word: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word.as_bytes();
-    while let [first, after @ ..] = rest {
-        let (byte, left) = match (first, after) {
-            (b'\\', [b'x', high, low, left @ ..]) => {
-                let digit = |digit: &u8| char::from(*digit).to_digit(16).unwrap_or(0) as u8;
-                (digit(high) << 4 | digit(low), left)
-            }
-            (b'\\', [escaped, left @ ..]) => {
-                let byte = match escaped {
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b't' => b'\t',
-                    b'a' => 7,
-                    b'b' => 8,
-                    other => *other,
-                };
-                (byte, left)
-            }
-            _ => (*first, after),
-        };
-        bytes.push(byte);
-        rest = left;
-    }
-    bytes
-}
-
 #[test]
 fn words_are_bytes_again() {
-    assert_eq!(unescaped(r#"a\x00\xffb\\\"\r\n"#), b"a\x00\xffb\\\"\r\n");
+    assert_eq!(bytes_of(r#"a\x00\xffb\\\"\r\n"#), b"a\x00\xffb\\\"\r\n");
 }

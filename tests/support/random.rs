@@ -1,6 +1,6 @@
 //! Chance that can be repeated.
 
-/// SplitMix64.
+/// SplitMix64: small, and the same sequence for a seed on every machine and in every version.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -16,9 +16,34 @@ impl Random {
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
+
+    /// A place among so many.
+    pub fn place(&mut self, among: usize) -> usize {
+        (self.next() % among as u64) as usize
+    }
+
+    pub fn one_in(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+
+    pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.place(choices.len())].clone()
+    }
+
+    pub fn within(&mut self, from: i64, to: i64) -> i64 {
+        from + self.below((to - from + 1) as u64) as i64
+    }
 }
 
 /// The seed of a random run: of the environment, or one that no run had before. It is printed where a test fails.
+#[allow(
+    clippy::print_stdout,
+    reason = "for whoever wants to see the same again"
+)]
 pub fn seed() -> u64 {
     let given = std::env::var("TOWER_RATELIMIT_SEED").ok();
     let seed = given.map_or_else(
