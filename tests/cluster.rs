@@ -111,7 +111,7 @@ async fn windows_and_arrivals_live_in_all_slots() {
     }
 }
 
-/// Each node is told a script by itself, while another is down.
+/// Each node is told a script by itself, while another is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
     let mut cluster = Cluster::start();
@@ -120,7 +120,7 @@ async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
     }
     let store = patient(&cluster);
     let limiters = one_each(&store, &cluster).await;
-    cluster.nodes[MASTERS - 1].kill();
+    cluster.nodes[MASTERS - 1].stop_process();
     for (node, limiter) in limiters[..MASTERS - 1].iter().enumerate() {
         // What must not run twice takes another way.
         let once = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
