@@ -156,7 +156,7 @@ fn master_of(slot: usize) -> usize {
 /// # Panics
 ///
 /// If it is not reached in half a minute.
-pub fn wait_until(what: &str, reached: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !reached() {
         assert!(Instant::now() < deadline, "in vain: {what}");

@@ -1,6 +1,7 @@
 //! A real Redis Sentinel that watches over a server of the test.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -56,26 +57,42 @@ impl Sentinel {
 
     /// As [`start`](Self::start), in another way
     pub fn start_with(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
+        // Removed with the replica.
+        let config = replica.dir().join("sentinel.conf");
+        let of = |server: &RedisServer| match watch.tls {
+            Some(_) => server.tls_port(),
+            None => server.port(),
+        };
+        // Between the choice of a port and its use, somebody else may take it.
+        let sentinel = (0..5).find_map(|_| Self::launch(&config, of(master), watch));
+        let sentinel = sentinel.expect("a port that nobody else takes");
+        let replica = of(replica).to_string();
+        wait_until("the sentinel knows the replica", || {
+            let reply = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);
+            reply.is_some_and(|reply| {
+                let text = reply.to_string();
+                let has = |line: &str| text.lines().any(|other| other == line);
+                has(&replica) && has("ok")
+            })
+        });
+        sentinel
+    }
+
+    /// None if its port was taken in the meantime.
+    fn launch(config: &Path, master: u16, watch: &Watch<'_>) -> Option<Self> {
         let &Watch {
             tls,
             password,
             silence,
         } = watch;
         let port = free_port();
-        // Removed with the replica.
-        let dir = replica.dir();
-        let config = dir.join("sentinel.conf");
-        let of = |server: &RedisServer| match tls {
-            Some(_) => server.tls_port(),
-            None => server.port(),
-        };
+        let dir = config.parent().expect("a file in a directory");
         let mut lines = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\n\
-             sentinel monitor {MASTER_NAME} 127.0.0.1 {} 1\n\
+             sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 1\n\
              sentinel down-after-milliseconds {MASTER_NAME} {silence}\n\
              sentinel failover-timeout {MASTER_NAME} 5000\n",
             dir.display(),
-            of(master),
         );
         let tls_port = tls.map(|tls| {
             let tls_port = free_port();
@@ -89,14 +106,16 @@ impl Sentinel {
         if let Some(password) = password {
             lines.push_str(&format!("requirepass {password}\n"));
         }
-        fs::write(&config, lines).expect("write the configuration of the sentinel");
+        fs::write(config, lines).expect("write the configuration of the sentinel");
+        let log = config.with_extension("log");
+        fs::write(&log, "").expect("create the log of the sentinel");
         let bin =
             std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
         let shell = Command::new("sh")
             .arg("-c")
-            .arg("\"$0\" \"$1\" --sentinel >\"$1.log\" 2>&1 </dev/null & read -r _; kill -KILL $!")
+            .arg("\"$0\" \"$1\" --sentinel >\"$2\" 2>&1 </dev/null & read -r _; kill -KILL $!")
             .arg(bin)
-            .arg(config)
+            .args([config, &log])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -107,16 +126,13 @@ impl Sentinel {
             password,
             shell,
         };
-        let replica = of(replica).to_string();
-        wait_until("the sentinel knows the replica", || {
-            let reply = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);
-            reply.is_some_and(|reply| {
-                let text = reply.to_string();
-                let has = |line: &str| text.lines().any(|other| other == line);
-                has(&replica) && has("ok")
-            })
+        let mut is_taken = false;
+        wait_until("the sentinel listens, or cannot", || {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            is_taken = log.contains("Address already in use");
+            is_taken || log.contains("Sentinel ID is")
         });
-        sentinel
+        (!is_taken).then_some(sentinel)
     }
 
     pub fn url(&self) -> String {
