@@ -25,6 +25,8 @@ mod log;
 mod logs;
 #[path = "faults/loss.rs"]
 mod loss;
+#[path = "faults/page.rs"]
+mod page;
 #[path = "faults/permissions.rs"]
 mod permissions;
 #[path = "faults/proxy.rs"]

@@ -7,10 +7,9 @@ use std::{
 
 use tower_ratelimit::{BreakerState, ErrorKind, RateLimiter, RedisStore};
 
-use super::wait::until;
+use super::{page, wait::until};
 use crate::support::scripted::ScriptedServer;
 
-const PAGE: &str = include_str!("../../src/docs/failure.md");
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A row of "Errors, one by one" that a server can say.
@@ -25,13 +24,11 @@ struct Row<'a> {
 }
 
 fn rows() -> Vec<Row<'static>> {
-    let lines = PAGE.lines().filter(|line| line.starts_with("| `-"));
-    let rows = lines.map(|line| {
-        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [said, _, _, class, kind, connection, breaker, remedy] = cells[..] else {
-            panic!("{line}");
-        };
-        Row {
+    let said = page::rows()
+        .into_iter()
+        .filter(|row| row[0].starts_with("`-"));
+    let rows = said.map(
+        |[said, _, _, class, kind, connection, breaker, remedy]| Row {
             said: said.trim_matches('`'),
             class,
             kind: kind.trim_matches('`'),
@@ -46,8 +43,8 @@ fn rows() -> Vec<Row<'static>> {
                 other => panic!("{other}"),
             },
             remedy: Some(remedy).filter(|remedy| *remedy != "-"),
-        }
-    });
+        },
+    );
     rows.collect()
 }
 

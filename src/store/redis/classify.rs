@@ -280,28 +280,25 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
 ];
 
 #[cfg(test)]
+#[path = "../../../tests/faults/page.rs"]
+#[allow(
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "it is the page as the tests of faults read it"
+)]
+mod page;
+
+#[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, io};
 
     use proptest::prelude::*;
     use redis::ServerErrorKind;
 
-    use super::*;
+    use super::{page::rows, *};
 
-    const PAGE: &str = include_str!("../../docs/failure.md");
     const NONE: &str = "-";
-
-    /// The rows of the page: what is said, redis-rs' kind, carried out, class, kind, connection, breaker, what to do.
-    fn rows() -> Vec<[&'static str; 8]> {
-        let (_, section) = PAGE.split_once("\n## Errors, one by one\n").unwrap();
-        let (section, _) = section.split_once("\n## ").unwrap();
-        let lines = section.lines().filter(|line| line.starts_with('|'));
-        let rows = lines.skip(2).map(|line| {
-            let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-            <[&str; 8]>::try_from(cells).unwrap_or_else(|cells| panic!("{cells:?}"))
-        });
-        rows.collect()
-    }
 
     /// The error of a row: what a server says goes through redis-rs' parser.
     fn error(says: &str) -> RedisError {
