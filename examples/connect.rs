@@ -1,4 +1,5 @@
-//! A store on each kind of Redis, in a few lines. The argument says which: `cargo run --example connect -- cluster`.
+//! A store on each kind of Redis, in a few lines. The argument says which:
+//! `cargo run --example connect --features cluster,sentinel,tls -- cluster`.
 //!
 //! `REDIS_URL` says where Redis is, for a Cluster and for sentinels one or more addresses with a comma between them.
 //! `CERTIFICATES` names the folder of `ca.pem`, `service.pem` and `service.key`.

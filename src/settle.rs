@@ -26,7 +26,7 @@ use crate::{
 ///
 /// Fewer permits than the request took before it began are given back, as far as they still count. More are debt: they count
 /// from when the answer is over, also beyond the limit, are never refused, and nobody is admitted until enough of them have
-/// left the interval. A limiter in Redis is told in the background: what it cannot be told within the interval is lost, and
+/// left the interval. A limiter in Redis is told in the background: what it cannot be told within nine tenths of the interval, or a minute, is lost, and
 /// [counted](crate::RedisStore::lost_charges).
 ///
 /// Where several rules met the request, a value is meant for each of them; [`rule`](Self::rule) chooses one. Where several

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::macros::warning;
 
 /// What to do where a server does not note the peer's address.
-pub(crate) const PEER_HINT: &str = "with axum, serve \
-     `router.into_make_service_with_connect_info::<SocketAddr>()`; with another server, put a \
+pub(crate) const PEER_HINT: &str = "with axum, switch on the feature `axum` and \
+     serve `router.into_make_service_with_connect_info::<SocketAddr>()`; with tonic the feature `tonic`; with another server, put a \
      `tower_ratelimit::key::PeerAddr` into the request's extensions; where `ClientIp::peer` says where the address stands, \
      it found none there";
 

@@ -98,7 +98,7 @@ const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 ///
 /// # Server
 ///
-/// Redis 6.2 or newer, or Valkey; 7 is best. The README lists the permissions that an ACL user needs.
+/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The README lists the permissions that an ACL user needs.
 ///
 /// # Example
 ///
