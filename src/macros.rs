@@ -56,3 +56,6 @@ pub(crate) use detail;
 #[cfg(any(feature = "redis", feature = "config"))]
 pub(crate) use notice;
 pub(crate) use warning;
+
+#[cfg(all(test, feature = "tracing"))]
+pub(crate) mod logged;

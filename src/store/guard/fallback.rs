@@ -293,3 +293,6 @@ impl<S: Decide> Decide for Fallback<S> {
         self.inner.decides_together(acquire)
     }
 }
+
+#[cfg(all(test, feature = "redis"))]
+mod tests;

@@ -405,16 +405,31 @@ mod tests {
     }
 
     proptest! {
-        /// Redis before 7 puts its words around, and means the same.
+        /// Redis before 7 puts its words around, and means the same. Words in capitals may stand before it: a code has three
+        /// letters at least.
         #[test]
-        fn what_is_wrapped_means_the_same(place in 0..SAYINGS.len(), dash in any::<bool>(), line in 1..500u16) {
+        fn what_is_wrapped_means_the_same(
+            place in 0..SAYINGS.len(), dash in any::<bool>(), words_before in any::<bool>(), line in 1..500u16,
+        ) {
             let (code, words, expected) = SAYINGS[place];
             prop_assume!(code != "ERR");
             let dash = if dash { "-" } else { "" };
+            let before = if words_before { "I see: IO of Lua: " } else { "" };
             let around = format!("ERR Error running script (call to f_0a1b): @user_script:{line}: @user_script: {line}: ");
-            let wrapped = server_says(&format!("{around}{dash}{code} in words, {words}"));
+            let wrapped = server_says(&format!("{around}{before}{dash}{code} in words, {words}"));
             prop_assert_eq!(wrapped.kind(), RedisKind::Server(ServerErrorKind::ResponseError));
             prop_assert_eq!(meaning(&wrapped), expected);
+        }
+
+        /// What a script hands on as text means what it meant to the script, with the code or without.
+        #[test]
+        fn what_is_handed_on_means_the_same(place in 0..SAYINGS.len(), dash in any::<bool>()) {
+            let (code, words, expected) = SAYINGS[place];
+            let dash = if dash { "-" } else { "" };
+            prop_assert_eq!(meaning_of_text(&format!("{dash}{code} {words} in words")), expected);
+            if code == "ERR" {
+                prop_assert_eq!(meaning_of_text(&format!("{words} in words")), expected);
+            }
         }
 
         /// No text of a server makes it do more than one of these.

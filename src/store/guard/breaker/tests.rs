@@ -1,6 +1,7 @@
 //! The breaker against a simple one, on a clock that is moved.
 
 use std::{
+    collections::BTreeSet,
     sync::{Barrier, atomic::AtomicUsize as Count},
     thread,
 };
@@ -250,10 +251,36 @@ proptest! {
     }
 }
 
+/// Nobody asks until the end of a pause, and one does at it; a probe is waited for as exactly.
+#[test]
+fn a_phase_is_over_at_its_end() {
+    let opened = Word::NEW.opened(1000, 0);
+    let node = Node::new();
+    node.word.store(opened.pack(), Ordering::Relaxed);
+    assert_eq!(opened.entry(opened.until - 1), Entry::Nobody);
+    assert_eq!(node.look(opened.until - 1).state, Seems::Open);
+    assert_eq!(node.look(opened.until).state, Seems::HalfOpen);
+    let Entry::One(probing) = opened.entry(opened.until) else {
+        panic!("nobody asks");
+    };
+    assert_eq!(probing.until, opened.until + millis(LONGEST_PROBE));
+    assert_eq!(probing.entry(probing.until - 1), Entry::Nobody);
+    assert!(matches!(probing.entry(probing.until), Entry::One(_)));
+}
+
+#[test]
+fn a_pause_can_be_any_from_half_to_whole() {
+    let pauses: BTreeSet<_> = (0..1000)
+        .map(|spread| Word::NEW.opened(0, spread).until)
+        .collect();
+    let whole = millis(FIRST_PAUSE);
+    assert_eq!(pauses, (whole / 2..=whole).collect());
+}
+
 #[test]
 fn pauses_differ() {
     let clock = ManualClock::new();
-    let pauses: std::collections::BTreeSet<_> = (0..50)
+    let pauses: BTreeSet<_> = (0..50)
         .map(|_| {
             let breakers = breakers(1, 1, &clock);
             fail(&breakers, &orders(), 1);
@@ -363,4 +390,35 @@ fn a_node_stands_for_itself() {
         let acquire = list(&charges);
         assert_eq!(breakers.refuses(&acquire).is_some(), refused, "{charges:?}");
     }
+}
+
+/// Of several nodes the first that is left alone is told, and that all are asked again; and both once a minute at most.
+#[cfg(feature = "tracing")]
+#[test]
+fn what_opens_again_and_again_is_told_of_once_a_minute() {
+    use crate::macros::logged::levels;
+
+    let clock = ManualClock::new();
+    let breakers = breakers(1, 2, &clock);
+    let nodes = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
+    let opens = |node: &Acquire| levels(|| fail(&breakers, node, 1));
+    let closes = |node: &Acquire| {
+        levels(|| enter(&breakers, node).unwrap().ends(Told::Answered))
+    };
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(opens(&nodes[0]), ["WARN"]);
+    assert_eq!(opens(&nodes[1]), [""; 0]);
+    clock.advance(LONGEST_PAUSE);
+    assert_eq!(closes(&nodes[0]), [""; 0]);
+    assert_eq!(closes(&nodes[1]), ["INFO"]);
+    let next = TOLD_AGAIN_AFTER - LONGEST_PAUSE - Duration::from_millis(1);
+    clock.advance(next);
+    assert_eq!(opens(&nodes[1]), ["DEBUG"]);
+    clock.advance(LONGEST_PAUSE);
+    assert_eq!(closes(&nodes[1]), ["DEBUG"]);
+    assert_eq!(opens(&nodes[0]), ["WARN"]);
+    clock.advance(LONGEST_PAUSE);
+    assert_eq!(closes(&nodes[0]), ["INFO"]);
+    clock.advance(TOLD_AGAIN_AFTER - LONGEST_PAUSE);
+    assert_eq!(opens(&nodes[0]), ["WARN"]);
 }

@@ -7,8 +7,8 @@ use crate::{
     clock::ManualClock,
     decision::{Grant, PermitId},
     error::ErrorKind,
-    limit::LimitSource,
-    store::RuleTag,
+    limit::{Limit, LimitSource},
+    store::{Patience, RuleTag},
 };
 
 const CAP: Duration = Duration::from_secs(60);
@@ -42,8 +42,8 @@ impl Decide for ByHand {
 
     fn give_back(&self, _: Receipt, _: u32) {}
 
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        acquire.rest.is_empty()
     }
 }
 
@@ -306,4 +306,148 @@ fn there_are_no_more_than_so_many() {
     let each = size_of::<Known>() + 2 * size_of::<usize>() + size_of::<Key>() + size_of::<usize>();
     assert!(each <= 440, "with the table, 500 are documented: {each}");
     assert!(!format!("{refusals:?}").contains("key-"));
+}
+
+/// Nobody asks early where there is nothing to know for longer.
+#[test]
+fn a_refusal_that_ends_with_the_cap_is_told_to_its_end() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    world.refused(&ask, 60_000, || {});
+    world.advance(59_999);
+    assert_eq!(world.told(&ask), Some(1));
+    assert_eq!(world.told(&ask), Some(1));
+}
+
+/// What was learnt after a change outlasts an answer from before it that comes late.
+#[test]
+fn what_is_old_when_it_arrives_does_not_replace_what_is_new() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    let late = world.cache.refusals.ask(&ask).unwrap();
+    world.cache.refusals.changed(&ask.first.name);
+    world.refused(&ask, 1000, || {});
+    let Decision::Deny(old) = refusal(&ask, 5000) else {
+        panic!()
+    };
+    world.cache.refusals.learn(&ask, late, &old);
+    assert_eq!(world.told(&ask), Some(1000));
+}
+
+/// A server counts whole milliseconds: one that it tells may be over when this process hears of it.
+#[test]
+fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
+    let ask = one("a");
+    for (own, wait, keeps) in [(false, 1, false), (true, 1, true), (false, 60_000, true)] {
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
+        let refusals = Refusals::new(CAP, own.then_some(clock));
+        let Decision::Deny(told) = refusal(&ask, wait) else {
+            panic!()
+        };
+        refusals.learn(&ask, refusals.ask(&ask).unwrap(), &told);
+        assert_eq!(refusals.kept.unwrap().len(), usize::from(keeps), "{own} {wait}");
+    }
+}
+
+/// Of what they are told some is about those before them.
+#[test]
+fn those_who_wait_neither_tell_nor_are_told() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    let waits = Acquire {
+        patience: Some(Patience::Endless),
+        ..ask.clone()
+    };
+    world.refused(&waits, 1000, || {});
+    assert_eq!(world.told(&ask), None);
+    world.refused(&ask, 1000, || {});
+    assert_eq!(world.told(&ask), Some(1000));
+    assert_eq!(world.told(&waits), None);
+    assert!(world.cache.last_known(&waits).is_none());
+}
+
+/// A clock that stands still, or is set back again and again, makes nothing last for longer than the cap.
+#[test]
+fn the_cap_is_also_one_of_real_time() {
+    let ask = one("a");
+    for (cap, lasts) in [(Duration::from_millis(20), false), (CAP, true)] {
+        let world = World::new(cap);
+        world.refused(&ask, 10, || {});
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(world.told(&ask).is_some(), lasts);
+    }
+}
+
+/// Only who asks the same is told the same. Ids differ with each caller.
+#[test]
+fn what_is_told_is_the_answer_to_the_same_question() {
+    let base = one("a");
+    let charges = |change: &dyn Fn(&mut Charge)| {
+        let mut changed = base.clone();
+        change(&mut changed.first);
+        changed
+    };
+    let all = |rest: &[&Charge]| Acquire {
+        rest: rest.iter().copied().cloned().collect(),
+        ..base.clone()
+    };
+    let other_name = one("b").first;
+    let questions = [
+        base.clone(),
+        charges(&|charge| charge.permits = 2),
+        charges(&|charge| charge.shadow = true),
+        charges(&|charge| charge.limit = LimitSource::Code(Limit::per_second(1))),
+        charges(&|charge| charge.rule = RuleTag::unnamed("other")),
+        charges(&|charge| charge.rule = RuleTag::new("a", true)),
+        charges(&|charge| charge.name = other_name.name.clone()),
+        Acquire {
+            remaining: false,
+            ..base.clone()
+        },
+        all(&[&base.first]),
+        all(&[&other_name]),
+        all(&[&other_name, &base.first]),
+    ];
+    for (number, learnt) in questions.iter().enumerate() {
+        let world = World::new(CAP);
+        world.refused(learnt, 1000, || {});
+        let known = world.cache.refusals.find(learnt).unwrap().0;
+        let key = Key(known);
+        for (other, asked) in questions.iter().enumerate() {
+            let same = number == other;
+            assert_eq!(world.told(asked).is_some(), same, "{number} {other}");
+            // Whatever their hashes.
+            assert_eq!(Question(asked).equivalent(&key), same, "{number} {other}");
+            let world = World::new(CAP);
+            world.refused(asked, 1000, || {});
+            let asked = Key(world.cache.refusals.find(asked).unwrap().0);
+            assert_eq!(asked == key, same, "{number} {other}");
+        }
+        let again = Acquire {
+            first: Charge {
+                id: PermitId([8; 16]),
+                ..learnt.first.clone()
+            },
+            ..learnt.clone()
+        };
+        assert!(world.told(&again).is_some(), "{number}");
+    }
+    // The same rule, built once more.
+    let world = World::new(CAP);
+    world.refused(&base, 1000, || {});
+    let rebuilt = charges(&|charge| charge.rule = RuleTag::unnamed("a"));
+    assert!(world.told(&rebuilt).is_some());
+}
+
+/// A run is the store's, and so is whether a list is decided together.
+#[test]
+fn what_it_knows_nothing_of_is_asked_within() {
+    let world = World::new(CAP);
+    let Poll::Ready(run) = poll(pin!(world.cache.acquire_run(&[one("a")]))) else {
+        panic!("it waits");
+    };
+    assert_eq!(run.unwrap_err().kind(), ErrorKind::Unavailable);
+    let list = acquire(&[one("a").first.name, one("b").first.name]);
+    let together = [one("a"), list].map(|acquire| world.cache.decides_together(&acquire));
+    assert_eq!(together, [true, false]);
 }

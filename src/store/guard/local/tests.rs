@@ -429,3 +429,73 @@ fn nothing_is_remembered_of_those_who_do_not_want_it() {
     assert_eq!(refused.kind, RefusalKind::Unavailable);
     assert!(world.guard.locals.recent.get().is_none());
 }
+
+/// What was only tried out, and what was refused, has taken nothing by which somebody could be refused here.
+#[test]
+fn only_what_was_granted_and_enforced_is_remembered() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let trial = Charge {
+        shadow: true,
+        ..of("ann", 2, 4)
+    };
+    assert!(world.takes(&[trial, of("other", 1, 4)]));
+    // Together with one that has no room.
+    assert!(!world.takes(&[of("bob", 2, 4), of("other", 4, 4)]));
+    world.fail(true);
+    assert!(world.takes(&[of("ann", 2, 4)]));
+    assert!(world.takes(&[of("bob", 2, 4)]));
+    assert!(world.takes(&[of("other", 1, 4)]));
+    assert!(!world.takes(&[of("other", 1, 4)]));
+}
+
+/// A refusal tells it, too: others may have used it up.
+#[test]
+fn a_limit_of_the_store_is_known_from_its_refusals() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let told = charge("orders", 6, LimitSource::StoreOrInit(Limit::new(6, INTERVAL)));
+    let mut other_process = Acquire {
+        first: told,
+        rest: Vec::new(),
+        on_failure: None,
+        remaining: true,
+        patience: None,
+    };
+    let server = &world.guard.inner().store;
+    let taken = server.handle().0.decide_at_once(&mut other_process);
+    assert!(taken.unwrap().unwrap().is_allowed());
+    let shared = |permits| [charge("orders", permits, LimitSource::Store)];
+    assert!(!world.takes(&shared(1)));
+    world.fail(true);
+    assert!(world.takes(&shared(3)));
+    assert!(!world.takes(&shared(1)));
+}
+
+/// Of what was given back only a part may be; and more may have been used than was taken.
+#[test]
+fn what_was_kept_of_a_grant_is_counted_here() {
+    for (taken, keep, left) in [(6, 2, 6), (6, 6, 2), (1, 5, 3), (3, 0, 8)] {
+        let world = World::new(FailurePolicy::local(0.5));
+        let granted = world.ask(&[of("ann", taken, 16)]);
+        for receipt in receipts(&granted) {
+            world.guard.give_back(receipt, keep);
+        }
+        world.fail(true);
+        let room = (0..20).filter(|_| world.takes(&[of("ann", 1, 16)])).count();
+        assert_eq!(room, left, "{keep} of {taken}");
+    }
+}
+
+#[test]
+fn of_more_than_the_limit_the_latest_count() {
+    let past = || vec![(1, 5), (2, 3)];
+    for (permits, counts) in [
+        (9, past()),
+        (8, past()),
+        (4, vec![(1, 1), (2, 3)]),
+        (3, vec![(2, 3)]),
+        (2, vec![(2, 2)]),
+        (0, Vec::new()),
+    ] {
+        assert_eq!(latest(past(), permits), counts, "{permits}");
+    }
+}
