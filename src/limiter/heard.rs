@@ -17,6 +17,7 @@ pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) 
         on_failure: None,
         remaining: true,
         patience,
+        asked: None,
     }
 }
 

@@ -356,6 +356,7 @@ impl Planner {
             rest,
             on_failure: Some(strictest),
             patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
+            asked: None,
         })
     }
 }

@@ -139,6 +139,12 @@ pub(crate) struct Acquire {
     pub(crate) remaining: bool,
     /// How long it waits in line for permits; `None` takes a refusal for an answer.
     pub(crate) patience: Option<Patience>,
+    /// Since when its caller waits for the store; `None` until that is asked.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "a store in memory answers at once")
+    )]
+    pub(crate) asked: Option<Instant>,
 }
 
 /// How long a caller waits for permits.

@@ -291,7 +291,7 @@ fn breakers(failures: u32) -> (Arc<Breakers>, ManualClock) {
 }
 
 fn enter(breakers: &Breakers) -> Option<Pass<'_>> {
-    breakers.enter(&name()).ok()
+    breakers.enter(&name(), Duration::ZERO).ok()
 }
 
 /// Tries every order, and tells how often something was noted in one of them.
@@ -346,6 +346,7 @@ fn question() -> Acquire {
         on_failure: None,
         remaining: true,
         patience: None,
+        asked: None,
     }
 }
 

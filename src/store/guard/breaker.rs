@@ -8,9 +8,9 @@
 //! about to send a call, once for each call and node. What comes of calls is a row of bits: so many failures among the
 //! last twice as many open it. After a pause one call goes through, the probe. If that is answered, all do.
 //!
-//! A call that nobody waits for any longer counts as a failure if it took (nearly) as long as callers wait: that is their
-//! deadline, and not somebody who hangs up. Else whoever sends requests and leaves at once could have everybody
-//! answered by policy.
+//! A call that nobody waits for any longer counts as a failure if one of its callers has waited (nearly) as long as callers
+//! do, for this call or in line for it: that is their deadline, and not somebody who hangs up. Else whoever sends requests
+//! and leaves at once could have everybody answered by policy.
 
 mod word;
 
@@ -144,12 +144,13 @@ impl Breakers {
         charges.any(shut).then(|| self.open.clone())
     }
 
-    /// Lets a call of this name pass, which tells by what it gets what became of it.
+    /// Lets a call of this name pass, which tells by what it gets what became of it. `waited` is how long its callers have
+    /// waited for it at most.
     ///
     /// # Errors
     ///
     /// Of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open, but for the one who finds out.
-    pub(crate) fn enter(&self, name: &Name) -> Result<Pass<'_>, Error> {
+    pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
         let Some(node) = self.node(name) else {
             return Ok(Pass(None));
         };
@@ -166,6 +167,7 @@ impl Breakers {
             word,
             probes,
             began,
+            waited,
         })))
     }
 
@@ -209,7 +211,10 @@ impl Breakers {
         let now = self.now();
         match told {
             Told::Answered => {
-                if node.change(probing, probing.closed()) {
+                // Also if another one asks by now: there was an answer since it opened.
+                let last = node.load();
+                let is_open = last.phase != Phase::Closed && last.generation == probing.generation;
+                if is_open && node.change(last, last.closed()) {
                     self.turned(node, now, false);
                 }
             }
@@ -318,6 +323,8 @@ struct Passing<'a> {
     word: Word,
     probes: bool,
     began: Duration,
+    /// How long it was waited for before.
+    waited: Duration,
 }
 
 impl Pass<'_> {
@@ -352,8 +359,8 @@ impl Passing<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if let Some(passing) = self.0.take() {
-            // Callers wait from a little before the call is sent.
-            let late = passing.took() >= passing.breakers.slow / 10 * 9;
+            // The first callers of a run that is longer than all who have time for it leave before it is late itself.
+            let late = passing.waited + passing.took() >= passing.breakers.slow / 10 * 9;
             passing.tell(if late { Told::Failed } else { Told::Nothing });
         }
     }

@@ -180,9 +180,7 @@ impl<S: Decide> Fallback<S> {
 
     /// The answer to one for whom the store is not asked, as it is known to fail.
     pub(crate) fn unasked(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        if !self.failing.load(Ordering::Relaxed) {
-            self.note_failure(&error);
-        }
+        self.note_failure(&error);
         self.instead(acquire, error)
     }
 

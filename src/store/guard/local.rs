@@ -144,6 +144,7 @@ impl Locals {
             on_failure: None,
             remaining: acquire.remaining,
             patience: None,
+            asked: None,
         })
     }
 

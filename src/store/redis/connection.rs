@@ -92,8 +92,10 @@ struct Slot {
     since: Instant,
     /// How many attempts there were to connect. Only the last may say how it ended.
     attempts: u64,
-    /// Attempts in a row that failed, or led to a server that could not be used.
+    /// Attempts in a row that failed, or led to a server that could not be used: until a connection has lasted.
     failures: u32,
+    /// Whether anything was answered over this connection.
+    answered: bool,
     /// Since when no command has been answered while some were given up.
     unanswered_since: Option<Instant>,
 }
@@ -165,6 +167,7 @@ impl Connection {
             since: moment(),
             attempts: 0,
             failures: 0,
+            answered: false,
             unanswered_since: None,
         };
         Self {
@@ -406,16 +409,21 @@ impl Connection {
 
     /// Drops the connection that was made at `since`, so that another is made.
     ///
-    /// `error` is what the server said, if it did. It may speak for as long as the address leads to it, a replica: so
-    /// the first such connection is replaced at once, those after it as failed attempts are.
+    /// `error` is what the server said, or that it hung up. It may do so for as long as the address leads to it, a replica
+    /// for example: so the first such connection is replaced at once, those after it as failed attempts are.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = self.slot();
         if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
         {
             slot.unanswered_since = None;
+            if moment().duration_since(since) >= LONGEST_PAUSE {
+                slot.failures = 0;
+            }
             let not_before = match error {
-                Some(error) if !error.is_connection_dropped() => slot.pause(error),
-                _ => None,
+                // It worked, and somebody has closed it.
+                Some(error) if error.is_connection_dropped() && slot.answered => None,
+                Some(error) => slot.pause(error),
+                None => None,
             };
             slot.state = State::Idle { not_before };
         }
@@ -425,7 +433,11 @@ impl Connection {
         let mut slot = self.slot();
         if slot.since == since {
             slot.unanswered_since = None;
-            slot.failures = 0;
+            slot.answered = true;
+            // A replica answers whoever is refused, too.
+            if slot.failures > 0 && moment().duration_since(since) >= LONGEST_PAUSE {
+                slot.failures = 0;
+            }
         }
     }
 
@@ -472,6 +484,7 @@ impl Slot {
             Ok((wire, made)) => {
                 self.state = State::Connected(wire.clone());
                 self.since = *made;
+                self.answered = false;
             }
             Err(error) => {
                 self.failures = self.failures.max(1);

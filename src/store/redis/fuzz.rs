@@ -99,6 +99,7 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
         on_failure: None,
         remaining: true,
         patience: None,
+        asked: None,
     }
 }
 

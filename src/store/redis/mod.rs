@@ -57,7 +57,7 @@ use super::{
     sealed::{Handle, Sealed},
 };
 use crate::{
-    clock::{Clock, SteadyClock},
+    clock::{Clock, SteadyClock, moment},
     decision::{Decision, Receipt},
     error::{ConfigError, Error, ErrorKind},
     name::{Name, is_word},
@@ -410,7 +410,8 @@ impl AnyStore for Shared {
         }
     }
 
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+    fn acquire(self: Arc<Self>, mut acquire: Acquire) -> Deciding {
+        acquire.asked = Some(moment());
         Deciding::Pending(Box::pin(async move { self.stack.acquire(&acquire).await }))
     }
 

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, OnceLock, atomic::Ordering},
+    time::Duration,
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     wire,
 };
 use crate::{
-    clock::{Clock, Millis, millis},
+    clock::{Clock, Millis, millis, moment},
     decision::{Decision, PermitId, Receipt, Taken},
     error::{Error, ErrorKind},
     limit::{Algorithm, LimitSource, StoredLimit},
@@ -303,7 +304,7 @@ impl Server {
             .map(|charge| &charge.name);
         // All of one call are on one node.
         let pass = match run.first() {
-            Some(first) => self.breakers.enter(&first.first.name)?,
+            Some(first) => self.breakers.enter(&first.first.name, longest_wait(run))?,
             None => return Err(ErrorKind::Permits.into()),
         };
         let called = if names.all(Name::tells_grants_apart) {
@@ -434,6 +435,15 @@ impl Server {
     }
 }
 
+/// For how long somebody has waited who does not wait for permits: in line behind other calls.
+fn longest_wait(run: &[Acquire]) -> Duration {
+    let hurried = run.iter().filter(|acquire| acquire.patience.is_none());
+    let oldest = hurried.filter_map(|acquire| acquire.asked).min();
+    oldest.map_or(Duration::ZERO, |asked| {
+        moment().saturating_duration_since(asked)
+    })
+}
+
 /// Whether there is one caller, which takes what it asks for if there is room, and now: then whether it waits does not matter.
 fn is_lone(run: &[Acquire]) -> bool {
     matches!(run, [acquire] if !acquire.first.shadow && acquire.first.lead == 0)
@@ -494,6 +504,7 @@ mod tests {
             on_failure: None,
             remaining: true,
             patience: None,
+            asked: None,
         };
         assert!(is_lone(&[acquire(false, 0)]));
         assert!(!is_lone(&[acquire(true, 0)]));

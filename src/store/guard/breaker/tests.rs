@@ -43,6 +43,7 @@ fn list(charges: &[(&str, bool)]) -> Acquire {
         on_failure: None,
         remaining: true,
         patience: None,
+        asked: None,
     }
 }
 
@@ -51,7 +52,7 @@ fn orders() -> Acquire {
 }
 
 fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
-    let pass = breakers.enter(&acquire.first.name);
+    let pass = breakers.enter(&acquire.first.name, Duration::ZERO);
     if let Err(error) = &pass {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(
@@ -131,7 +132,10 @@ struct Call<'a> {
 impl Model {
     fn told(&mut self, call: &Call<'_>, now: u64, told: Told) {
         match (&self.phase, told) {
-            (Is::Probed(_, number, _), Told::Answered) if *number == call.number => {
+            // Also if another one asks by now.
+            (Is::Probed(..) | Is::Ready(_), Told::Answered)
+                if call.probes && self.opened == call.opened =>
+            {
                 self.phase = Is::Closed;
                 self.row.clear();
             }

@@ -104,6 +104,7 @@ fn acquire(names: &[Name]) -> Acquire {
         on_failure: None,
         remaining: true,
         patience: None,
+        asked: None,
     }
 }
 

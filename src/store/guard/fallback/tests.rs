@@ -119,6 +119,7 @@ fn asks(charges: &[(&str, bool)], on_failure: Option<FailurePolicy>) -> Acquire 
         on_failure,
         remaining: true,
         patience: None,
+        asked: None,
     }
 }
 

@@ -109,6 +109,7 @@ impl World {
             on_failure: Some(self.policy),
             remaining: true,
             patience: None,
+            asked: None,
         };
         // Nothing here waits for anything.
         let mut asked = pin!(self.guard.acquire(&acquire));
@@ -459,6 +460,7 @@ fn a_limit_of_the_store_is_known_from_its_refusals() {
         on_failure: None,
         remaining: true,
         patience: None,
+        asked: None,
     };
     let server = &world.guard.inner().store;
     let taken = server.handle().0.decide_at_once(&mut other_process);

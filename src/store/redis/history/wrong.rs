@@ -85,6 +85,7 @@ impl Tale {
             on_failure: None,
             remaining: true,
             patience: None,
+            asked: None,
         };
         let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));
         Asked { tale: self, event }

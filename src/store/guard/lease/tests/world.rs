@@ -186,6 +186,7 @@ impl World {
             on_failure: None,
             remaining: true,
             patience: None,
+            asked: None,
         }
     }
 

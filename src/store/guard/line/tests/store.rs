@@ -462,6 +462,7 @@ pub(super) fn acquire(id: u64) -> Acquire {
         on_failure: None,
         remaining: false,
         patience: None,
+        asked: None,
     }
 }
 
