@@ -54,6 +54,8 @@ mod random;
 mod refusing;
 #[path = "matrix/server.rs"]
 mod server;
+#[path = "matrix/shares.rs"]
+mod shares;
 #[path = "matrix/sizes.rs"]
 mod sizes;
 #[path = "matrix/stage.rs"]

@@ -39,6 +39,8 @@ mod proxy;
 #[path = "../matrix/random.rs"]
 mod random;
 mod record;
+#[path = "../matrix/shares.rs"]
+mod shares;
 #[path = "../matrix/stage.rs"]
 mod stage;
 #[path = "../support/mod.rs"]
@@ -142,6 +144,7 @@ async fn random_faults_over_random_load() {
     record.each_answer(|answer| tally.see(&answer));
     tally.check_times();
     tally.check_counts(&ended);
+    let by_share = tally.check_shares();
     let ledger = record.ledger();
     oracles::never_over(&ledger, &ended.limiters);
     tally.check_heard(&ledger, &ended.limiters);
@@ -153,8 +156,8 @@ async fn random_faults_over_random_load() {
     all_closed(&proxy).await;
     machine.check_flat();
     println!(
-        "{} answers, {} by policy; p99 and longest {:?} of {BUDGET:?}; {} permits granted; \
-         {} receipts lost; at most {most} connections in a second",
+        "{} answers, {} by policy; p99 and longest {:?} of {BUDGET:?}; {} permits granted, \
+         {by_share} more by shares; {} receipts lost; at most {most} connections in a second",
         tally.answers,
         tally.by_policy,
         tally.measured(),
