@@ -1,6 +1,7 @@
 //! What the store has granted lately, by key: a few counts of the last interval.
 
 use std::{
+    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -46,11 +47,10 @@ impl Recent {
         let interval = i64::try_from(state.interval.as_millis())
             .unwrap_or(i64::MAX)
             .max(1);
-        let new = || Arc::new(Mutex::new(Granted::new(state.permits, interval, now)));
-        let found = self.0.get(name.text()).unwrap_or_else(|| {
-            let granted = new();
-            self.0.insert(name.text().clone(), Arc::clone(&granted));
-            granted
+        // In one step: of two who come first at once, neither may replace what the other has noted.
+        let Ok(found) = self.0.get_or_insert_with(name.text(), || {
+            let granted = Granted::new(state.permits, interval, now);
+            Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
         });
         let mut granted = lock(&found);
         granted.permits = state.permits;
@@ -80,13 +80,21 @@ impl Recent {
         Limit::try_new(granted.permits, interval).ok()
     }
 
-    /// What was granted within the interval, the earliest first, and no later than when each counts from. It is forgotten
-    /// here.
-    pub(super) fn take(&self, name: &Name, interval: i64, now: i64) -> Vec<(i64, u32)> {
+    /// Hands over what was granted within the interval, the earliest first, and no later than when each counts from. It is
+    /// forgotten here, and nobody else finds it gone before it has arrived.
+    pub(super) fn hand_over<E>(
+        &self,
+        name: &Name,
+        interval: i64,
+        now: i64,
+        to: impl FnOnce(Vec<(i64, u32)>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let Some(found) = self.0.get(name.text()) else {
-            return Vec::new();
+            return Ok(());
         };
-        lock(&found).take(interval.max(1), now)
+        let mut granted = lock(&found);
+        let past = granted.take(interval.max(1), now);
+        to(past)
     }
 }
 
