@@ -3,11 +3,10 @@
 use std::{
     pin::pin,
     sync::{
-        Barrier, Mutex,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
-    thread,
     time::Duration,
 };
 
@@ -239,29 +238,6 @@ proptest! {
                 }
             }
         }
-    }
-}
-
-/// Whoever comes first, in either: what was granted to others at the same time is not lost.
-#[test]
-fn threads_that_come_at_once_lose_nothing() {
-    const THREADS: u32 = 4;
-    for round in 0..500 {
-        let world = World::new(FailurePolicy::local(0.1));
-        let granted_of_all = || {
-            let start = Barrier::new(THREADS as usize);
-            let asking = || {
-                start.wait();
-                u32::from(world.takes(&[of("ann", 1, 40)]))
-            };
-            thread::scope(|scope| {
-                let all: Vec<_> = (0..THREADS).map(|_| scope.spawn(asking)).collect();
-                all.into_iter().map(|one| one.join().unwrap()).sum::<u32>()
-            })
-        };
-        assert_eq!(granted_of_all(), THREADS);
-        world.fail(true);
-        assert_eq!(granted_of_all(), 0, "in round {round}");
     }
 }
 
