@@ -149,8 +149,8 @@ impl<'a> History<'a> {
         surely.map(|other| other.permits).sum()
     }
 
-    /// What it may have counted. A grant of the store may be counted an eighth of the interval too long, by a limiter that is
-    /// there already from when this process decided first after it.
+    /// What it may have counted. A grant of the store may be counted an eighth of the interval too long, and where permits of
+    /// this process are in use, from when it decided first after that.
     fn perhaps_used(&self, answer: &Heard) -> i64 {
         let reach = self.interval * 2 + self.interval / 8 + WHOLE_MILLISECOND * 3;
         let from = answer.sent.saturating_sub(reach);
