@@ -52,6 +52,8 @@ mod proxy;
 mod refusing;
 #[path = "matrix/server.rs"]
 mod server;
+#[path = "matrix/shares.rs"]
+mod shares;
 #[path = "matrix/sizes.rs"]
 mod sizes;
 #[path = "matrix/stage.rs"]

@@ -38,6 +38,8 @@ Environment:
                         seed, too
     TOWER_RATELIMIT_MINUTES
                         for so long there are random faults (default: 10)
+    TOWER_RATELIMIT_KEYS
+                        so many different keys are asked for in row 25 of the fault matrix (default: 20000)
     TOWER_RATELIMIT_HISTORIES
                         so many rounds of recorded histories, one of each combination of guards
     TOWER_RATELIMIT_REDISSON_VERSIONS

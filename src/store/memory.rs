@@ -93,8 +93,8 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Has a limiter that is not there yet begin with what somebody else granted, each with its time, the earliest first;
-    /// one that is there is charged with it now. What is more than its limit is left out.
+    /// Has a limiter begin with what somebody else granted, each with its time, the earliest first; one of which permits
+    /// are in use is charged with it now. What is more than its limit is left out.
     ///
     /// # Errors
     ///
@@ -110,10 +110,11 @@ impl MemoryStore {
         let Some(kept) = shard.limiters.get_mut(charge.name.text()) else {
             return Ok(());
         };
-        let is_new = kept.limiter.limit().is_none();
+        let full_at = kept.limiter.full_at();
         let mut past = past.iter();
         past.try_for_each(|(at, permits)| {
-            let at = if is_new { *at } else { now };
+            // Nothing is granted before what is in use, or was.
+            let at = full_at.map_or(*at, |end| end.max(*at).min(now));
             kept.charge(charge, id, *permits, at)
         })
     }

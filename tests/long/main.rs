@@ -37,6 +37,8 @@ mod oracles;
 #[path = "../faults/proxy.rs"]
 mod proxy;
 mod record;
+#[path = "../matrix/shares.rs"]
+mod shares;
 #[path = "../matrix/stage.rs"]
 mod stage;
 #[path = "../support/mod.rs"]
@@ -143,6 +145,7 @@ async fn random_faults_over_random_load() {
     record.each_answer(|answer| tally.see(&answer));
     tally.check_times();
     tally.check_counts(&ended);
+    let by_share = tally.check_shares();
     let ledger = record.ledger();
     oracles::never_over(&ledger, &ended.limiters);
     tally.check_heard(&ledger, &ended.limiters);
@@ -154,8 +157,8 @@ async fn random_faults_over_random_load() {
     all_closed(&proxy).await;
     machine.check_flat();
     println!(
-        "{} answers, {} by policy; p99 and longest {:?} of {BUDGET:?}; {} permits granted; \
-         {} receipts lost; at most {most} connections in a second",
+        "{} answers, {} by policy; p99 and longest {:?} of {BUDGET:?}; {} permits granted, \
+         {by_share} more by shares; {} receipts lost; at most {most} connections in a second",
         tally.answers,
         tally.by_policy,
         tally.measured(),

@@ -9,6 +9,8 @@ use super::lanes::{LANES, Lane};
 /// Every request has one of these, and one only.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
+    /// Which of the processes asked
+    pub handle: usize,
     pub lane: usize,
     pub user: usize,
     pub permits: u32,
@@ -35,6 +37,8 @@ pub enum By {
     Store,
     Cache,
     Lease,
+    /// This process, by its share of the limit
+    Local,
     /// The rule's policy, whichever that is
     Policy,
 }
@@ -52,11 +56,13 @@ impl Answer {
         )
     }
 
-    /// Whether nobody could decide.
+    /// Whether the store could not: the policy decided, a share of the limit included.
     pub fn by_policy(&self) -> bool {
         matches!(
             self.outcome,
-            Outcome::Granted(By::Policy) | Outcome::Refused(By::Policy, _) | Outcome::Failed(_)
+            Outcome::Granted(By::Local | By::Policy)
+                | Outcome::Refused(By::Local | By::Policy, _)
+                | Outcome::Failed(_)
         )
     }
 
@@ -82,7 +88,8 @@ impl Answer {
         };
         let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.as_nanos().to_string());
         format!(
-            "{} {} {} {} {} {} {what} {wait}\n",
+            "{} {} {} {} {} {} {} {what} {wait}\n",
+            self.handle,
             self.lane,
             self.user,
             self.permits,
@@ -94,12 +101,24 @@ impl Answer {
 
     pub fn read(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [lane, user, permits, sent, took, budget, what, by, wait] = words[..] else {
+        let [
+            handle,
+            lane,
+            user,
+            permits,
+            sent,
+            took,
+            budget,
+            what,
+            by,
+            wait,
+        ] = words[..]
+        else {
             return None;
         };
         let time = |text: &str| text.parse().ok().map(Duration::from_nanos);
         let source = || {
-            [By::Store, By::Cache, By::Lease, By::Policy]
+            [By::Store, By::Cache, By::Lease, By::Local, By::Policy]
                 .into_iter()
                 .find(|known| format!("{known:?}") == by)
         };
@@ -115,6 +134,7 @@ impl Answer {
             _ => return None,
         };
         Some(Self {
+            handle: handle.parse().ok()?,
             lane: lane.parse().ok()?,
             user: user.parse().ok()?,
             permits: permits.parse().ok()?,
@@ -141,15 +161,21 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
         Source::Store => By::Store,
         Source::Cache => By::Cache,
         Source::Lease => By::Lease,
+        Source::Local => By::Local,
         Source::Layer => return Err(format!("nothing for the layer to decide: {decision:?}")),
-        // The failure policy, of whatever kind.
+        // The failure policy.
         _ => By::Policy,
     };
     if by != By::Policy {
         let said: Vec<_> = (decision.limits().iter())
             .map(|limit| (limit.permits(), limit.interval()))
             .collect();
-        let asked: Vec<_> = lane.limits().map(|limit| limit.said()).collect();
+        let asked = lane.limits().map(|limit| match by {
+            // The answer tells the share as the limit.
+            By::Local => (limit.share() as u64, limit.said().1),
+            _ => limit.said(),
+        });
+        let asked: Vec<_> = asked.collect();
         // On a Cluster a refusal by one slot asks no other.
         let of_us = said.iter().all(|limit| asked.contains(limit)) && !said.is_empty();
         if !of_us || (decision.is_allowed() && said.len() != asked.len()) {
@@ -159,7 +185,7 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
     match decision {
         Decision::Allow(_) => Ok(Outcome::Granted(by)),
         Decision::Deny(refusal) => match (refusal.kind(), by) {
-            (RefusalKind::OverLimit, By::Store | By::Cache) => {
+            (RefusalKind::OverLimit, By::Store | By::Cache | By::Local) => {
                 Ok(Outcome::Refused(by, refusal.retry_after()))
             }
             (RefusalKind::Unavailable, By::Policy) => Ok(Outcome::Refused(by, None)),
@@ -181,12 +207,15 @@ fn a_line_is_read_as_it_was_written() {
     let outcomes = [
         Outcome::Granted(By::Lease),
         Outcome::Refused(By::Cache, Some(Duration::from_nanos(1_234_567))),
+        Outcome::Granted(By::Local),
+        Outcome::Refused(By::Local, Some(Duration::from_millis(530))),
         Outcome::Refused(By::Policy, None),
         Outcome::Failed(ErrorKind::Timeout),
         Outcome::Unset,
     ];
     for outcome in outcomes {
         let answer = Answer {
+            handle: 4,
             lane: 2,
             user: 1,
             permits: 3,

@@ -34,6 +34,7 @@ pub enum Asking {
 pub struct Caller {
     pub counts: Arc<Counts>,
     pub asking: Asking,
+    pub handle: usize,
     pub index: usize,
     pub random: Random,
 }
@@ -64,6 +65,7 @@ impl Caller {
             }
             match outcome {
                 Ok(outcome) => self.counts.note(&Answer {
+                    handle: self.handle,
                     lane: self.index,
                     user,
                     permits,
@@ -96,18 +98,17 @@ impl Caller {
     }
 
     async fn ask(&self, lane: &'static Lane, user: usize, permits: u32) -> Result<Outcome, String> {
-        match (&self.asking, lane.how) {
-            (Asking::Http(service), How::Layer(policy) | How::Leased(policy)) => {
+        match &self.asking {
+            Asking::Http(service) => {
                 let request = Request::builder().header("x-user", identity(Some(user)));
                 let request = request.body(()).unwrap();
                 let Ok(answer) = service.clone().oneshot(request).await;
-                read(lane, policy, &answer)
+                read(lane, &answer)
             }
-            (Asking::Limiter(limiter), How::Waiter) => {
+            Asking::Limiter(limiter) if lane.how == How::Waiter => {
                 decided(lane, limiter.try_acquire_for(permits, PATIENCE)).await
             }
-            (Asking::Limiter(limiter), _) => decided(lane, limiter.try_acquire_many(permits)).await,
-            (Asking::Http(_), _) => Err("no such lane".to_owned()),
+            Asking::Limiter(limiter) => decided(lane, limiter.try_acquire_many(permits)).await,
         }
     }
 }
@@ -121,10 +122,13 @@ pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) ->
             true => Rule::new(&name, limit, Header::new("x-user")),
             false => Rule::new(&name, limit, Constant("all")),
         };
+        let rule = match lane.policy() {
+            Some(policy) => rule.on_failure(policy),
+            None => rule,
+        };
         rules.push(match lane.how {
-            How::Leased(policy) => rule.on_failure(policy).lease(LEASE),
-            How::Layer(policy) => rule.on_failure(policy),
-            How::Limiter | How::Waiter => rule,
+            How::Leased(_) => rule.lease(LEASE),
+            _ => rule,
         });
     }
     let layer = RateLimitLayer::builder(store).otherwise(rules).build();
@@ -138,11 +142,7 @@ pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) ->
 }
 
 /// An HTTP answer says what its one decision says.
-fn read(
-    lane: &'static Lane,
-    policy: FailurePolicy,
-    answer: &Response<()>,
-) -> Result<Outcome, String> {
+fn read(lane: &'static Lane, answer: &Response<()>) -> Result<Outcome, String> {
     let decisions = answer.extensions().get::<Decisions>();
     if let Some(decisions) = decisions.filter(|decisions| decisions.as_slice().len() != 1) {
         return Err(format!(
@@ -153,10 +153,17 @@ fn read(
     let decision = answer.extensions().get::<Decision>();
     let decision = decision.ok_or("an answer without its decision")?;
     let outcome = outcome(lane, decision)?;
+    let policy = lane
+        .policy()
+        .ok_or("an answer of a layer, and none is there")?;
     let expected = match outcome {
-        Outcome::Granted(By::Policy) if policy == FailurePolicy::Deny => None,
+        Outcome::Granted(By::Local) | Outcome::Refused(By::Local, _) if lane.how != How::Local => {
+            None
+        }
+        // Nobody asks for more than a share, and all limits are known: where there is one, it decides.
+        Outcome::Granted(By::Policy) if policy != FailurePolicy::Allow => None,
+        Outcome::Refused(By::Policy, _) if policy != FailurePolicy::Deny => None,
         Outcome::Granted(_) => Some(StatusCode::OK),
-        Outcome::Refused(By::Policy, _) if policy == FailurePolicy::Allow => None,
         Outcome::Refused(By::Policy, _) => Some(StatusCode::SERVICE_UNAVAILABLE),
         Outcome::Refused(..) => Some(StatusCode::TOO_MANY_REQUESTS),
         Outcome::Failed(_) | Outcome::Unset => None,

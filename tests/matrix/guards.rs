@@ -13,6 +13,9 @@ pub const PATIENT: Duration = Duration::from_secs(5);
 /// How long permits are taken ahead, by the lane that does.
 pub const LEASE: Duration = Duration::from_millis(40);
 
+/// How much of its limit a process has that decides by itself while the store cannot: two of them ask.
+pub const SHARE: f64 = 0.5;
+
 /// How long the lane waits that waits in line.
 pub const PATIENCE: Duration = Duration::from_millis(120);
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tower_ratelimit::{FailurePolicy, Limit};
 
+use super::guards::SHARE;
+
 /// A way to ask, and what it is limited by. No two lanes have the same limit: an answer to another lane is found by it.
 #[derive(Debug)]
 pub struct Lane {
@@ -18,6 +20,8 @@ pub enum How {
     Layer(FailurePolicy),
     /// A layer that takes permits ahead
     Leased(FailurePolicy),
+    /// A layer that goes on by a share of the limit, in this process
+    Local,
     /// `RateLimiter::try_acquire_many`, of one to three permits
     Limiter,
     /// `RateLimiter::try_acquire_for`, one permit
@@ -44,7 +48,7 @@ const fn allowed(rate: i64, interval: i64, by_user: bool) -> Allowed {
     }
 }
 
-pub const LANES: [Lane; 6] = [
+pub const LANES: [Lane; 7] = [
     Lane {
         name: "door",
         how: How::Layer(FailurePolicy::Deny),
@@ -75,6 +79,11 @@ pub const LANES: [Lane; 6] = [
         how: How::Waiter,
         limits: &[allowed(29, 300, false)],
     },
+    Lane {
+        name: "half",
+        how: How::Local,
+        limits: &[allowed(21, 530, true)],
+    },
 ];
 
 impl Lane {
@@ -89,8 +98,23 @@ impl Lane {
         millis(longest.max().unwrap_or_default() + 1)
     }
 
+    /// The longest wait that this process announces by itself: no score leads, and nothing is on its way.
+    pub fn longest_local_wait(&self) -> Duration {
+        let longest = self.limits().map(|limit| limit.interval).max();
+        millis(longest.unwrap_or_default())
+    }
+
+    /// How requests fail, where they have a policy: behind a layer.
+    pub fn policy(&self) -> Option<FailurePolicy> {
+        match self.how {
+            How::Layer(policy) | How::Leased(policy) => Some(policy),
+            How::Local => Some(FailurePolicy::local(SHARE).into()),
+            How::Limiter | How::Waiter => None,
+        }
+    }
+
     pub fn is_http(&self) -> bool {
-        matches!(self.how, How::Layer(_) | How::Leased(_))
+        self.policy().is_some()
     }
 }
 
@@ -102,6 +126,11 @@ impl Allowed {
     /// As decisions tell of it.
     pub fn said(self) -> (u64, Duration) {
         (self.rate as u64, millis(self.interval))
+    }
+
+    /// What one process has of it while the store cannot decide.
+    pub fn share(self) -> i64 {
+        (self.rate as f64 * SHARE) as i64
     }
 
     /// By how much a score may lead its grant.

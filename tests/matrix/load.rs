@@ -18,7 +18,7 @@ use super::{
     answer::Answer,
     book::Book,
     caller::{Asking, Caller, service},
-    lanes::{How, LANES, Limiter},
+    lanes::{LANES, Limiter},
     random::Random,
 };
 
@@ -126,9 +126,9 @@ impl Load {
     fn spawn(&mut self, handle: usize, index: usize, prefix: &str, seed: u64) {
         let lane = &LANES[index];
         let store = &self.handles[handle];
-        let asking = match lane.how {
-            How::Layer(_) | How::Leased(_) => Asking::Http(service(store, lane, &self.counts)),
-            How::Limiter | How::Waiter => {
+        let asking = match lane.is_http() {
+            true => Asking::Http(service(store, lane, &self.counts)),
+            false => {
                 let name = format!("{prefix}-{}", lane.name);
                 Asking::Limiter(RateLimiter::new(store, &name).unwrap())
             }
@@ -138,6 +138,7 @@ impl Load {
             let caller = Caller {
                 counts: Arc::clone(&self.counts),
                 asking: asking.clone(),
+                handle,
                 index,
                 random,
             };

@@ -126,6 +126,7 @@ async fn row_07_a_name_that_does_not_resolve() {
     }
     tally.check_times();
     tally.check_counts(&ended);
+    assert!(tally.check_shares() > 0, "nothing was granted by a share");
     println!(
         "row 7, no name: {} answers, {:?}",
         tally.answers,

@@ -3,7 +3,7 @@
 //! - O1: each request is answered within its budget, nothing panics, no task is left.
 //! - O2: each request has one answer, with its outcome and who decided; behind the layers come those that were let through.
 //! - O3: while a master keeps its data, no interval has more grants of the store than the limit, by the server's clock; and
-//!   what callers heard was granted.
+//!   what callers heard was granted. What a process grants by its share of a limit is no more than that: `shares.rs`.
 //! - O4: a refusal's wait is above zero and no longer than the interval and what a score may lead; who comes back to an
 //!   idle key then is admitted.
 //! - O5: after the fault decisions come from the store again, with no restart.
@@ -19,6 +19,7 @@ use super::{
     lanes::{How, LANES, Limiter, USERS},
     ledger::Ledger,
     load::Ended,
+    shares::Shares,
 };
 
 /// What a machine of two busy cores may add to a budget. What hangs, hangs longer.
@@ -48,6 +49,7 @@ pub struct Tally {
     machine: Duration,
     /// Permits heard of by each lane, and by each user of it
     heard: [[u64; USERS]; LANES.len()],
+    shares: Shares,
 }
 
 /// What was measured on the way.
@@ -76,12 +78,16 @@ impl Tally {
         // A task has more turns to wait for than a thread.
         let grace = GRACE + self.machine * 2;
         assert!(overdue < grace, "O1: {} hung: {answer:?}", lane.name);
-        if let Outcome::Refused(By::Store | By::Cache, wait) = answer.outcome {
+        if let Outcome::Refused(by @ (By::Store | By::Cache | By::Local), wait) = answer.outcome {
             let wait = wait.unwrap_or_default();
+            let longest = match by {
+                By::Local => lane.longest_local_wait(),
+                _ => lane.longest_wait() + self.skew,
+            };
             // Who has waited in line until now may be told to come back at once: its time was over, not the wait.
             let announced = !wait.is_zero() || lane.how == How::Waiter;
             assert!(
-                announced && wait <= lane.longest_wait() + self.skew,
+                announced && wait <= longest,
                 "O4: {} is to wait {wait:?}: {answer:?}",
                 lane.name
             );
@@ -91,6 +97,7 @@ impl Tally {
         self.late += u64::from(answer.by_policy() && overdue > LATE);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
         self.heard[answer.lane][answer.user] += answer.heard();
+        self.shares.see(answer);
         // The line is to be waited in: that is no delay.
         if lane.how != How::Waiter {
             let millis = answer.took.as_millis() as usize;
@@ -141,6 +148,11 @@ impl Tally {
             ended.passed, self.allowed_http,
             "O2: behind the layers, and let through"
         );
+    }
+
+    /// O3 of what was decided in a process, by a share of the limit. How many permits were granted so.
+    pub fn check_shares(&mut self) -> u64 {
+        self.shares.check()
     }
 
     /// The second half of O3: nobody was told of a grant that the server does not know, or has back.
@@ -225,6 +237,7 @@ mod tests {
 
     fn answer(took: u64, outcome: Outcome) -> Answer {
         Answer {
+            handle: 0,
             lane: 0,
             user: 0,
             permits: 1,
@@ -276,6 +289,13 @@ mod tests {
     fn a_wait_that_is_too_long_is_found() {
         let long = LANES[0].longest_wait() + Duration::from_millis(1);
         Tally::default().see(&answer(1, Outcome::Refused(By::Store, Some(long))));
+    }
+
+    #[test]
+    #[should_panic(expected = "O4")]
+    fn a_wait_of_a_share_that_is_too_long_is_found() {
+        let long = LANES[0].longest_local_wait() + Duration::from_millis(1);
+        Tally::default().see(&answer(1, Outcome::Refused(By::Local, Some(long))));
     }
 
     #[test]

@@ -152,6 +152,7 @@ impl Stage {
         }
         tally.check_times();
         tally.check_counts(&ended);
+        let by_share = tally.check_shares();
         for watch in &self.watches {
             aside(|| watch.catch_up());
         }
@@ -179,7 +180,7 @@ impl Stage {
         let measured = tally.measured();
         println!(
             "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}, the machine late by {:?}; {granted} permits granted, \
-             {:.2} of a limit too many where {:.2} may be; {} receipts lost",
+             {by_share} more by shares, {:.2} of a limit too many where {:.2} may be; {} receipts lost",
             tally.answers,
             tally.by_policy,
             measured.p99,

@@ -98,9 +98,10 @@ impl Locals {
             };
             let interval = limit.stored().interval;
             if let Some(recent) = self.recent.get() {
-                let past = recent.take(&charge.name, interval, self.now());
-                let past = latest(past, limit.permits());
-                self.limiters.begin_with(charge, &past)?;
+                recent.hand_over(&charge.name, interval, self.now(), |past| {
+                    let past = latest(past, limit.permits());
+                    self.limiters.begin_with(charge, &past)
+                })?;
             }
         }
         let decided = self.limiters.handle().0.decide_at_once(&mut shared);

@@ -1,6 +1,7 @@
 //! What the store has granted lately, by key: a few counts of the last interval.
 
 use std::{
+    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -46,11 +47,10 @@ impl Recent {
         let interval = i64::try_from(state.interval.as_millis())
             .unwrap_or(i64::MAX)
             .max(1);
-        let new = || Arc::new(Mutex::new(Granted::new(state.permits, interval, now)));
-        let found = self.0.get(name.text()).unwrap_or_else(|| {
-            let granted = new();
-            self.0.insert(name.text().clone(), Arc::clone(&granted));
-            granted
+        // In one step: of two who come first at once, neither may replace what the other has noted.
+        let Ok(found) = self.0.get_or_insert_with(name.text(), || {
+            let granted = Granted::new(state.permits, interval, now);
+            Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
         });
         let mut granted = lock(&found);
         granted.permits = state.permits;
@@ -80,13 +80,21 @@ impl Recent {
         Limit::try_new(granted.permits, interval).ok()
     }
 
-    /// What was granted within the interval, the earliest first, and no later than when each counts from. It is forgotten
-    /// here.
-    pub(super) fn take(&self, name: &Name, interval: i64, now: i64) -> Vec<(i64, u32)> {
+    /// Hands over what was granted within the interval, the earliest first, and no later than when each counts from. It is
+    /// forgotten here, and nobody else finds it gone before it has arrived.
+    pub(super) fn hand_over<E>(
+        &self,
+        name: &Name,
+        interval: i64,
+        now: i64,
+        to: impl FnOnce(Vec<(i64, u32)>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let Some(found) = self.0.get(name.text()) else {
-            return Vec::new();
+            return Ok(());
         };
-        lock(&found).take(interval.max(1), now)
+        let mut granted = lock(&found);
+        let past = granted.take(interval.max(1), now);
+        to(past)
     }
 }
 
@@ -170,9 +178,18 @@ fn lock(granted: &Mutex<Granted>) -> MutexGuard<'_, Granted> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::{
+            atomic::{AtomicBool, AtomicUsize, Ordering},
+            mpsc,
+        },
+        thread,
+    };
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::RuleTag;
 
     proptest! {
         /// What was granted within the interval is there, at its time or up to a part later; of what is older, at most what
@@ -218,6 +235,81 @@ mod tests {
             let left: u32 = granted.take(1000, now).iter().map(|(_, permits)| permits).sum();
             prop_assert_eq!(left, taken.iter().sum::<u32>().saturating_sub(back));
         }
+    }
+
+    fn state() -> LimitState {
+        LimitState {
+            rule: RuleTag::new("login", false),
+            permits: 10,
+            interval: Duration::from_millis(1000),
+            remaining: None,
+            reset_after: Duration::ZERO,
+            refused: false,
+            retry_after: None,
+            shadow: false,
+            hidden: false,
+        }
+    }
+
+    /// All of them, by whoever asks first.
+    fn handed_over(recent: &Recent, name: &Name) -> u32 {
+        let mut all = 0;
+        let done = recent.hand_over(name, 1000, 5000, |past| {
+            all = past.iter().map(|(_, permits)| permits).sum();
+            Ok::<_, Infallible>(())
+        });
+        assert_eq!(done, Ok(()));
+        all
+    }
+
+    #[test]
+    fn threads_that_note_a_name_first_at_once_all_note_it() {
+        const THREADS: usize = 3;
+        let names = (0..3000).map(|name| Name::exact(&format!("user{name}")).unwrap());
+        let names: Vec<_> = names.collect();
+        let (recent, arrived) = (Recent::new(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for (before, name) in names.iter().enumerate() {
+                        arrived.fetch_add(1, Ordering::SeqCst);
+                        while arrived.load(Ordering::SeqCst) < THREADS * (before + 1) {
+                            thread::yield_now();
+                        }
+                        recent.note(name, &state(), 1, 5000);
+                    }
+                });
+            }
+        });
+        for name in &names {
+            assert_eq!(handed_over(&recent, name), THREADS as u32);
+        }
+    }
+
+    /// Who decides next must find it charged.
+    #[test]
+    fn nobody_finds_it_gone_before_it_has_arrived() {
+        let (recent, name) = (Recent::new(), Name::exact("ann").unwrap());
+        recent.note(&name, &state(), 3, 5000);
+        let has_arrived = AtomicBool::new(false);
+        let (say, said) = mpsc::channel();
+        thread::scope(|scope| {
+            let (recent, name, has_arrived) = (&recent, &name, &has_arrived);
+            let done = recent.hand_over(name, 1000, 5000, |past| {
+                scope.spawn(move || {
+                    let left = handed_over(recent, name);
+                    let _ = say.send((left, has_arrived.load(Ordering::SeqCst)));
+                });
+                // As long as it takes another to come in between, if it may.
+                let between = said.recv_timeout(Duration::from_millis(200));
+                assert_eq!(between, Err(mpsc::RecvTimeoutError::Timeout));
+                assert_eq!(past, [(5000, 3)]);
+                has_arrived.store(true, Ordering::SeqCst);
+                Ok::<_, Infallible>(())
+            });
+            assert_eq!(done, Ok(()));
+            assert_eq!(said.recv(), Ok((0, true)));
+        });
     }
 
     #[test]

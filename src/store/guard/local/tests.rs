@@ -176,14 +176,23 @@ fn since(grants: &[(i64, u32)], time: i64) -> u32 {
 
 proptest! {
     /// After the store has failed, somebody has room if, and only if, the share is more than what was granted within
-    /// the last interval, by the store or here.
+    /// the last interval, by the store or here. So it is in the next outage, when nothing of this one is in use.
     #[test]
-    fn an_outage_neither_frees_nor_forgets(before in steps(false), after in steps(false), share in 1..=12_u32) {
+    fn an_outage_neither_frees_nor_forgets(
+        before in steps(false),
+        after in steps(false),
+        between in steps(false),
+        again in steps(false),
+        share in 1..=12_u32,
+    ) {
         let world = World::new(FailurePolicy::local(f64::from(share) / 40.0));
         let (mut by_store, mut here) = (Vec::new(), Vec::new());
         let interval = 800;
-        for (steps, fails) in [(before, false), (after, true)] {
+        for (steps, fails) in [(before, false), (after, true), (between, false), (again, true)] {
             world.fail(fails);
+            if !fails {
+                world.advance(800);
+            }
             for step in steps {
                 let n = match step {
                     Step::Advance(millis) => { world.advance(millis); continue; }
@@ -264,6 +273,31 @@ fn all_ways_to_count_are_counted_by() {
         assert_eq!(granted("idle"), 5, "{algorithm:?}");
         world.advance(2000);
         assert_eq!(granted("flood"), 5, "{algorithm:?}");
+    }
+}
+
+/// What the store granted leaves the interval when it would have, whether or not there was an outage before.
+#[test]
+fn an_outage_after_another_is_as_exact() {
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let world = World::new(FailurePolicy::local(0.25));
+        let charge = of("ann", 5, 20);
+        let name = charge.name.counted_by(algorithm);
+        let charge = [Charge { name, ..charge }];
+        for outage in 0..3 {
+            assert!(world.takes(&charge));
+            world.advance(500);
+            world.fail(true);
+            assert!(!world.takes(&charge), "{algorithm:?}, {outage}");
+            world.advance(402);
+            assert!(world.takes(&charge), "{algorithm:?}, {outage}");
+            world.fail(false);
+            world.advance(1000);
+        }
     }
 }
 

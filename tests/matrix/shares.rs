@@ -1,0 +1,285 @@
+//! What a process decides by itself while the store cannot: by its share of the limit, no more and no less.
+//!
+//! Judged by what its callers heard. A decision was made at some time between question and answer, by a clock that counts whole
+//! milliseconds. So what was surely made within one interval less a millisecond is within one interval for the process, too,
+//! and what cannot have been made within as long as it remembers is no reason to refuse.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    answer::{Answer, By, Outcome},
+    lanes::{Allowed, How, LANES, millis},
+};
+
+/// By how much two times in whole milliseconds are nearer to each other than they were.
+const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
+
+/// What was heard of the lane with a share, by process and limiter.
+#[derive(Debug, Default)]
+pub struct Shares(BTreeMap<Limiter, Vec<Heard>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Limiter {
+    handle: usize,
+    lane: usize,
+    /// In the lane's list
+    place: usize,
+    user: Option<usize>,
+}
+
+/// One answer of the store or by the share.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    sent: Duration,
+    end: Duration,
+    permits: i64,
+    is_local: bool,
+    is_granted: bool,
+}
+
+impl Shares {
+    pub fn see(&mut self, answer: &Answer) {
+        let (is_local, is_granted) = match answer.outcome {
+            Outcome::Granted(By::Store) => (false, true),
+            Outcome::Granted(By::Local) => (true, true),
+            Outcome::Refused(By::Local, _) => (true, false),
+            _ => return,
+        };
+        let lane = answer.lane();
+        if lane.how != How::Local {
+            return;
+        }
+        for (place, allowed) in lane.limits().enumerate() {
+            let limiter = Limiter {
+                handle: answer.handle,
+                lane: answer.lane,
+                place,
+                user: allowed.by_user.then_some(answer.user),
+            };
+            self.0.entry(limiter).or_default().push(Heard {
+                sent: answer.sent,
+                end: answer.sent + answer.took,
+                permits: i64::from(answer.permits),
+                is_local,
+                is_granted,
+            });
+        }
+    }
+
+    /// How many permits were granted by shares.
+    ///
+    /// # Panics
+    ///
+    /// If an interval has more of them than the share, the store's grants before the outage included, or if somebody was
+    /// refused who had not had the share.
+    pub fn check(&mut self) -> u64 {
+        let mut granted = 0;
+        for (limiter, heard) in &mut self.0 {
+            let allowed = LANES[limiter.lane].limits().nth(limiter.place);
+            let allowed = allowed.expect("a limit of the lane");
+            heard.sort_by_key(|answer| answer.sent);
+            granted += History::new(heard, allowed).check(limiter);
+        }
+        granted
+    }
+}
+
+/// All that one process heard of one limiter, in the order in which it asked.
+struct History<'a> {
+    heard: &'a [Heard],
+    allowed: Allowed,
+    interval: Duration,
+    /// The longest time from question to answer
+    slowest: Duration,
+}
+
+impl<'a> History<'a> {
+    fn new(heard: &'a [Heard], allowed: Allowed) -> Self {
+        let slowest = heard.iter().map(|answer| answer.end - answer.sent).max();
+        Self {
+            heard,
+            allowed,
+            interval: millis(allowed.interval),
+            slowest: slowest.unwrap_or_default(),
+        }
+    }
+
+    fn check(&self, limiter: &Limiter) -> u64 {
+        let share = self.allowed.share();
+        let mut granted = 0;
+        // Since when this process decides, and until when it surely did last.
+        let mut outage: Option<(Duration, Duration)> = None;
+        for answer in self.heard.iter().filter(|answer| answer.is_local) {
+            // What it had granted before is forgotten when nothing was asked of it for so long.
+            let goes_on =
+                outage.filter(|(_, last)| answer.sent < *last + self.interval + WHOLE_MILLISECOND);
+            let (began, last) = goes_on.unwrap_or((answer.sent, answer.end));
+            outage = Some((began, last.max(answer.end)));
+            match answer.is_granted {
+                true => {
+                    let used = self.surely_used(answer, began);
+                    assert!(
+                        used <= share,
+                        "O3: {used} permits where a share has {share}, in an outage since {began:?}: {limiter:?}, {answer:?}"
+                    );
+                    granted += answer.permits.unsigned_abs();
+                }
+                false => {
+                    let used = self.perhaps_used(answer);
+                    assert!(
+                        used + answer.permits > share,
+                        "O3: refused after {used} permits, and a share has {share}: {limiter:?}, {answer:?}"
+                    );
+                }
+            }
+        }
+        granted
+    }
+
+    /// What this process knew of, and must have counted, within the interval that ends with this answer: what it granted, and
+    /// what the store had granted before the outage began. What the store grants in the midst of one is counted as far as
+    /// there is room, so that is left out.
+    fn surely_used(&self, answer: &Heard, began: Duration) -> i64 {
+        let from = (answer.end + WHOLE_MILLISECOND).saturating_sub(self.interval);
+        let within = self.asked_between(from, answer.end);
+        let surely = within.filter(|other| match other.is_local {
+            true => other.end <= answer.end,
+            false => other.end <= began,
+        });
+        surely.map(|other| other.permits).sum()
+    }
+
+    /// What it may have counted. A grant of the store may be counted an eighth of the interval too long, and where permits of
+    /// this process are in use, from when it decided first after that.
+    fn perhaps_used(&self, answer: &Heard) -> i64 {
+        let reach = self.interval * 2 + self.interval / 8 + WHOLE_MILLISECOND * 3;
+        let from = answer.sent.saturating_sub(reach);
+        let within = self.asked_between(from.saturating_sub(self.slowest), answer.end);
+        let perhaps = within.filter(|other| other.end >= from);
+        perhaps.map(|other| other.permits).sum()
+    }
+
+    /// The grants that were asked for in this time.
+    fn asked_between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &'a Heard> {
+        let first = self.heard.partition_point(|answer| answer.sent < from);
+        let asked = self.heard[first..].iter();
+        asked
+            .take_while(move |answer| answer.sent <= to)
+            .filter(|answer| answer.is_granted)
+    }
+}
+
+/// The check itself can fail.
+mod tests {
+    use super::*;
+
+    const GRANTED: Outcome = Outcome::Granted(By::Local);
+    const REFUSED: Outcome = Outcome::Refused(By::Local, None);
+    const BY_STORE: Outcome = Outcome::Granted(By::Store);
+
+    /// The lane's own: ten permits in 530 ms.
+    const SHARE: usize = 10;
+
+    /// Answers of a process, each with the ms at which it was asked for and told.
+    fn shares(told: impl IntoIterator<Item = (u64, u64, Outcome)>) -> Shares {
+        let lane = LANES.iter().position(|lane| lane.how == How::Local);
+        let mut shares = Shares::default();
+        for (sent, end, outcome) in told {
+            shares.see(&Answer {
+                handle: 0,
+                lane: lane.unwrap(),
+                user: 1,
+                permits: 1,
+                sent: Duration::from_millis(sent),
+                took: Duration::from_millis(end - sent),
+                budget: Duration::from_millis(250),
+                outcome,
+            });
+        }
+        shares
+    }
+
+    fn times(count: usize, sent: u64, end: u64, outcome: Outcome) -> Vec<(u64, u64, Outcome)> {
+        vec![(sent, end, outcome); count]
+    }
+
+    #[test]
+    fn a_share_in_each_interval_is_as_it_should_be() {
+        let first = times(SHARE, 1000, 1001, GRANTED);
+        let between = times(3, 1100, 1101, REFUSED);
+        let next = times(SHARE, 1530, 1531, GRANTED);
+        let all = [first, between, next].concat();
+        assert_eq!(shares(all).check(), 2 * SHARE as u64);
+    }
+
+    #[test]
+    #[should_panic(expected = "O3: 11 permits")]
+    fn one_more_than_the_share_is_found() {
+        let first = times(SHARE, 1000, 1001, GRANTED);
+        let next = times(1, 1500, 1529, GRANTED);
+        shares([first, next].concat()).check();
+    }
+
+    /// Asked for in 530 ms: it may have been granted at the end of it.
+    #[test]
+    fn what_may_be_of_the_next_interval_is_no_fault() {
+        let first = times(SHARE, 1000, 1250, GRANTED);
+        let next = times(SHARE, 1250, 1531, GRANTED);
+        shares([first, next].concat()).check();
+    }
+
+    #[test]
+    #[should_panic(expected = "O3: 11 permits")]
+    fn a_share_on_top_of_what_the_store_granted_is_found() {
+        let before = times(4, 1000, 1001, BY_STORE);
+        let after = times(SHARE - 3, 1400, 1401, GRANTED);
+        shares([before, after].concat()).check();
+    }
+
+    #[test]
+    fn what_the_store_granted_longer_ago_or_meanwhile_is_no_fault() {
+        let before = times(SHARE, 1000, 1001, BY_STORE);
+        let outage = times(SHARE, 1530, 1531, GRANTED);
+        let meanwhile = times(SHARE, 1600, 1601, BY_STORE);
+        let goes_on = times(SHARE, 2061, 2062, GRANTED);
+        shares([before, outage, meanwhile, goes_on].concat()).check();
+    }
+
+    #[test]
+    #[should_panic(expected = "O3: 11 permits")]
+    fn an_outage_after_another_begins_with_what_the_store_granted() {
+        let first = times(SHARE, 1000, 1001, GRANTED);
+        let between = times(SHARE, 1500, 1501, BY_STORE);
+        let second = times(1, 1600, 1601, GRANTED);
+        shares([first, between, second].concat()).check();
+    }
+
+    #[test]
+    #[should_panic(expected = "O3: refused after 9 permits")]
+    fn a_refusal_before_the_share_was_used_is_found() {
+        let granted = times(SHARE - 1, 1000, 1001, GRANTED);
+        let refused = times(1, 1100, 1101, REFUSED);
+        shares([granted, refused].concat()).check();
+    }
+
+    #[test]
+    fn processes_and_users_have_their_own() {
+        let mut all = shares(times(SHARE, 1000, 1001, GRANTED));
+        let lane = LANES.iter().position(|lane| lane.how == How::Local);
+        for (handle, user) in [(1, 1), (0, 2)] {
+            for _ in 0..SHARE {
+                all.see(&Answer {
+                    handle,
+                    lane: lane.unwrap(),
+                    user,
+                    permits: 1,
+                    sent: Duration::from_millis(1000),
+                    took: WHOLE_MILLISECOND,
+                    budget: Duration::from_millis(250),
+                    outcome: GRANTED,
+                });
+            }
+        }
+        assert_eq!(all.check(), 3 * SHARE as u64);
+    }
+}
