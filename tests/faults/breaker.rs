@@ -6,6 +6,7 @@ use std::{
 };
 
 use http::{Request, StatusCode};
+use tokio::task::JoinSet;
 use tower::ServiceExt;
 use tower_ratelimit::{
     BreakerState, ConnectionState, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
@@ -14,7 +15,7 @@ use tower_ratelimit::{
 use super::{
     proxy::Proxy,
     traffic::{Http, ask, service},
-    wait::{begin, until},
+    wait::{LONG, begin, until},
 };
 use crate::support::{RedisServer, unique};
 
@@ -104,6 +105,35 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     println!("{probes} calls for {decisions} decisions while the server hung");
     assert!(u128::from(probes) <= most, "{probes}, {most}");
     assert!(decisions > 10 * most, "{decisions}, {most}");
+}
+
+/// A line that is longer than those who go together: the first of them leave when their call is young.
+#[tokio::test]
+async fn a_busy_key_opens_it() {
+    let mut server = RedisServer::start();
+    // One connection for all of it: no pause of the connection answers in the breaker's place.
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_millis(100))
+        .response_timeout(Duration::from_secs(60));
+    let deny = service(&store, HOURLY, FailurePolicy::Deny);
+    until("Redis decides", || async { ask(&deny).await == BY_REDIS }).await;
+    server.stop_process();
+    let mut callers = JoinSet::new();
+    let began = Instant::now();
+    while state(&store) == BreakerState::Closed {
+        assert!(began.elapsed() < LONG, "never opens");
+        for _ in 0..30 {
+            let deny = deny.clone();
+            callers.spawn(async move { ask(&deny).await });
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.resume();
+    for answer in callers.join_all().await {
+        assert!([DENIED, BY_REDIS].contains(&answer), "{answer:?}");
+    }
+    heals(&store, &[&deny]).await;
 }
 
 /// Those who wait for permits, too, and those who stood in line before.

@@ -17,7 +17,7 @@ use super::{
     traffic::{ask, service},
     wait::until,
 };
-use crate::support::{RedisServer, unique};
+use crate::support::{RedisServer, scripted::ScriptedServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 
@@ -89,6 +89,55 @@ async fn a_server_that_hangs_up_is_not_stormed() {
     println!("{attempts} attempts to connect for {answers} answers");
     assert!(answers > 100, "{answers}");
     assert!((2..=50).contains(&attempts), "{attempts}");
+}
+
+/// A handshake proves nothing.
+#[tokio::test]
+async fn a_server_that_hangs_up_on_commands_is_not_stormed() {
+    let server = ScriptedServer::start(|_| Vec::new());
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let allow = service(&store, LIMIT, FailurePolicy::Allow);
+    let began = Instant::now();
+    let mut answers = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        assert_eq!(ask(&allow).await, (StatusCode::OK, Source::FailurePolicy));
+        answers += 1;
+    }
+    let connected = server.connections();
+    println!("{connected} connections for {answers} answers");
+    assert!(answers > 100, "{answers}");
+    assert!((2..=50).contains(&connected), "{connected}");
+}
+
+/// It answers those whose refusal writes nothing, which does not make it a master.
+#[tokio::test]
+async fn a_replica_that_answers_some_is_not_stormed() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5))
+        .deny_cache(Duration::ZERO)
+        .unwrap();
+    let spent = service(&store, Limit::per_hour(1), FailurePolicy::Allow);
+    let room = service(&store, LIMIT, FailurePolicy::Allow);
+    for service in [&spent, &room] {
+        assert_eq!(ask(service).await, (StatusCode::OK, Source::Store));
+    }
+    // Of nothing: the port is not one to connect to.
+    assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    let before = connections_received(&server);
+    let (began, mut refused) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(2) {
+        assert_eq!(ask(&room).await, (StatusCode::OK, Source::FailurePolicy));
+        refused += usize::from(ask(&spent).await.1 == Source::Store);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let connected = connections_received(&server) - before;
+    println!("{connected} connections, {refused} refused by the replica");
+    assert!(refused > 0, "it answers nobody");
+    assert!((2..=50).contains(&connected), "{connected}");
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{RedisStore, deadpool_redis, redis};
+use tower_ratelimit::{ErrorKind, Limit, RateLimiter, RedisStore, deadpool_redis, redis};
 
 use super::traffic::Traffic;
-use crate::support::{RedisServer, Reply};
+use crate::support::{RedisServer, Reply, unique};
 
 /// A busy machine is no failure.
 const LONG: Duration = Duration::from_secs(5);
@@ -24,6 +24,22 @@ async fn survives_killed_connections(server: &RedisServer, store: RedisStore) {
         traffic.all_by_store("during and after");
     }
     traffic.end().await;
+}
+
+/// The connection itself would wait for ever, and its caller for permits.
+#[tokio::test]
+async fn a_connection_without_a_timeout_keeps_nobody() {
+    let mut server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    let store = RedisStore::with_connection(connection.await.unwrap());
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    assert!(limiter.try_set_rate(Limit::per_hour(1)).await.unwrap());
+    server.stop_process();
+    let acquired = tokio::time::timeout(3 * LONG, limiter.acquire()).await;
+    let error = acquired.expect("it ends").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

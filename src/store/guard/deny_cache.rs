@@ -199,22 +199,26 @@ impl Refusals {
         let (Some(kept), Some(clock)) = (&self.kept, self.clock_of(acquire)) else {
             return;
         };
-        let until = match refusal.kind {
-            RefusalKind::OverLimit => {
-                // Of several limits, the first that has room changes what is told of it.
+        let after = |wait| asked.at.saturating_add(wait).saturating_sub(clock.slack());
+        let (until, over) = match (refusal.kind, refusal.retry_after) {
+            (RefusalKind::OverLimit, Some(wait)) => {
                 let waits = refusal.limits.iter().filter_map(|limit| limit.retry_after);
-                let Some(wait) = waits.chain(refusal.retry_after).min() else {
-                    return;
-                };
-                asked.at.saturating_add(wait).saturating_sub(clock.slack())
+                (after(waits.min().unwrap_or(wait).min(wait)), after(wait))
             }
             // Until somebody changes the limit.
-            RefusalKind::AboveRate => asked.at.saturating_add(self.cap),
+            (RefusalKind::AboveRate, _) => {
+                let until = asked.at.saturating_add(self.cap);
+                (until, until)
+            }
             // Not of the store, or not of the limits alone.
-            RefusalKind::MissingKey
-            | RefusalKind::Blocked
-            | RefusalKind::QueueFull
-            | RefusalKind::Unavailable => return,
+            (
+                RefusalKind::OverLimit
+                | RefusalKind::MissingKey
+                | RefusalKind::Blocked
+                | RefusalKind::QueueFull
+                | RefusalKind::Unavailable,
+                _,
+            ) => return,
         };
         if until <= asked.at || !self.generations.is_current(&asked.seen) {
             return;
@@ -230,6 +234,7 @@ impl Refusals {
             moment: asked.moment,
             received: clock.now(),
             until,
+            over,
             asked_again: AtomicBool::new(false),
         });
         kept.insert(Key(Arc::clone(&known)), known);
@@ -237,7 +242,7 @@ impl Refusals {
 
     /// The refusal that asking would give.
     fn known(&self, acquire: &Acquire) -> Option<Refusal> {
-        let (known, clock, now) = self.find(acquire)?;
+        let (known, clock, now) = self.find(acquire, |known| known.until)?;
         let fresh_until = known.sent.saturating_add(self.cap);
         // A clock that is set may show the same time once more.
         let jumped = clock.is_own() && moment().duration_since(known.moment) >= self.cap;
@@ -256,19 +261,23 @@ impl Refusals {
     /// The refusal that was told last, and that nothing has come of which this process would know: for when nobody can
     /// be asked.
     fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        let (known, _, now) = self.find(acquire)?;
+        let (known, _, now) = self.find(acquire, |known| known.over)?;
         Some(known.refusal(now))
     }
 
-    /// What is known, by whose clock, and the time by that.
-    fn find(&self, acquire: &Acquire) -> Option<(Arc<Known>, ClockOf<'_>, Duration)> {
+    /// What is known until that end, by whose clock, and the time by that.
+    fn find(
+        &self,
+        acquire: &Acquire,
+        end: fn(&Known) -> Duration,
+    ) -> Option<(Arc<Known>, ClockOf<'_>, Duration)> {
         if acquire.patience.is_some() {
             return None;
         }
         let known = self.kept.as_ref()?.get(&Question(acquire))?;
         let clock = self.clock_of(acquire)?;
         let now = clock.now();
-        let counts = (known.sent..known.until).contains(&now);
+        let counts = (known.sent..end(&known)).contains(&now);
         (counts && self.generations.is_current(&known.seen)).then_some((known, clock, now))
     }
 
@@ -332,8 +341,10 @@ struct Known {
     sent: Duration,
     moment: Instant,
     received: Duration,
-    /// Until when it is certain, but for what others do.
+    /// Until when it is certain, but for what others do: of several limits, the first that has room changes what is told.
     until: Duration,
+    /// Until when it is certain that it is refused.
+    over: Duration,
     /// Whether somebody asks already, to know it for longer.
     asked_again: AtomicBool,
 }

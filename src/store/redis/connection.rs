@@ -1,7 +1,7 @@
 //! Who carries a command: one shared connection, replaced when it is lost.
 
 use std::{
-    fmt,
+    fmt, io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -21,7 +21,7 @@ use super::{
     health::ConnectionState,
     source::{Source, io_error},
 };
-use crate::clock::moment;
+use crate::clock::{moment, within};
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -260,7 +260,7 @@ impl Connection {
         let replies = match &wire {
             #[cfg(feature = "cluster")]
             Wire::Cluster(connection) => {
-                let replies = topology::send_all(connection, commands).await;
+                let replies = topology::send_all(connection, commands, self.response_timeout).await;
                 for reply in &replies {
                     self.note(since, reply.as_ref().err());
                 }
@@ -272,7 +272,7 @@ impl Connection {
                     .req_packed_commands(commands, 0, count)
                     .await
             }
-            Wire::Own(connection) => connection.send_all(commands, count).await,
+            Wire::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
         };
         let replies: RedisResult<Vec<_>> =
             replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
@@ -318,6 +318,12 @@ impl Connection {
             && slot.since <= moment
     }
 
+    /// What a connection of somebody else's making does may take without end.
+    async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let sent = within(self.response_timeout, sending).await;
+        sent.unwrap_or_else(|| Err(silent()))
+    }
+
     async fn send_over(&self, wire: &Wire, since: Instant, command: &Cmd) -> RedisResult<Value> {
         let mut given_up = GivenUp {
             connection: self,
@@ -327,8 +333,11 @@ impl Connection {
         let reply = match wire {
             Wire::Multiplexed(connection) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "cluster")]
-            Wire::Cluster(connection) => connection.clone().req_packed_command(command).await,
-            Wire::Own(connection) => connection.send(command).await,
+            Wire::Cluster(connection) => {
+                let mut connection = connection.clone();
+                self.in_time(connection.req_packed_command(command)).await
+            }
+            Wire::Own(connection) => self.in_time(connection.send(command)).await,
         };
         // What the server refuses comes as a value here.
         let reply = reply.and_then(Value::extract_error);
@@ -398,7 +407,7 @@ impl Connection {
             let outcome =
                 match tokio::time::timeout(timeout, source.connect(response_timeout)).await {
                     Ok(outcome) => outcome,
-                    Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                    Err(_) => Err(silent()),
                 };
             let outcome = outcome.map(|wire| (wire, moment()));
             lock(&slot).settle(number, &outcome);
@@ -502,6 +511,11 @@ impl Slot {
         let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
         Some((moment() + pause, error.clone()))
     }
+}
+
+/// What it means that nothing was answered in time.
+pub(super) fn silent() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
 /// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.

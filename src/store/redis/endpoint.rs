@@ -118,8 +118,9 @@ impl RedisStore {
     /// A store on a Redis Cluster, by a pool: as [`with_pool`](Self::with_pool).
     ///
     /// Prefer [`open_cluster`](Self::open_cluster) unless there is a pool already. What the pool makes has the settings
-    /// redis-rs begins with, and `deadpool_redis` has no others: no response timeout, and a lost command is sent again up to
-    /// sixteen times, whichever it is. So [`release`](crate::RateLimiter::release) may give back twice what it was told, when a connection is
+    /// redis-rs begins with, and `deadpool_redis` has no others: only the store's
+    /// [`response_timeout`](Self::response_timeout) counts, and a lost command is sent again up to sixteen times, whichever it
+    /// is. So [`release`](crate::RateLimiter::release) may give back twice what it was told, when a connection is
     /// lost at the wrong moment, and a fixed window, GCRA or slots may take twice; for one interval at most, all of them.
     /// Ordinary limits are not affected: who asks twice for the same takes once.
     #[cfg(feature = "cluster")]
@@ -145,6 +146,9 @@ impl RedisStore {
     ///
     /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision would be made by the
     /// failure policy until the process restarts. Use [`open`](Self::open) or [`with_pool`](Self::with_pool) instead.
+    ///
+    /// No command is waited for longer than the store's [`response_timeout`](Self::response_timeout), whatever the
+    /// connection does.
     #[must_use]
     pub fn with_connection<C>(connection: C) -> Self
     where

@@ -20,7 +20,12 @@ mod cluster {
 
     #[cfg(feature = "tls")]
     use super::super::tls;
-    use super::super::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, connection::To, endpoint::tcp_settings};
+    use super::super::{
+        CONNECT_TIMEOUT, RESPONSE_TIMEOUT,
+        connection::{To, silent},
+        endpoint::tcp_settings,
+    };
+    use crate::clock::within;
     #[cfg(feature = "tls")]
     use crate::error::ConfigError;
 
@@ -161,11 +166,16 @@ mod cluster {
     pub(in super::super) async fn send_all(
         connection: &ClusterConnection,
         commands: &Pipeline,
+        longest: Duration,
     ) -> Vec<RedisResult<Value>> {
         let mut calls = JoinSet::new();
         for (index, command) in commands.cmd_iter().enumerate() {
             let (mut connection, command) = (connection.clone(), command.clone());
-            calls.spawn(async move { (index, connection.req_packed_command(&command).await) });
+            calls.spawn(async move {
+                // One node that is silent holds up no others.
+                let sent = within(longest, connection.req_packed_command(&command)).await;
+                (index, sent.unwrap_or_else(|| Err(silent())))
+            });
         }
         let unsent = || {
             Err(RedisError::from(std::io::Error::from(

@@ -309,6 +309,50 @@ fn answers_never_open_it() {
     assert_eq!(breakers.look().into_iter().map(failed).sum::<u32>(), 0);
 }
 
+/// The first callers of a long line leave when their call is young.
+#[test]
+fn a_call_is_late_for_whoever_has_waited_in_line_for_it() {
+    let clock = ManualClock::new();
+    let breakers = breakers(1, 1, &clock);
+    let name = &orders().first.name;
+    let late = SLOW / 10 * 9;
+    let millisecond = Duration::from_millis(1);
+    for (waited, out, expected) in [
+        (late - millisecond, 0, Seems::Closed),
+        (late - 2 * millisecond, 1, Seems::Closed),
+        (late - millisecond, 1, Seems::Open),
+    ] {
+        let pass = breakers.enter(name, waited).unwrap();
+        clock.advance(millisecond * out);
+        drop(pass);
+        assert_eq!(state(&breakers), expected, "{waited:?}, {out} ms");
+    }
+    // What was answered in time is no failure, however long somebody stood in line.
+    let breakers = self::breakers(1, 1, &clock);
+    breakers
+        .enter(name, 10 * SLOW)
+        .unwrap()
+        .ends(Told::Answered);
+    assert_eq!(state(&breakers), Seems::Closed);
+}
+
+/// One that took longer than probes are waited for, and comes when another one asks already.
+#[test]
+fn the_answer_to_any_probe_closes_it() {
+    let clock = ManualClock::new();
+    let slow = Duration::from_secs(5);
+    let breakers = Breakers::new(1, slow, 1, |_| 0, Arc::new(clock.clone()));
+    fail(&breakers, &orders(), 1);
+    clock.advance(LONGEST_PAUSE);
+    let first = enter(&breakers, &orders()).unwrap();
+    clock.advance(LONGEST_PROBE);
+    let second = enter(&breakers, &orders()).unwrap();
+    first.ends(Told::Answered);
+    assert_eq!(state(&breakers), Seems::Closed);
+    second.ends(Told::Failed);
+    assert_eq!(state(&breakers), Seems::Closed);
+}
+
 #[test]
 fn none_is_never_open() {
     let clock = ManualClock::new();
@@ -406,9 +450,7 @@ fn what_opens_again_and_again_is_told_of_once_a_minute() {
     let breakers = breakers(1, 2, &clock);
     let nodes = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let opens = |node: &Acquire| levels(|| fail(&breakers, node, 1));
-    let closes = |node: &Acquire| {
-        levels(|| enter(&breakers, node).unwrap().ends(Told::Answered))
-    };
+    let closes = |node: &Acquire| levels(|| enter(&breakers, node).unwrap().ends(Told::Answered));
     clock.advance(Duration::from_secs(5));
     assert_eq!(opens(&nodes[0]), ["WARN"]);
     assert_eq!(opens(&nodes[1]), [""; 0]);

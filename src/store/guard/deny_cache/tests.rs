@@ -170,6 +170,34 @@ fn it_lasts_for_the_cap_and_one_asks_before_its_end() {
     assert_eq!(last.retry_after, Some(Duration::from_secs(3540)));
 }
 
+/// When the first of several limits has room, what is told of it changes; that all of them together refuse does not.
+#[test]
+fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() {
+    let world = World::new(CAP);
+    let ask = acquire(&["a", "b"].map(|name| Name::exact(name).unwrap()));
+    let mut refused = pin!(world.cache.acquire(&ask));
+    assert!(poll(refused.as_mut()).is_pending());
+    let Decision::Deny(mut refusal) = refusal(&ask, 40_000) else {
+        panic!("it is a refusal");
+    };
+    refusal.limits[0].retry_after = Some(Duration::from_millis(500));
+    world.cache.inner.answer(Decision::Deny(refusal));
+    assert!(poll(refused).is_ready());
+    let last_known = || {
+        let last = world.cache.last_known(&ask)?;
+        Some(last.retry_after.unwrap().as_millis())
+    };
+    world.advance(499);
+    assert!(world.cache.refusals.known(&ask).is_some());
+    world.advance(1);
+    assert!(world.cache.refusals.known(&ask).is_none());
+    assert_eq!(last_known(), Some(39_500));
+    world.advance(39_499);
+    assert_eq!(last_known(), Some(1));
+    world.advance(1);
+    assert_eq!(last_known(), None);
+}
+
 #[test]
 fn a_grant_drops_it_unless_it_was_taken_before() {
     let world = World::new(CAP);
@@ -346,7 +374,11 @@ fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
             panic!()
         };
         refusals.learn(&ask, refusals.ask(&ask).unwrap(), &told);
-        assert_eq!(refusals.kept.unwrap().len(), usize::from(keeps), "{own} {wait}");
+        assert_eq!(
+            refusals.kept.unwrap().len(),
+            usize::from(keeps),
+            "{own} {wait}"
+        );
     }
 }
 
@@ -412,7 +444,12 @@ fn what_is_told_is_the_answer_to_the_same_question() {
     for (number, learnt) in questions.iter().enumerate() {
         let world = World::new(CAP);
         world.refused(learnt, 1000, || {});
-        let known = world.cache.refusals.find(learnt).unwrap().0;
+        let known = world
+            .cache
+            .refusals
+            .find(learnt, |known| known.until)
+            .unwrap()
+            .0;
         let key = Key(known);
         for (other, asked) in questions.iter().enumerate() {
             let same = number == other;
@@ -421,7 +458,12 @@ fn what_is_told_is_the_answer_to_the_same_question() {
             assert_eq!(Question(asked).equivalent(&key), same, "{number} {other}");
             let world = World::new(CAP);
             world.refused(asked, 1000, || {});
-            let asked = Key(world.cache.refusals.find(asked).unwrap().0);
+            let asked = Key(world
+                .cache
+                .refusals
+                .find(asked, |known| known.until)
+                .unwrap()
+                .0);
             assert_eq!(asked == key, same, "{number} {other}");
         }
         let again = Acquire {
