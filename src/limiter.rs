@@ -317,6 +317,8 @@ impl RateLimiter {
 
     /// Sets the limit if none is set. Whether it did.
     ///
+    /// If the connection is lost on the way it is sent once more, and then finds what it has set itself: `false`.
+    ///
     /// # Errors
     ///
     /// Those of a store that cannot be asked.

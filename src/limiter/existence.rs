@@ -57,6 +57,8 @@ impl RateLimiter {
     /// Lets the limiter vanish after `time` if `when` says so. Whether it did. Needs Redis 7, but for
     /// [`Always`](ExpireWhen::Always).
     ///
+    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    ///
     /// # Errors
     ///
     /// Those of a store that cannot be asked.
@@ -76,6 +78,8 @@ impl RateLimiter {
     ///
     /// A keep-alive time stays: the next acquire acts by it again.
     ///
+    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    ///
     /// # Errors
     ///
     /// Those of a store that cannot be asked.
@@ -90,6 +94,8 @@ impl RateLimiter {
     /// Removes the limiter, its limit included. Whether there was one. Redisson: `delete`.
     ///
     /// Of a limit per client only this client's part goes; other clients' ids are not known.
+    ///
+    /// Sent once more after a lost connection, it may say `false` of what it did itself.
     ///
     /// # Errors
     ///
