@@ -188,6 +188,11 @@ mod tests {
                 ip("192.0.2.1")
             ]
         );
+        // Quotes mean something in `Forwarded` alone.
+        assert_eq!(
+            read(Syntax::Addresses, &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]),
+            [ip("192.0.2.3"), None, None, ip("192.0.2.1")]
+        );
         assert_eq!(read(Syntax::Addresses, &[]), []);
         assert_eq!(read(Syntax::Addresses, &[b""]), [None]);
     }

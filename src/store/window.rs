@@ -237,9 +237,6 @@ impl Limiter {
     ) -> i64 {
         let (rate, interval) = (limit.rate, limit.interval);
         let value = self.agree(rate, interval, now, id);
-        if self.log.is_empty() || !(exact || value < wanted) {
-            return value;
-        }
         let budget = wanted + (-value).max(0) + 1;
         if exact {
             let budget = budget.max(wanted + PAGE);
@@ -471,4 +468,33 @@ fn restored_id(id: PermitId, chunk: u32) -> PermitId {
     restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
     restored[8..].copy_from_slice(&id.0[8..]);
     PermitId(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Limit;
+
+    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
+    #[test]
+    fn it_is_full_an_interval_after_the_newest_entry() {
+        let mut limiter = Limiter {
+            limit: Some(Limit::new(5, Duration::from_millis(700)).stored()),
+            ..Limiter::default()
+        };
+        assert_eq!(limiter.full_at(), None);
+        for (id, score) in [(1, 5_000), (2, 5_300), (3, 4_000)] {
+            limiter.log.insert(Entry {
+                score,
+                permits: 1,
+                id: PermitId([id; 16]),
+            });
+        }
+        assert_eq!(limiter.full_at(), Some(6_000));
+        assert_eq!(limiter.available(5_999, PermitId([0; 16])), Ok(4));
+        assert_eq!(limiter.available(6_000, PermitId([0; 16])), Ok(5));
+        assert_eq!(limiter.full_at(), None);
+    }
 }
