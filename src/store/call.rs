@@ -512,8 +512,8 @@ mod tests {
     /// What a refused caller was the first to ask is either made, and said to be, or neither.
     #[test]
     fn what_is_made_is_told() {
-        fn told<L: Counts + Default>() -> bool {
-            let (mut first, mut spent) = (L::default(), window::Limiter::default());
+        fn told<L: Counts>(mut first: L) -> bool {
+            let mut spent = window::Limiter::default();
             acquire_one(&mut spent, ask(per_second(1)), &take(1), START).unwrap();
             let of = |id| Take {
                 id: PermitId([id; 16]),
@@ -533,9 +533,14 @@ mod tests {
             assert_eq!(told, first.limit().is_some());
             told
         }
-        assert!(!told::<window::Limiter>());
-        assert!(told::<fixed_window::Limiter>());
-        assert!(told::<gcra::Limiter>());
+        assert!(!told(window::Limiter::default()));
+        // Of this one only the limit was lost.
+        assert!(told(window::Limiter {
+            value: Some(2),
+            ..window::Limiter::default()
+        }));
+        assert!(told(fixed_window::Limiter::default()));
+        assert!(told(gcra::Limiter::default()));
     }
 
     proptest! {

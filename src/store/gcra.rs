@@ -454,8 +454,10 @@ mod tests {
     #[test]
     fn no_tat_is_later_than_a_script_can_count() {
         let mut limiter = fresh(1, 60_000);
-        assert_eq!(take(&mut limiter, 1 << 53, START).at, MOST);
-        assert_eq!(take(&mut limiter, 1 << 53, START).at, MOST);
+        for _ in 0..2 {
+            let tat = take(&mut limiter, 1 << 53, START);
+            assert_eq!(tat.at, 9_007_199_254_740_991);
+        }
         // Nor is it by another limit, by which as many permits would take longer.
         let mut faster = fresh(7000, 1000);
         take(&mut faster, 1 << 53, START);

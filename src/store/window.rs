@@ -250,12 +250,12 @@ impl Limiter {
     fn agree(&mut self, rate: i64, interval: i64, now: i64, id: PermitId) -> i64 {
         let Some(newest) = self.log.newest() else {
             return match self.value {
-                Some(value) if value < rate => {
+                Some(value) => {
                     // Permits are in use though nobody knows since when: as if granted now.
                     self.log.restore(now, rate - value, id);
-                    value
+                    value.min(rate)
                 }
-                _ => rate,
+                None => rate,
             };
         };
         if newest + interval <= now {
