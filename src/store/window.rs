@@ -477,24 +477,43 @@ mod tests {
     use super::*;
     use crate::limit::Limit;
 
-    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
-    #[test]
-    fn it_is_full_an_interval_after_the_newest_entry() {
+    fn limiter(entries: &[(i64, u32)]) -> Limiter {
         let mut limiter = Limiter {
             limit: Some(Limit::new(5, Duration::from_millis(700)).stored()),
             ..Limiter::default()
         };
-        assert_eq!(limiter.full_at(), None);
-        for (id, score) in [(1, 5_000), (2, 5_300), (3, 4_000)] {
+        for (id, (score, permits)) in (0..).zip(entries) {
             limiter.log.insert(Entry {
-                score,
-                permits: 1,
+                score: *score,
+                permits: *permits,
                 id: PermitId([id; 16]),
             });
         }
+        limiter
+    }
+
+    const ID: PermitId = PermitId([0; 16]);
+
+    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
+    #[test]
+    fn it_is_full_an_interval_after_the_newest_entry() {
+        assert_eq!(limiter(&[]).full_at(), None);
+        let mut limiter = limiter(&[(5_000, 1), (5_300, 1), (4_000, 1)]);
         assert_eq!(limiter.full_at(), Some(6_000));
-        assert_eq!(limiter.available(5_999, PermitId([0; 16])), Ok(4));
-        assert_eq!(limiter.available(6_000, PermitId([0; 16])), Ok(5));
+        assert_eq!(limiter.available(5_999, ID), Ok(4));
+        assert_eq!(limiter.available(6_000, ID), Ok(5));
         assert_eq!(limiter.full_at(), None);
+    }
+
+    #[test]
+    fn where_more_than_the_rate_would_be_left_what_is_live_is_counted() {
+        let entries = [(5_000, 6), (5_001, 1), (5_002, 1), (5_003, 1), (5_900, 1)];
+        let mut limiter = limiter(&entries);
+        limiter.value = Some(0);
+        let stored = limiter.limit.unwrap();
+        // It looks at two, and the others have expired, too.
+        let left = limiter.begin(stored, Changed::Nothing, 1, false, 6_000, ID);
+        assert_eq!(left, 4);
+        assert_eq!(limiter.log.permits(), 1);
     }
 }
