@@ -466,6 +466,40 @@ mod tests {
     }
 
     #[test]
+    fn limits_reach_as_far_as_is_promised() {
+        let second = Duration::from_secs(1);
+        assert!(Limit::try_new(9_007_199_254_740_991, second).is_ok());
+        let century = Duration::from_secs(3_155_760_000);
+        assert!(Limit::try_new(1, century).is_ok());
+        assert!(Limit::try_new(1, century + Duration::from_millis(1)).is_err());
+        assert!(Limit::try_new(1, Duration::from_millis(1)).is_ok());
+        // As in Redisson, which wants no more than one interval.
+        let minute = Limit::per_minute(1).keep_alive(Duration::from_secs(60));
+        let kept = minute.unwrap().keep_alive_time();
+        assert_eq!(kept, Some(Duration::from_secs(60)));
+        assert_eq!(Limit::per_minute(1).keep_alive_time(), None);
+    }
+
+    #[test]
+    fn only_gcra_counts_no_faster_than_microseconds() {
+        let stored = |rate| Limit::new(rate, Duration::from_millis(3)).stored();
+        assert_eq!(Algorithm::Gcra.check(&stored(3000)), Ok(()));
+        let too_fast = ConfigError::TooFast {
+            permits: 3001,
+            interval: Duration::from_millis(3),
+        };
+        assert_eq!(Algorithm::Gcra.check(&stored(3001)), Err(too_fast));
+        for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+            assert_eq!(algorithm.check(&stored(3001)), Ok(()));
+        }
+        for (rate, emission) in [(1, 3000), (2999, 2), (3000, 1)] {
+            assert_eq!(super::emission(rate, 3), Some(emission));
+        }
+        assert_eq!(emission(0, 3), None);
+        assert_eq!(emission(1, 0), None);
+    }
+
+    #[test]
     fn a_lease_that_no_score_can_lead_by_is_named() {
         let check = |millis, algorithm, limit: Option<&Limit>| {
             let lease = Duration::from_millis(millis);
@@ -499,6 +533,8 @@ mod tests {
             .keep_alive(Duration::from_secs(7200))
             .unwrap();
         assert_eq!(limit.stored().limit(), Some(limit));
+        let lasting = Limit::per_hour(7);
+        assert_eq!(lasting.stored().limit(), Some(lasting));
         assert_eq!(
             Limit::per_second(1).for_request_key().keep_alive,
             Some(60_000)

@@ -296,9 +296,12 @@ pub(crate) fn push_hex<'b>(text: &mut String, bytes: impl IntoIterator<Item = &'
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limit::Limit;
 
     fn identity(components: &[&[u8]]) -> Identity {
         let mut identity = Identity::default();
@@ -347,20 +350,22 @@ mod tests {
         let counted = |naming: Result<Naming, _>| {
             let naming: Naming = naming.unwrap();
             let name = naming.name(&identity(&[b"a"]));
-            let windowed = naming
-                .counted_by(Algorithm::FixedWindow)
-                .name(&identity(&[b"a"]));
+            let counted = naming.counted_by(Algorithm::FixedWindow);
+            let windowed = counted.name(&identity(&[b"a"]));
             assert_eq!(name.algorithm(), Algorithm::SlidingLog);
             assert_eq!(windowed.algorithm(), Algorithm::FixedWindow);
             assert_eq!(name.as_str(), windowed.as_str());
             assert!(name != windowed);
+            assert_eq!(counted.algorithm(), Algorithm::FixedWindow);
             assert!(name.tells_grants_apart() && !windowed.tells_grants_apart());
         };
         let slots = Slots::try_new(10, "a", std::iter::empty()).unwrap();
         let slotted = |naming: Result<Naming, _>| {
             let naming: Naming = naming.unwrap();
             let name = naming.name(&identity(&[b"a"]));
-            let slotted = naming.noted_in(Some(slots)).name(&identity(&[b"a"]));
+            let naming = naming.noted_in(Some(slots));
+            assert_eq!(naming.slots(), Some(slots));
+            let slotted = naming.name(&identity(&[b"a"]));
             assert_eq!((name.slots(), slotted.slots()), (None, Some(slots)));
             assert!(!slotted.tells_grants_apart());
             // It is one limiter, however its grants are noted.
@@ -372,6 +377,18 @@ mod tests {
         counted(Naming::derived("shop", "login"));
         counted(Naming::shared("orders"));
         counted(Naming::shared("orders:<key>"));
+    }
+
+    #[test]
+    fn a_name_refuses_what_it_cannot_be_counted_by() {
+        let too_fast = Limit::new(1001, Duration::from_millis(1)).stored();
+        let name = Name::exact("orders").unwrap();
+        assert!(name.check(&too_fast).is_ok());
+        let error = name
+            .counted_by(Algorithm::Gcra)
+            .check(&too_fast)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Limit);
     }
 
     #[test]
@@ -414,6 +431,22 @@ mod tests {
                 Err(ConfigError::RuleName(bad.to_owned()))
             );
         }
+    }
+
+    /// Logs and debug output show which limiters there are, and of whom none.
+    #[test]
+    fn what_is_shown_of_a_name_has_no_identity() {
+        let naming = Naming::shared("user:<key>:orders").unwrap();
+        assert_eq!(
+            format!("{:?}", naming.name(&identity(&[b"alice"]))),
+            "Name(..)"
+        );
+        assert_eq!(naming.to_string(), "user:<key>:orders");
+        let derived = Naming::derived("shop", "login").unwrap();
+        assert_eq!(derived.to_string(), "shop:{<key>}:login");
+        assert_eq!(Naming::shared("orders").unwrap().to_string(), "orders");
+        assert!(derived.is_derived() && !naming.is_derived());
+        assert!(derived.takes_identity() && naming.takes_identity());
     }
 
     fn components() -> impl Strategy<Value = Vec<Vec<u8>>> {

@@ -363,6 +363,66 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Identity;
+
+    const NEAR: &str = "10.0.0.9";
+    const FAR: &str = "203.0.113.9";
+
+    /// What a request from this peer, with these headers, shows of a set-up.
+    fn mistakes(client: &ClientIp, peer: &str, headers: &[&str]) -> Mistakes {
+        let peer: IpAddr = peer.parse().unwrap();
+        let mut request = http::Request::builder();
+        for name in headers {
+            request = request.header(*name, "for=192.0.2.1");
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let mut key = Key(Identity::default(), Mistakes::default());
+        let client = client.clone().peer(move |_| Some(peer));
+        client.address(&parts, &mut key).unwrap();
+        key.1
+    }
+
+    #[test]
+    fn who_forwards_and_is_not_trusted_is_noted_where_that_is_a_mistake() {
+        let xff = ["x-forwarded-for"];
+        let untrusted = Mistakes::UNTRUSTED_PEER;
+        let nothing = Mistakes::default();
+        let behind = ClientIp::behind(["192.0.2.0/24"]);
+        for headers in [xff, ["forwarded"]] {
+            assert_eq!(mistakes(&behind, FAR, &headers), untrusted);
+            // Where no proxy is expected, clients write what they like, and neighbours do not.
+            for none in [ClientIp::behind([""; 0]), ClientIp::hops(0)] {
+                assert_eq!(mistakes(&none, FAR, &headers), nothing);
+                assert_eq!(mistakes(&none, NEAR, &headers), untrusted);
+                assert_eq!(mistakes(&none, NEAR, &["host"]), nothing);
+            }
+        }
+        assert_eq!(mistakes(&behind, FAR, &["host"]), nothing);
+        assert!(ClientIp::hops(1).expects_proxies());
+        assert!(!ClientIp::hops(0).expects_proxies());
+    }
+
+    #[test]
+    fn forwarded_beside_the_header_that_is_read_is_noted() {
+        let single = ForwardedHeader::Single("x-real-ip");
+        let client = ClientIp::hops(1);
+        let beside = Mistakes::FORWARDED_BESIDE;
+        for client in [client.clone(), client.clone().header(single)] {
+            assert_eq!(mistakes(&client, FAR, &["forwarded"]), beside);
+            assert_eq!(mistakes(&client, FAR, &["host"]), Mistakes::default());
+        }
+        let forwarded = client.header(ForwardedHeader::Forwarded);
+        assert_eq!(
+            mistakes(&forwarded, FAR, &["forwarded"]),
+            Mistakes::default()
+        );
+    }
+
+    #[test]
+    fn a_chain_of_64_hops_is_the_longest() {
+        assert_eq!(ClientIp::hops(64).check(), Ok(()));
+        assert_eq!(ClientIp::hops(65).check(), Err(ConfigError::Hops(65)));
+    }
 
     #[test]
     fn networks_are_checked_and_folded() {

@@ -188,6 +188,11 @@ mod tests {
                 ip("192.0.2.1")
             ]
         );
+        // Quotes mean something in `Forwarded` alone.
+        assert_eq!(
+            read(Syntax::Addresses, &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]),
+            [ip("192.0.2.3"), None, None, ip("192.0.2.1")]
+        );
         assert_eq!(read(Syntax::Addresses, &[]), []);
         assert_eq!(read(Syntax::Addresses, &[b""]), [None]);
     }
@@ -249,6 +254,37 @@ mod tests {
             assert_eq!(address(text.as_bytes()), expected, "{text}");
         }
         assert_eq!(address(b"192.0.2.1\xff"), None);
+    }
+
+    #[test]
+    fn an_element_of_forwarded_has_one_for() {
+        for (element, expected) in [
+            ("for=192.0.2.1", ip("192.0.2.1")),
+            ("FOR=192.0.2.1;by=_x;proto=https", ip("192.0.2.1")),
+            ("by=10.0.0.1 ; for=192.0.2.1", ip("192.0.2.1")),
+            (";;for=192.0.2.1;", ip("192.0.2.1")),
+            ("for=192.0.2.1;e!t=\"a b\"", ip("192.0.2.1")),
+            // Without the quotes that it should have
+            ("for=192.0.2.1:80", ip("192.0.2.1")),
+            ("for=[2001:db8::1]:80", ip("2001:db8::1")),
+            ("for=\"[2001:db8::1]\";by=x", ip("2001:db8::1")),
+            ("by=192.0.2.1", None),
+            ("for=192.0.2.1;for=192.0.2.1", None),
+            ("for=192.0.2.1;For=unknown", None),
+            ("for=192.0.2.1 x", None),
+            ("for=192.0.2.1=", None),
+            ("for=\"192.0.2.1\"x", None),
+            ("for=192.0.2.1;=x", None),
+            ("for=192.0.2.1;b y=x", None),
+            ("for=192.0.2.1;by", None),
+            ("for=192.0.2.1;by=", None),
+            ("for=\"192.0.2.1", None),
+            ("for=\"192.0.2.1\\", None),
+            ("for=", None),
+            ("192.0.2.1", None),
+        ] {
+            assert_eq!(for_node(element.as_bytes()), expected, "{element}");
+        }
     }
 
     fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {

@@ -228,12 +228,11 @@ pub(crate) fn acquire<'a>(
     Ok(answers)
 }
 
-/// The same for one caller of one limiter, as most are.
+/// The same for one caller of one limiter, as most are. Whether it waits makes no difference: nobody stands behind it.
 pub(crate) fn acquire_one(
     limiter: &mut dyn Counts,
     ask: Ask,
     take: &Take,
-    waits: bool,
     now: i64,
 ) -> Result<Answer, ErrorKind> {
     let mut book = Book::open(limiter, ask)?;
@@ -254,7 +253,7 @@ pub(crate) fn acquire_one(
     } else if book.has_room(take) {
         book.take(take, now);
     } else if book.is_possible(take) {
-        book.pass_over(take, waits && !take.shadow, 0);
+        book.pass_over(take, false, 0);
     }
     book.close(now, 0, 1, slice::from_mut(&mut answer));
     Ok(answer)
@@ -408,6 +407,8 @@ mod tests {
         store::{fixed_window, gcra, window},
     };
 
+    const START: i64 = 1_700_000_000_000;
+
     /// What is asked, and how long after what was asked before.
     #[derive(Clone, Copy, Debug)]
     struct Step {
@@ -449,17 +450,40 @@ mod tests {
         prop::collection::vec(step, 1..30)
     }
 
+    fn ask(limit: LimitSource) -> Ask {
+        Ask {
+            limit,
+            rewrite: false,
+            exact: false,
+            resendable: true,
+            own_clock: true,
+        }
+    }
+
+    fn per_second(permits: u64) -> LimitSource {
+        LimitSource::Code(Limit::per_second(permits))
+    }
+
+    fn take(permits: u32) -> Take {
+        Take {
+            permits,
+            id: PermitId([1; 16]),
+            shadow: false,
+            lead: 0,
+        }
+    }
+
     /// Asks both ways, and holds answers and what is kept against each other.
     fn agree<L: Counts + Clone + Debug + PartialEq>(
         steps: &[Step],
         mut one: L,
     ) -> Result<(), TestCaseError> {
         let mut many = one.clone();
-        let mut now = 1_700_000_000_000;
+        let mut now = START;
         for step in steps {
             now += step.pause;
             let (take, ask) = (step.take, step.ask);
-            let answer = acquire_one(&mut one, ask, &take, step.waits, now);
+            let answer = acquire_one(&mut one, ask, &take, now);
             let caller = Caller {
                 waits: step.waits,
                 takes: List::one(take),
@@ -470,6 +494,53 @@ mod tests {
             prop_assert_eq!(&one, &many, "{:?}", step);
         }
         Ok(())
+    }
+
+    #[test]
+    fn only_a_log_knows_a_call_that_comes_again() {
+        let twice = |limiter: &mut dyn Counts| {
+            let mut answer = || acquire_one(limiter, ask(per_second(1)), &take(1), START).unwrap();
+            [answer(), answer()].map(|answer| answer.verdict)
+        };
+        let granted = [Verdict::Granted, Verdict::Granted];
+        assert_eq!(twice(&mut window::Limiter::default()), granted);
+        let refused = [Verdict::Granted, Verdict::Refused];
+        assert_eq!(twice(&mut fixed_window::Limiter::default()), refused);
+        assert_eq!(twice(&mut gcra::Limiter::default()), refused);
+    }
+
+    /// What a refused caller was the first to ask is either made, and said to be, or neither.
+    #[test]
+    fn what_is_made_is_told() {
+        fn told<L: Counts>(mut first: L) -> bool {
+            let mut spent = window::Limiter::default();
+            acquire_one(&mut spent, ask(per_second(1)), &take(1), START).unwrap();
+            let of = |id| Take {
+                id: PermitId([id; 16]),
+                ..take(1)
+            };
+            let caller = Caller {
+                waits: false,
+                takes: [of(2), of(3)].into_iter().collect(),
+            };
+            let limiters: [(&mut dyn Counts, Ask); 2] = [
+                (&mut first, ask(per_second(2))),
+                (&mut spent, ask(per_second(1))),
+            ];
+            let answers = acquire(limiters.into_iter(), &[caller], START).unwrap();
+            assert_eq!(answers[1].verdict, Verdict::Refused);
+            let told = answers[0].changed == Changed::Created;
+            assert_eq!(told, first.limit().is_some());
+            told
+        }
+        assert!(!told(window::Limiter::default()));
+        // Of this one only the limit was lost.
+        assert!(told(window::Limiter {
+            value: Some(2),
+            ..window::Limiter::default()
+        }));
+        assert!(told(fixed_window::Limiter::default()));
+        assert!(told(gcra::Limiter::default()));
     }
 
     proptest! {

@@ -201,3 +201,239 @@ impl Window {
         self.value - before
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        limit::{Limit, LimitSource},
+        list::List,
+        store::{
+            Answer, Verdict,
+            call::{Caller, acquire},
+        },
+    };
+
+    const START: i64 = 1_700_000_000_000;
+
+    fn limit(rate: u64, millis: u64) -> Limit {
+        Limit::new(rate, Duration::from_millis(millis))
+    }
+
+    fn fresh(rate: u64, millis: u64) -> Limiter {
+        Limiter {
+            limit: Some(limit(rate, millis).stored()),
+            window: None,
+        }
+    }
+
+    /// With a window in which so many permits are left.
+    fn with_window(rate: u64, millis: u64, value: i64, end: Option<i64>) -> Limiter {
+        Limiter {
+            window: Some(Window { value, end }),
+            ..fresh(rate, millis)
+        }
+    }
+
+    /// What callers that wait in line are answered, each by what it asks.
+    fn ask(limiter: &mut Limiter, limit: LimitSource, permits: &[u32], now: i64) -> List<Answer> {
+        let ask = Ask {
+            limit,
+            rewrite: false,
+            exact: false,
+            resendable: false,
+            own_clock: true,
+        };
+        let caller = |permits: &u32| Caller {
+            waits: true,
+            takes: List::one(Take {
+                permits: *permits,
+                id: PermitId([0; 16]),
+                shadow: false,
+                lead: 0,
+            }),
+        };
+        let callers: Vec<_> = permits.iter().map(caller).collect();
+        let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
+        acquire(limiters, &callers, now).unwrap()
+    }
+
+    fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Answer {
+        ask(limiter, LimitSource::Store, &[permits], now)[0]
+    }
+
+    proptest! {
+        // L2, also for those whose turn is some windows later: all but the first want a whole one.
+        #[test]
+        fn there_is_room_when_the_wait_is_over_and_none_before(
+            rate in 1u32..6,
+            interval in 1u64..50,
+            first in 0u32..5,
+            others in 0usize..4,
+            pause in 0i64..50,
+        ) {
+            let mut callers = vec![first % rate + 1];
+            callers.resize(1 + others, rate);
+            let mut limiter = fresh(rate.into(), interval);
+            take(&mut limiter, rate, START);
+            let now = START + pause.min(interval.cast_signed());
+            let answers = ask(&mut limiter, LimitSource::Store, &callers, now);
+            for (answer, permits) in answers.iter().zip(callers) {
+                prop_assert_eq!((answer.verdict, answer.reset), (Verdict::Refused, answers[0].wait));
+                let at = now + answer.wait;
+                let early = take(&mut limiter, permits, at - 1);
+                prop_assert_eq!((early.verdict, early.wait), (Verdict::Refused, 1));
+                prop_assert_eq!(take(&mut limiter, permits, at).verdict, Verdict::Granted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_is_open_through_its_last_millisecond() {
+        let mut limiter = fresh(5, 1000);
+        let first = take(&mut limiter, 3, START);
+        assert_eq!((first.remaining, first.reset), (2, 1001));
+        let last = take(&mut limiter, 1, START + 1000);
+        assert_eq!((last.remaining, last.reset), (1, 1));
+        assert_eq!(limiter.available(START + 1000), Ok(1));
+        assert_eq!(limiter.full_at(), Some(START + 1001));
+        assert_eq!(limiter.available(START + 1001), Ok(5));
+        assert_eq!(limiter.full_at(), None);
+    }
+
+    #[test]
+    fn who_takes_nothing_opens_no_window() {
+        let mut limiter = Limiter::default();
+        let init = LimitSource::StoreOrInit(limit(5, 1000));
+        let answer = ask(&mut limiter, init, &[6], START)[0];
+        assert_eq!((answer.verdict, answer.reset), (Verdict::AboveRate, 0));
+        assert_eq!(limiter, fresh(5, 1000));
+    }
+
+    #[test]
+    fn a_receipt_gives_back_in_its_window() {
+        let end = START + 1000;
+        let given_back = |limiter: &Limiter, ends, now| {
+            let mut limiter = limiter.clone();
+            let credited = limiter.settle(2, ends, None, now).unwrap();
+            let value = |limiter: &Limiter| limiter.window.map_or(0, |window| window.value);
+            (credited, value(&limiter))
+        };
+        let limiter = with_window(5, 1000, 1, Some(end));
+        assert_eq!(given_back(&limiter, end, START), (2, 3));
+        assert_eq!(given_back(&limiter, end, end), (2, 3));
+        assert_eq!(given_back(&limiter, end, end + 1), (0, 1));
+        // Its end is told by two clocks, one after the other.
+        for (apart, credited) in [(-11, 0), (-10, 2), (10, 2), (11, 0)] {
+            assert_eq!(
+                given_back(&limiter, end + apart, START).0,
+                credited,
+                "{apart}"
+            );
+        }
+        // Where windows are so short, it would be that of another one.
+        let short = with_window(5, 18, 1, Some(end));
+        for (apart, credited) in [(-9, 0), (-8, 2), (8, 2), (9, 0)] {
+            assert_eq!(
+                given_back(&short, end + apart, START).0,
+                credited,
+                "{apart}"
+            );
+        }
+        // No more than there is room for.
+        assert_eq!(
+            given_back(&with_window(5, 1000, 4, Some(end)), end, START),
+            (1, 5)
+        );
+        // One that lost its end ends who knows when.
+        assert_eq!(
+            given_back(&with_window(5, 1000, 1, None), end, START),
+            (0, 1)
+        );
+        assert_eq!(given_back(&fresh(5, 1000), end, START), (0, 0));
+    }
+
+    #[test]
+    fn only_a_charge_makes_a_limiter() {
+        let given = Some(limit(5, 1000).stored());
+        let mut limiter = Limiter::default();
+        assert_eq!(
+            limiter.settle(1, START, given, START),
+            Err(ErrorKind::NotInitialized)
+        );
+        assert_eq!(
+            limiter.settle(-1, START, None, START),
+            Err(ErrorKind::NotInitialized)
+        );
+        assert_eq!(limiter, Limiter::default());
+        let nothing = limiter.settle(0, START, given, START);
+        assert_eq!(nothing, Err(ErrorKind::NotInitialized));
+        assert_eq!(limiter, Limiter::default());
+        let mut unused = fresh(5, 1000);
+        assert_eq!(unused.settle(0, START, None, START), Ok(0));
+        assert_eq!(unused, fresh(5, 1000));
+        assert_eq!(limiter.settle(-7, START, given, START), Ok(-7));
+        assert_eq!(limiter, with_window(5, 1000, -2, Some(START + 1000)));
+        assert_eq!(limiter.settle(-1, START, None, START + 1000), Ok(-1));
+        assert_eq!(limiter, with_window(5, 1000, -3, Some(START + 1000)));
+        assert_eq!(limiter.settle(-1, START, None, START + 1001), Ok(-1));
+        assert_eq!(limiter, with_window(5, 1000, 4, Some(START + 2001)));
+    }
+
+    #[test]
+    fn what_is_in_use_stays_in_use_where_that_is_wanted() {
+        let end = START + 500;
+        let set = |new: Limit, keep| {
+            let mut limiter = with_window(5, 1000, 2, Some(end));
+            limiter.set_rate(new.stored(), keep, START);
+            assert_eq!(limiter.limit, Some(new.stored()));
+            limiter.window
+        };
+        let window = |value, end| {
+            Some(Window {
+                value,
+                end: Some(end),
+            })
+        };
+        assert_eq!(set(limit(9, 1000), true), window(6, end));
+        assert_eq!(set(limit(1, 1000), true), window(-2, end));
+        assert_eq!(set(limit(5, 100), true), window(2, START + 100));
+        assert_eq!(set(limit(9, 1000), false), None);
+        assert_eq!(set(limit(9, 1000).per_client(), true), None);
+    }
+
+    #[test]
+    fn no_more_is_given_back_than_is_in_use() {
+        let mut limiter = with_window(5, 1000, 1, Some(START));
+        assert_eq!(limiter.release(3, START), Ok(3));
+        assert_eq!(limiter.release(3, START), Ok(1));
+        assert_eq!(limiter.full_at(), None);
+        assert_eq!(limiter.release(3, START + 1), Ok(0));
+        assert_eq!(
+            Limiter::default().release(3, START),
+            Err(ErrorKind::NotInitialized)
+        );
+    }
+
+    #[test]
+    fn a_repaired_window_ends_and_has_no_more_than_the_rate() {
+        for (value, lost) in [(3, 0), (5, 0), (8, -3), (-4, 0)] {
+            for end in [None, Some(START + 5000)] {
+                let mut limiter = with_window(5, 1000, value, end);
+                assert_eq!(limiter.repair(START), Ok(lost));
+                assert_eq!(
+                    limiter,
+                    with_window(5, 1000, value.min(5), Some(START + 1000))
+                );
+            }
+        }
+        assert_eq!(fresh(5, 1000).repair(START), Ok(0));
+        // Nobody knows when it is over, but that it is not.
+        assert_eq!(with_window(5, 1000, 4, None).full_at(), Some(i64::MAX));
+        assert_eq!(with_window(5, 1000, 5, None).full_at(), None);
+    }
+}

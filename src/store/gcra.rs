@@ -275,10 +275,10 @@ impl Limiter {
 
     /// How far TAT lies ahead by this limit; where it was counted by another one, the same permits by this one's pace.
     fn backlog(&self, pace: &Pace, now: i64) -> i64 {
-        let Some(state) = self.state.filter(|state| state.tat.at > now) else {
+        let Some(state) = self.state else {
             return 0;
         };
-        let ahead = state.tat.at - now;
+        let ahead = (state.tat.at - now).max(0);
         match Pace::of(state.rate, state.interval) {
             Some(old) if old != *pace => pace.cost(old.used(ahead)).min(MOST - now),
             _ => ahead,
@@ -305,4 +305,184 @@ impl Limiter {
 
 fn pace(limit: &StoredLimit) -> Result<Pace, ErrorKind> {
     Pace::of(limit.rate, limit.interval).ok_or(ErrorKind::ForeignState)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        limit::{Limit, LimitSource},
+        store::call::acquire_one,
+    };
+
+    /// In us
+    const START: i64 = 1_700_000_000_000_000;
+
+    fn fresh(rate: u64, millis: u64) -> Limiter {
+        Limiter {
+            limit: Some(Limit::new(rate, Duration::from_millis(millis)).stored()),
+            ..Limiter::default()
+        }
+    }
+
+    /// Takes permits as a charge does, whatever is left.
+    fn take(limiter: &mut Limiter, permits: i64, now: i64) -> Tat {
+        let tat = Tat { at: 0, given: 0 };
+        assert_eq!(limiter.settle(-permits, tat, None, now), Ok(-permits));
+        limiter.state.unwrap().tat
+    }
+
+    proptest! {
+        // L2, whatever is in use.
+        #[test]
+        fn there_is_room_when_the_wait_is_over_and_none_before(
+            rate in 1i64..5000,
+            interval in prop::sample::select(vec![5i64, 7, 1000, 60_000]),
+            used in 1i64..6000,
+            wanted in 0i64..5000,
+            pause in 0i64..10_000_000,
+        ) {
+            let wanted = wanted % rate + 1;
+            let pace = Pace::of(rate, interval).unwrap();
+            let mut limiter = fresh(rate.unsigned_abs(), interval.unsigned_abs());
+            take(&mut limiter, used, START);
+            let now = START + pause;
+            let backlog = limiter.backlog(&pace, now);
+            let wait = 1000 * pace.wait(backlog, wanted);
+            if limiter.available(now).unwrap() >= wanted {
+                prop_assert!(wait <= 0);
+            } else {
+                prop_assert!(limiter.available(now + wait).unwrap() >= wanted);
+                prop_assert!(limiter.available(now + wait - 1000).unwrap() < wanted);
+            }
+            // All of them are free when that is told, and not before.
+            let all = 1000 * reset(backlog);
+            prop_assert_eq!(limiter.available(now + all), Ok(rate));
+            if all > 0 {
+                prop_assert!(limiter.available(now + all - 1000).unwrap() < rate);
+            }
+        }
+    }
+
+    #[test]
+    fn limits_that_cannot_be_counted_by_are_none() {
+        // A permit in each microsecond, and no more.
+        assert_eq!(Pace::of(3000, 3).map(|pace| pace.emission), Some(1));
+        assert_eq!(Pace::of(3001, 3), None);
+        assert_eq!(Pace::of(2999, 3).map(|pace| pace.emission), Some(2));
+        assert!(Pace::of(1, LONGEST / 1000).is_some());
+        assert_eq!(Pace::of(1, LONGEST / 1000 + 1), None);
+        assert_eq!(Pace::of(0, 1000), None);
+        assert_eq!(Pace::of(1, 0), None);
+    }
+
+    #[test]
+    fn a_stored_limit_that_cannot_be_counted_by_is_an_error_that_changes_nothing() {
+        let foreign = StoredLimit {
+            rate: 3001,
+            ..Limit::new(3000, Duration::from_millis(3)).stored()
+        };
+        let mut limiter = Limiter {
+            limit: Some(foreign),
+            ..Limiter::default()
+        };
+        let ask = Ask {
+            limit: LimitSource::Store,
+            rewrite: false,
+            exact: false,
+            resendable: false,
+            own_clock: true,
+        };
+        let take = Take {
+            permits: 1,
+            id: PermitId([0; 16]),
+            shadow: false,
+            lead: 0,
+        };
+        let answer = acquire_one(&mut limiter, ask, &take, START / 1000);
+        assert_eq!(answer, Err(ErrorKind::ForeignState));
+        let given = Tat { at: 0, given: 0 };
+        for permits in [1, -1] {
+            let settled = limiter.settle(permits, given, None, START);
+            assert_eq!(settled, Err(ErrorKind::ForeignState));
+        }
+        assert_eq!(limiter.available(START), Err(ErrorKind::ForeignState));
+        assert_eq!((limiter.limit, limiter.state), (Some(foreign), None));
+    }
+
+    #[test]
+    fn it_is_kept_until_no_receipt_can_give_back_any_more() {
+        let mut limiter = fresh(10, 1000);
+        assert_eq!(limiter.full_at(), None);
+        let tat = take(&mut limiter, 4, START);
+        let until = START / 1000 + 400;
+        assert_eq!(limiter.full_at(), Some(until));
+        assert_eq!(limiter.settle(4, tat, None, START), Ok(4));
+        assert_eq!(limiter.available(START), Ok(10));
+        assert_eq!(limiter.repair(START), Ok(0));
+        assert_eq!(limiter.full_at(), Some(until));
+        // A debt is forgotten by a repair, and so is how long it was.
+        take(&mut limiter, 50, START);
+        assert_eq!(limiter.full_at(), Some(START / 1000 + 5000));
+        assert_eq!(limiter.repair(START), Ok(40));
+        assert_eq!(limiter.available(START), Ok(0));
+        assert_eq!(limiter.full_at(), Some(START / 1000 + 1000));
+        assert_eq!(limiter.repair(START), Ok(0));
+    }
+
+    #[test]
+    fn only_a_charge_makes_a_limiter() {
+        let given = fresh(10, 1000).limit;
+        let none = Tat { at: 0, given: 0 };
+        let mut limiter = Limiter::default();
+        for permits in [0, 1] {
+            let settled = limiter.settle(permits, none, given, START);
+            assert_eq!(settled, Err(ErrorKind::NotInitialized));
+        }
+        assert_eq!(limiter, Limiter::default());
+        let mut unused = fresh(10, 1000);
+        assert_eq!(unused.settle(0, none, None, START), Ok(0));
+        assert_eq!(unused, fresh(10, 1000));
+        assert_eq!(limiter.settle(-12, none, given, START), Ok(-12));
+        assert_eq!(limiter.available(START), Ok(-2));
+    }
+
+    #[test]
+    fn no_tat_is_later_than_a_script_can_count() {
+        let mut limiter = fresh(1, 60_000);
+        for _ in 0..2 {
+            let tat = take(&mut limiter, 1 << 53, START);
+            assert_eq!(tat.at, 9_007_199_254_740_991);
+        }
+        // Nor is it by another limit, by which as many permits would take longer.
+        let mut faster = fresh(7000, 1000);
+        take(&mut faster, 1 << 53, START);
+        faster.limit = limiter.limit;
+        assert_eq!(faster.available(START), limiter.available(START));
+    }
+
+    #[test]
+    fn the_sum_of_what_was_given_back_begins_anew() {
+        let mut limiter = fresh(10, 1000);
+        let first = take(&mut limiter, 1, START);
+        let given = WRAP - 150_000;
+        let state = limiter.state.unwrap();
+        limiter.state = Some(State {
+            tat: Tat { given, ..first },
+            ..state
+        });
+        let early = Tat { given, ..first };
+        let [second, third] = [3, 2].map(|permits| take(&mut limiter, permits, START));
+        assert_eq!((second.given, third.given), (given, given));
+        assert_eq!(limiter.settle(3, second, None, START), Ok(3));
+        assert_eq!(limiter.state.unwrap().tat.given, 150_000);
+        // What was given back since counts, also beyond the end of the sum: a late receipt takes no more than its own.
+        assert_eq!(limiter.settle(1, early, None, START), Ok(0));
+        assert_eq!(limiter.settle(2, third, None, START), Ok(2));
+        assert_eq!(limiter.available(START), Ok(9));
+    }
 }

@@ -237,9 +237,6 @@ impl Limiter {
     ) -> i64 {
         let (rate, interval) = (limit.rate, limit.interval);
         let value = self.agree(rate, interval, now, id);
-        if self.log.is_empty() || !(exact || value < wanted) {
-            return value;
-        }
         let budget = wanted + (-value).max(0) + 1;
         if exact {
             let budget = budget.max(wanted + PAGE);
@@ -253,12 +250,12 @@ impl Limiter {
     fn agree(&mut self, rate: i64, interval: i64, now: i64, id: PermitId) -> i64 {
         let Some(newest) = self.log.newest() else {
             return match self.value {
-                Some(value) if value < rate => {
+                Some(value) => {
                     // Permits are in use though nobody knows since when: as if granted now.
                     self.log.restore(now, rate - value, id);
-                    value
+                    value.min(rate)
                 }
-                _ => rate,
+                None => rate,
             };
         };
         if newest + interval <= now {
@@ -471,4 +468,52 @@ fn restored_id(id: PermitId, chunk: u32) -> PermitId {
     restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
     restored[8..].copy_from_slice(&id.0[8..]);
     PermitId(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Limit;
+
+    fn limiter(entries: &[(i64, u32)]) -> Limiter {
+        let mut limiter = Limiter {
+            limit: Some(Limit::new(5, Duration::from_millis(700)).stored()),
+            ..Limiter::default()
+        };
+        for (id, (score, permits)) in (0..).zip(entries) {
+            limiter.log.insert(Entry {
+                score: *score,
+                permits: *permits,
+                id: PermitId([id; 16]),
+            });
+        }
+        limiter
+    }
+
+    const ID: PermitId = PermitId([0; 16]);
+
+    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
+    #[test]
+    fn it_is_full_an_interval_after_the_newest_entry() {
+        assert_eq!(limiter(&[]).full_at(), None);
+        let mut limiter = limiter(&[(5_000, 1), (5_300, 1), (4_000, 1)]);
+        assert_eq!(limiter.full_at(), Some(6_000));
+        assert_eq!(limiter.available(5_999, ID), Ok(4));
+        assert_eq!(limiter.available(6_000, ID), Ok(5));
+        assert_eq!(limiter.full_at(), None);
+    }
+
+    #[test]
+    fn where_more_than_the_rate_would_be_left_what_is_live_is_counted() {
+        let entries = [(5_000, 6), (5_001, 1), (5_002, 1), (5_003, 1), (5_900, 1)];
+        let mut limiter = limiter(&entries);
+        limiter.value = Some(0);
+        let stored = limiter.limit.unwrap();
+        // It looks at two, and the others have expired, too.
+        let left = limiter.begin(stored, Changed::Nothing, 1, false, 6_000, ID);
+        assert_eq!(left, 4);
+        assert_eq!(limiter.log.permits(), 1);
+    }
 }

@@ -59,8 +59,7 @@ impl Kept {
         let charge = &acquire.first;
         self.limiter.count_by(&charge.name, now);
         let ask = ask(charge, acquire.remaining);
-        let waits = acquire.patience.is_some();
-        let answer = call::acquire_one(self.limiter.counts(), ask, &take(charge), waits, now)?;
+        let answer = call::acquire_one(self.limiter.counts(), ask, &take(charge), now)?;
         self.keep_alive(now);
         Ok(answer)
     }
@@ -84,7 +83,7 @@ impl Kept {
         };
         let mut ask_for = |permits| {
             let counts = self.limiter.counts();
-            call::acquire_one(counts, ask(charge, true), &take(permits), false, now)
+            call::acquire_one(counts, ask(charge, true), &take(permits), now)
         };
         let answer = ask_for(permits)?;
         if answer.verdict != Verdict::Granted
