@@ -133,7 +133,6 @@ impl Locals {
             };
             Some(Charge {
                 limit: LimitSource::Code(limit.for_request_key()),
-                lead: 0,
                 ..charge.clone()
             })
         };
