@@ -402,9 +402,7 @@ fn what_opens_again_and_again_is_told_of_once_a_minute() {
     let breakers = breakers(1, 2, &clock);
     let nodes = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let opens = |node: &Acquire| levels(|| fail(&breakers, node, 1));
-    let closes = |node: &Acquire| {
-        levels(|| enter(&breakers, node).unwrap().ends(Told::Answered))
-    };
+    let closes = |node: &Acquire| levels(|| enter(&breakers, node).unwrap().ends(Told::Answered));
     clock.advance(Duration::from_secs(5));
     assert_eq!(opens(&nodes[0]), ["WARN"]);
     assert_eq!(opens(&nodes[1]), [""; 0]);

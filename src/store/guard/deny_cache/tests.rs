@@ -345,7 +345,11 @@ fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
             panic!()
         };
         refusals.learn(&ask, refusals.ask(&ask).unwrap(), &told);
-        assert_eq!(refusals.kept.unwrap().len(), usize::from(keeps), "{own} {wait}");
+        assert_eq!(
+            refusals.kept.unwrap().len(),
+            usize::from(keeps),
+            "{own} {wait}"
+        );
     }
 }
 

@@ -32,11 +32,7 @@ const KINDS: [ErrorKind; 13] = [
 ];
 
 /// Those that are a mistake, or a flood: letting pass would open the gate.
-const REFUSE: [ErrorKind; 3] = [
-    ErrorKind::NotInitialized,
-    ErrorKind::Full,
-    ErrorKind::Limit,
-];
+const REFUSE: [ErrorKind; 3] = [ErrorKind::NotInitialized, ErrorKind::Full, ErrorKind::Limit];
 
 #[derive(Debug, Default)]
 struct ByHand {
@@ -153,7 +149,11 @@ fn whatever_was_chosen_three_errors_refuse() {
             (local, if passes { here } else { refused }, refused),
         ] {
             let ask = asks(&[("ann", false)], Some(policy));
-            assert_eq!(fate(settle(&ask, Err(kind.into()))), by_itself, "{policy:?}");
+            assert_eq!(
+                fate(settle(&ask, Err(kind.into()))),
+                by_itself,
+                "{policy:?}"
+            );
             let decision = guard(None).0.ask(&ask, Some(kind));
             assert_eq!(fate(decision), by_guard, "{policy:?} {kind:?}");
             // What is only tried out refuses nobody.
@@ -298,7 +298,12 @@ mod logs {
 
     #[test]
     fn what_is_tried_out_and_cannot_be_counted_is_told_of_once() {
-        let trial = || asks(&[("new", true), ("newer", true)], Some(FailurePolicy::Allow));
+        let trial = || {
+            asks(
+                &[("new", true), ("newer", true)],
+                Some(FailurePolicy::Allow),
+            )
+        };
         let mixed = || asks(&[("new", true), ("ann", false)], Some(FailurePolicy::Allow));
         for kind in KINDS {
             let of_store = [ErrorKind::Timeout, ErrorKind::Unavailable].contains(&kind);

@@ -452,7 +452,11 @@ fn only_what_was_granted_and_enforced_is_remembered() {
 #[test]
 fn a_limit_of_the_store_is_known_from_its_refusals() {
     let world = World::new(FailurePolicy::local(0.5));
-    let told = charge("orders", 6, LimitSource::StoreOrInit(Limit::new(6, INTERVAL)));
+    let told = charge(
+        "orders",
+        6,
+        LimitSource::StoreOrInit(Limit::new(6, INTERVAL)),
+    );
     let mut other_process = Acquire {
         first: told,
         rest: Vec::new(),
