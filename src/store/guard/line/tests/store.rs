@@ -331,8 +331,11 @@ impl World {
             call.reply = Some(reply(call));
             call.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        match waker {
+            // A store may do either.
+            Some(waker) if at.is_multiple_of(2) => waker.wake_by_ref(),
+            Some(waker) => waker.wake(),
+            None => {}
         }
     }
 
