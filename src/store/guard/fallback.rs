@@ -292,5 +292,6 @@ impl<S: Decide> Decide for Fallback<S> {
     }
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
+#[cfg(feature = "redis")]
 mod tests;

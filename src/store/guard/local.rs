@@ -134,7 +134,6 @@ impl Locals {
             };
             Some(Charge {
                 limit: LimitSource::Code(limit.for_request_key()),
-                lead: 0,
                 ..charge.clone()
             })
         };

@@ -73,13 +73,9 @@ impl Word {
         }
     }
 
-    /// After a probe of which nothing was learnt: the next one may ask at once.
+    /// After a probe of which nothing was learnt: its time is over, so that the next one may ask at once.
     pub(super) fn unanswered(self, now: u64) -> Self {
-        Self {
-            phase: Phase::Open,
-            until: now,
-            ..self
-        }
+        Self { until: now, ..self }
     }
 
     pub(super) fn closed(self) -> Self {

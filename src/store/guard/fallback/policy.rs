@@ -178,7 +178,8 @@ impl fmt::Debug for Share {
     }
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
+#[cfg(feature = "redis")]
 mod tests {
     use proptest::prelude::*;
 
@@ -233,6 +234,13 @@ mod tests {
             prop_assert!(each * instances <= permits.max(instances), "{each}");
             prop_assert!(each >= permits / instances || instances > permits);
         }
+
+        /// What can be divided is, though one divided by the number of instances seldom is exact.
+        #[test]
+        fn no_permit_is_lost_to_a_fraction(instances in 1..1000_u64, each in 1..1_u64 << 40) {
+            let share = FailurePolicy::local(1.0 / instances as f64);
+            prop_assert_eq!(share.of(each * instances), each);
+        }
     }
 
     #[test]
@@ -245,8 +253,11 @@ mod tests {
             (0.001, 7, 1),
             (f64::MIN_POSITIVE, 7, 1),
             (0.7, 10, 7),
+            (1.0 / 49.0, 98, 2),
         ] {
-            assert_eq!(FailurePolicy::local(share).of(permits), expected, "{share}");
+            let local = FailurePolicy::local(share);
+            assert_eq!(local.of(permits), expected, "{share}");
+            assert_eq!(FailurePolicy::from(local).check("login"), Ok(()), "{share}");
         }
         for share in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
             let policy = FailurePolicy::from(FailurePolicy::local(share));

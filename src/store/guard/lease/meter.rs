@@ -80,3 +80,42 @@ impl Meter {
         u32::try_from(amount).unwrap_or(u32::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAD: Duration = Duration::from_millis(100);
+
+    /// After so many calls within the lead, each for so many permits, with so many left.
+    fn meter(calls: u32, permits: u32, left: u64) -> Meter {
+        let mut meter = Meter::new();
+        (0..calls).for_each(|_| meter.note(permits));
+        meter.told(left);
+        meter
+    }
+
+    /// One that is used up is followed by four times as much, any other by twice what was used of it.
+    #[test]
+    fn the_next_lease_goes_by_what_became_of_the_last() {
+        let mut meter = meter(1000, 1, 1_000_000);
+        assert_eq!(meter.amount(LEAD, LEAD), 4);
+        for (taken, used, next) in [(100, 100, 400), (100, 99, 198), (100, 30, 60), (100, 0, 4)] {
+            meter.ended(taken, used);
+            assert_eq!(meter.amount(LEAD, LEAD), next, "{used} of {taken}");
+        }
+        meter.refused(100);
+        assert_eq!(meter.amount(LEAD, LEAD), 50);
+    }
+
+    /// It pays for two callers within the lead, and for no less than one of them asks for.
+    #[test]
+    fn nothing_is_taken_ahead_that_does_not_pay() {
+        for (calls, left, expected) in [(1, 1000, 0), (2, 1000, 10), (2, 40, 5), (2, 39, 0)] {
+            let amount = meter(calls, 5, left).amount(LEAD, LEAD);
+            assert_eq!(amount, expected, "{calls} calls, {left} left");
+        }
+        assert_eq!(meter(10, 1, 16).amount(LEAD, LEAD), 2);
+        assert_eq!(meter(10, 1, 15).amount(LEAD, LEAD), 0);
+    }
+}

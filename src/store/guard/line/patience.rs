@@ -37,7 +37,7 @@ impl State {
         let needs = before + u64::from(acquire.first.permits);
         let rounds = u32::try_from((needs - 1) / limit.permits().max(1)).unwrap_or(u32::MAX);
         let turn = due.saturating_add(limit.interval().saturating_mul(rounds));
-        (before > 0 && turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
+        (turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
     }
 
     /// Refuses those who came when enough waited already. Who has a place keeps it, as places only move up.

@@ -1,5 +1,7 @@
 //! Who is asked for when, with a store whose calls are carried out and answered by hand.
 
+mod lines;
+mod patience;
 mod store;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt,
     future::poll_fn,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -120,7 +120,7 @@ impl Decide for ByHand {
     }
 
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
-        std::future::pending().await
+        Ok(Outcome::Changed(true))
     }
 
     fn give_back(&self, receipt: Receipt, _: u32) {
@@ -290,6 +290,17 @@ impl World {
         });
     }
 
+    /// Refuses for another reason.
+    pub(super) fn refuse_as(&self, at: usize, kind: RefusalKind, wait: u64) {
+        self.answer(at, |call| {
+            let refused = |_: &Acquire| match refusal(wait) {
+                Decision::Deny(refusal) => Decision::Deny(Refusal { kind, ..refusal }),
+                allowed @ Decision::Allow(_) => allowed,
+            };
+            Ok(call.callers.iter().map(refused).collect())
+        });
+    }
+
     /// Refuses a call when somebody begins to sleep next.
     pub(super) fn refuse_when_asleep(&self, at: usize) {
         let waker = {
@@ -320,8 +331,11 @@ impl World {
             call.reply = Some(reply(call));
             call.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        match waker {
+            // A store may do either.
+            Some(waker) if at.is_multiple_of(2) => waker.wake_by_ref(),
+            Some(waker) => waker.wake(),
+            None => {}
         }
     }
 
@@ -375,6 +389,33 @@ impl World {
 
     pub(super) fn nudge(&self) {
         self.lines.nudge(&name());
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn is_waited_for(&self, acquire: &Acquire) -> bool {
+        self.lines.is_waited_for(acquire)
+    }
+
+    /// Has a verb carried out.
+    pub(super) fn manage(&self, name: &Name, op: &Op) {
+        let mut managing = pin!(self.line.manage(name, op));
+        let polled = managing
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_ready());
+    }
+
+    pub(super) fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.line.decides_together(acquire)
+    }
+
+    /// Asks for a run from outside, and leaves.
+    pub(super) fn ask_for_run(&self, run: &[Acquire]) {
+        let mut asking = pin!(self.line.acquire_run(run));
+        let polled = asking
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
     }
 
     pub(super) fn advance(&self, millis: u64) {
