@@ -52,10 +52,13 @@ async fn row_05_connections_that_fall_silent() {
         scene.proxy.lose(requests, replies);
         scene.load.met_policy(2).await;
         scene.healed().await;
-        assert!(
-            scene.proxy.connections() >= before + 2,
-            "each handle has another"
-        );
+        // Of two handles one may have it earlier, and decide for all lanes.
+        let healed = scene.load.now();
+        while scene.proxy.connections() < before + 2 {
+            let waited = scene.load.now() - healed;
+            assert!(waited < LONG, "not each handle has another");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
     scene.judge(EXACT).await;
 }
