@@ -42,7 +42,7 @@ fn act<T>(state: &mut State, act: impl FnOnce(&mut State, &mut Wakes) -> T) -> T
     done
 }
 
-/// Its ticket, which is its id, and whether it makes its own call.
+/// Whether it makes its own call. Its ticket is its id, as they come in that order.
 fn enter(state: &mut State, acquire: &Acquire) -> bool {
     act(state, |state, wakes| {
         state.enter(acquire, None, Duration::ZERO, wakes).1
