@@ -176,7 +176,8 @@ impl<S: Decide> Leasing<S> {
     }
 }
 
-/// The caller that takes ahead: like another one, but for the time of its score.
+/// The caller that takes ahead: like another one, but for the time of its score. That one is of a rule that leases, so it has
+/// no further charges, and is told how much is left, by which the next lease goes.
 fn ahead(like: &Acquire, plan: &Plan) -> Acquire {
     Acquire {
         first: Charge {
@@ -185,9 +186,6 @@ fn ahead(like: &Acquire, plan: &Plan) -> Acquire {
             lead: i64::try_from(plan.lead.as_millis()).unwrap_or(i64::MAX),
             ..like.first.clone()
         },
-        rest: Vec::new(),
-        // What is left tells how much to take next.
-        remaining: true,
         ..like.clone()
     }
 }
@@ -286,7 +284,8 @@ impl<S: Decide> Decide for Leasing<S> {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        let changing = (!op.only_reads()).then_some(Changing {
+        // Not made for what only reads: it would end the leases when it is dropped.
+        let changing = (!op.only_reads()).then(|| Changing {
             leasing: self,
             name,
             op,

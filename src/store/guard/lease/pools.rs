@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// More shards than there will be cores, so that requests seldom wait for each other.
-const SHARDS: usize = 64;
+pub(super) const SHARDS: usize = 64;
 /// How many limiters are known in each. What is known of one that finds no place is nothing: then nothing is taken ahead.
 const PLACES: usize = 1024;
 

@@ -1,6 +1,9 @@
 //! Several processes on one limiter: the pure one, behind a store that can be left alone at any point of a call.
 
+mod changes;
 mod histories;
+mod keeper;
+mod pools;
 mod world;
 
 use std::{
@@ -10,8 +13,11 @@ use std::{
 };
 
 use self::world::{World, poll, receipt};
-use super::*;
-use crate::{decision::Source, limit::Limit};
+use super::{pools::SHARDS, *};
+use crate::{
+    decision::Source,
+    limit::{Algorithm, Limit, LimitSource},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TENTH: Duration = Duration::from_millis(100);

@@ -114,11 +114,11 @@ impl State {
             return Turn::Served(outcome);
         }
         reach(&mut member.waker, waker);
-        let (waits, asking) = (member.waits(), member.asking);
+        let waits = member.waits();
         if self.woken && matches!(self.driver, Seat::Taken(_)) {
             return self.drive(ticket);
         }
-        if asking || matches!(self.driver, Seat::Polled) {
+        if matches!(self.driver, Seat::Polled) {
             return Turn::Wait;
         }
         if waits {

@@ -1,7 +1,9 @@
 //! Who is asked for when, with a store whose calls are carried out and answered by hand.
 
+mod leaving;
 mod lines;
 mod patience;
+mod state;
 mod store;
 
 use std::time::Duration;

@@ -233,6 +233,11 @@ impl World {
         self.server.calls.load(Ordering::Relaxed)
     }
 
+    /// Permits that were asked for ahead, by each call that did.
+    pub(super) fn ahead(&self) -> Vec<u32> {
+        self.server.ahead.lock().unwrap().clone()
+    }
+
     pub(super) fn available(&self) -> i64 {
         let mut limiter = self.server.limiter.lock().unwrap();
         limiter

@@ -1,0 +1,205 @@
+//! Whom a lease serves, what ends it, and how much the next one takes.
+
+use super::*;
+use crate::store::RuleTag;
+
+/// What a lease taken by one limit has for a caller that goes by another one.
+fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let lease = &world.processes[0];
+    let by = |limit| {
+        let mut acquire = world.acquire(1);
+        acquire.first.limit = limit;
+        acquire
+    };
+    for _ in 0..2 {
+        poll(lease.acquire(&by(leased_by)), 9).unwrap().unwrap();
+    }
+    assert_eq!(world.ahead(), [4], "{leased_by:?}");
+    assert!(lease.take(&by(leased_by)).is_some());
+    lease.take(&by(asked_by)).is_some()
+}
+
+/// The stored one is one for all, whatever they would have stored; one from code is its own, also where the same is stored.
+#[tokio::test]
+async fn a_lease_serves_those_who_go_by_its_limit() {
+    let [this, other] = [1000, 500].map(|rate| Limit::new(rate, SECOND));
+    let code = [this, other].map(LimitSource::Code);
+    let stored = [
+        LimitSource::Store,
+        LimitSource::StoreOrInit(this),
+        LimitSource::StoreOrInit(other),
+    ];
+    for by in stored {
+        for asked_by in stored {
+            assert!(serves(by, asked_by), "{asked_by:?} of {by:?}");
+        }
+        for asked_by in code {
+            assert!(!serves(by, asked_by), "{asked_by:?} of {by:?}");
+            assert!(!serves(asked_by, by), "{by:?} of {asked_by:?}");
+        }
+    }
+    assert!(serves(code[0], code[0]));
+    assert!(!serves(code[0], code[1]));
+}
+
+/// Two routes with different limits on one name write theirs in turn, and neither is granted by that of the other.
+#[tokio::test]
+async fn a_lease_does_not_outlast_the_limit_of_another_caller() {
+    let [wide, narrow] = [1000, 10].map(|rate| LimitSource::Code(Limit::new(rate, SECOND)));
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let lease = &world.processes[0];
+    let asks = |limit| {
+        let mut acquire = world.acquire(1);
+        acquire.first.limit = limit;
+        let taken = lease.take(&acquire);
+        taken.unwrap_or_else(|| poll(lease.acquire(&acquire), 9).unwrap().unwrap())
+    };
+    let sources: Vec<_> = (0..3).map(|_| asks(wide).source()).collect();
+    assert_eq!(sources, [Source::Store, Source::Store, Source::Lease]);
+    let decision = asks(narrow);
+    assert_eq!(decision.source(), Source::Store);
+    assert_eq!(decision.limits()[0].permits(), 10);
+    assert_eq!(asks(wide).source(), Source::Store);
+}
+
+/// A list is granted together or not at all, what is tried out is not taken, and what has no entry of its own no score.
+#[test]
+fn only_what_has_one_entry_of_its_own_is_leased() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let plain = world.acquire(1);
+    assert_eq!(lease_of(&plain), Some(TENTH));
+    let list = Acquire {
+        rest: vec![world.acquire(1).first],
+        ..plain.clone()
+    };
+    assert_eq!(lease_of(&list), None);
+    let with = |change: fn(&mut Charge)| {
+        let mut acquire = plain.clone();
+        change(&mut acquire.first);
+        lease_of(&acquire)
+    };
+    assert_eq!(with(|charge| charge.shadow = true), None);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
+        let mut acquire = plain.clone();
+        acquire.first.name = acquire.first.name.counted_by(algorithm);
+        assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
+    }
+    let asks_for_none = |charge: &mut Charge| charge.rule = RuleTag::new("cold", false);
+    assert_eq!(with(asks_for_none), None);
+}
+
+/// Whichever part of the limit is another.
+#[tokio::test]
+async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() {
+    for (permits, interval, lasts) in [
+        (1000, SECOND, true),
+        (999, SECOND, false),
+        (1000, 2 * SECOND, false),
+    ] {
+        let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+        world.warm(0);
+        let stored = Limit::new(permits, interval).stored();
+        let now = world.now().cast_signed();
+        world
+            .server
+            .limiter
+            .lock()
+            .unwrap()
+            .set_rate(stored, true, now);
+        // More than the lease has: so that the store is asked.
+        assert_eq!(world.takes(0, 100).source(), Source::Store);
+        let lease = world.processes[0].take(&world.acquire(1));
+        assert_eq!(lease.is_some(), lasts, "{permits} in {interval:?}");
+    }
+}
+
+/// A refusal is for whom it is told, and room for a waiter is no news.
+#[tokio::test]
+async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
+    for (waits, permits, lasts) in [
+        (false, 100, true),
+        (false, 999, true),
+        (true, 100, true),
+        (true, 999, false),
+    ] {
+        let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+        world.warm(0);
+        let mut acquire = world.acquire(permits);
+        acquire.patience = waits.then_some(crate::store::Patience::Endless);
+        let decision = poll(world.processes[0].acquire(&acquire), 9);
+        assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
+        let lease = world.processes[0].take(&world.acquire(1));
+        assert_eq!(lease.is_some(), lasts, "{waits} {permits}");
+    }
+}
+
+/// What is counted while too little is left counts for the first lease that there is room for.
+#[tokio::test]
+async fn calls_are_counted_until_they_have_a_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let most = receipt(&world.takes(0, 990));
+    world.takes(0, 1);
+    world.processes[0].give_back(most, 0);
+    // Before this one, the room was not known of.
+    world.takes(0, 1);
+    assert!(world.ahead().is_empty());
+    // By itself it would be too seldom: one in the last 60 ms.
+    world.advance(60);
+    world.takes(0, 1);
+    assert_eq!(world.ahead(), [4]);
+}
+
+/// Five calls in 50 ms are ten in the time of a lease; those that had the first one asked for are not among them.
+#[tokio::test]
+async fn calls_are_counted_for_one_lease() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    world.takes(0, 1);
+    world.takes(0, 1);
+    assert_eq!(world.ahead(), [4]);
+    for _ in 0..4 {
+        assert_eq!(world.takes(0, 1).source(), Source::Lease);
+    }
+    world.advance(50);
+    world.takes(0, 1);
+    assert_eq!(world.ahead(), [4, 10]);
+}
+
+/// As another process took what was told to be left.
+#[tokio::test]
+async fn half_as_much_is_asked_for_after_there_was_no_room() {
+    let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 2);
+    while world.ahead().len() < 2 {
+        world.takes(0, 1);
+    }
+    let lease = &world.processes[0];
+    while lease.take(&world.acquire(1)).is_some() {}
+    let others = u32::try_from(world.available()).unwrap() - 10;
+    let others = receipt(&world.takes(1, others));
+    world.takes(0, 1);
+    assert_eq!(world.ahead(), [4, 16, 64]);
+    world.processes[1].give_back(others, 0);
+    // The first one hears that there is room again.
+    world.takes(0, 1);
+    world.takes(0, 1);
+    assert_eq!(world.ahead(), [4, 16, 64, 32]);
+}
+
+/// A limiter that found no place has nothing taken ahead, and takes the place of none that has a lease.
+#[tokio::test]
+async fn limiters_keep_their_place_while_they_have_a_lease() {
+    let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
+    let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
+    world.processes[0].pools = Pools::knowing(1, Timer::new(Some(own)));
+    world.warm(0);
+    let first = world.acquire(1);
+    for limiter in 0..500 {
+        world.name = Name::exact(&format!("hot{limiter}")).unwrap();
+        for _ in 0..2 {
+            world.takes(0, 1);
+        }
+    }
+    let leases = world.ahead().len();
+    assert!((2..=SHARDS).contains(&leases), "{leases}");
+    assert!(world.processes[0].take(&first).is_some());
+}
