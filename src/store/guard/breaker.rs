@@ -359,7 +359,7 @@ impl Passing<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if let Some(passing) = self.0.take() {
-            // The first callers of a run that is longer than all who have time for it leave before it is late itself.
+            // Of a line that is longer than a run the first leave when their call is young: they have waited before it.
             let late = passing.waited + passing.took() >= passing.breakers.slow / 10 * 9;
             passing.tell(if late { Told::Failed } else { Told::Nothing });
         }
