@@ -357,7 +357,11 @@ impl Known {
         let mut limits = self.limits.clone();
         for limit in limits.iter_mut() {
             limit.reset_after = left(limit.reset_after);
-            limit.retry_after = limit.retry_after.map(left);
+            if let Some(wait) = limit.retry_after.map(left) {
+                // One of several has room before the others.
+                limit.refused = !wait.is_zero();
+                limit.retry_after = limit.refused.then_some(wait);
+            }
         }
         Refusal {
             kind: self.kind,

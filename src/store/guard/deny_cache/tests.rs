@@ -185,6 +185,9 @@ fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() 
     assert!(poll(refused).is_ready());
     let last_known = || {
         let last = world.cache.last_known(&ask)?;
+        // The first has room by then.
+        let refuse = last.limits.iter().map(LimitState::is_refused);
+        assert!(refuse.eq([false, true]));
         Some(last.retry_after.unwrap().as_millis())
     };
     world.advance(499);
