@@ -9,16 +9,16 @@
 use std::{env, error::Error, fs, time::Duration};
 
 use tower_ratelimit::{
-    Limit, RateLimiter, RedisStore,
+    Limit, RateLimiter, RedisStore, RedisStoreBuilder,
     deadpool_redis::{self, cluster, sentinel},
     redis::{AsyncConnectionConfig, ClientTlsConfig, TlsCertificates},
 };
 
-type Made = Result<RedisStore, Box<dyn Error>>;
+type Made = Result<RedisStoreBuilder, Box<dyn Error>>;
 
 /// One server: `redis://127.0.0.1/`, as a user `redis://limiter:secret@127.0.0.1/`, by a socket `redis+unix:///run/redis.sock`.
 fn standalone(url: &str) -> Made {
-    Ok(RedisStore::open(url)?)
+    Ok(RedisStore::builder(url))
 }
 
 /// `rediss://redis.internal/`: its certificate comes from an authority that the machine trusts, or from this one.
@@ -26,7 +26,7 @@ fn standalone(url: &str) -> Made {
 fn tls(url: &str) -> Made {
     let root_cert = Some(pem("ca.pem")?);
     let authority = TlsCertificates { root_cert, client_tls: None };
-    Ok(RedisStore::open(url)?.certificates(authority)?)
+    Ok(RedisStore::builder(url).certificates(authority))
 }
 
 /// The same, to a server that wants to know who asks.
@@ -35,17 +35,17 @@ fn mutual_tls(url: &str) -> Made {
     let (client_cert, client_key) = (pem("service.pem")?, pem("service.key")?);
     let client_tls = Some(ClientTlsConfig { client_cert, client_key });
     let certificates = TlsCertificates { root_cert: Some(pem("ca.pem")?), client_tls };
-    Ok(RedisStore::open(url)?.certificates(certificates)?)
+    Ok(RedisStore::builder(url).certificates(certificates))
 }
 
 /// A Cluster, by one or more of its nodes: `redis://10.0.0.1/`, `redis://10.0.0.2/`.
 fn cluster(urls: &str) -> Made {
-    Ok(RedisStore::open_cluster(urls.split(','))?)
+    Ok(RedisStore::cluster(urls.split(',')))
 }
 
 /// The master that sentinels call `orders-master`; one that wants a user is `redis://limiter:secret@orders-master`.
 fn sentinel(urls: &str) -> Made {
-    Ok(RedisStore::open_sentinel(urls.split(','), "orders-master")?)
+    Ok(RedisStore::sentinel(urls.split(','), "orders-master"))
 }
 
 /// A pool of the service's own, which has its timeouts.
@@ -54,14 +54,14 @@ fn pool(url: &str) -> Made {
     let config = AsyncConnectionConfig::new().set_response_timeout(longest);
     let manager = deadpool_redis::Manager::new_with_config(url, config)?;
     let pool = deadpool_redis::Pool::builder(manager).build()?;
-    Ok(RedisStore::with_pool(pool))
+    Ok(RedisStore::pool(pool))
 }
 
-/// A pool for a Cluster: see `RedisStore::with_cluster_pool` for what it may do twice.
+/// A pool for a Cluster: see `RedisStore::cluster_pool` for what it may do twice.
 fn cluster_pool(urls: &str) -> Made {
     let manager = cluster::Manager::new(urls.split(',').collect(), false)?;
     let pool = cluster::Pool::builder(manager).build()?;
-    Ok(RedisStore::with_cluster_pool(pool))
+    Ok(RedisStore::cluster_pool(pool))
 }
 
 /// A pool for the master that sentinels name.
@@ -69,7 +69,7 @@ fn sentinel_pool(urls: &str) -> Made {
     let (urls, master) = (urls.split(',').collect(), "orders-master".to_owned());
     let manager = sentinel::Manager::new(urls, master, None, sentinel::SentinelServerType::Master)?;
     let pool = sentinel::Pool::builder(manager).build()?;
-    Ok(RedisStore::with_sentinel_pool(pool))
+    Ok(RedisStore::sentinel_pool(pool))
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -89,8 +89,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("no such kind: {other}").into()),
     };
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
-    // Nobody waits for an answer here: not the 50 ms of a service.
-    let store = make(&url)?.deadline(Duration::from_secs(5));
+    // No request waits for this answer: more than the 50 ms of a service.
+    let store = make(&url)?.deadline(Duration::from_secs(5)).build()?;
 
     let orders = RateLimiter::new(&store, "orders")?;
     orders.try_set_rate(Limit::per_second(5)).await?;

@@ -35,7 +35,7 @@ use tokio::{
 };
 use tower_ratelimit::{
     Decision, FailurePolicy, Limit, RateLimitLayer, RedisStore, Source,
-    key::{Constant, Header},
+    key::{Constant, FromHeader},
 };
 
 /// The longest that a decision may take: the default.
@@ -86,7 +86,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Three rules: a limit for all that lets pass while nobody counts, one for each user that does not, and a busy one whose
 /// permits are taken ahead.
 fn app(store: &RedisStore, watch: &Arc<Watch>) -> Result<Router, Failure> {
-    let user = || Header::new("x-user");
+    let user = || FromHeader::new("x-user");
     let shop = Limit::per_second(100)
         .by(Constant("all"))
         .named("shop")
@@ -233,9 +233,10 @@ async fn main() -> Result<(), Failure> {
     let beside = without.min(Duration::from_secs(5));
 
     let mut redis = Redis::start(None).await?;
-    let store = RedisStore::open(redis.url())?
+    let store = RedisStore::builder(redis.url())
         .prefix("outage")
-        .deadline(BUDGET);
+        .deadline(BUDGET)
+        .build()?;
     let watch = Arc::new(Watch {
         phase: Mutex::new(Phase::Before),
         answered: Mutex::default(),

@@ -14,7 +14,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let count: u32 = env::args().nth(1).map_or(Ok(7), |count| count.parse())?;
 
     // Nobody waits for an answer here: not the 50 ms of a service.
-    let store = RedisStore::open(url)?.deadline(Duration::from_secs(1));
+    let store = RedisStore::builder(url)
+        .deadline(Duration::from_secs(1))
+        .build()?;
     let orders = RateLimiter::new(&store, "orders")?;
     // Leaves alone what Java has set.
     orders.try_set_rate(Limit::per_second(5)).await?;

@@ -132,9 +132,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (limits, place) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: beside a compiler they are over before Redis has its turn.
-            let store = RedisStore::open(url)?
+            let store = RedisStore::builder(url)
                 .prefix("example")
-                .deadline(Duration::from_secs(1));
+                .deadline(Duration::from_secs(1))
+                .build()?;
             store.ping().await?;
             (limits(&store, path)?, "in Redis")
         }

@@ -50,7 +50,7 @@ struct User {
 /// What the file may name: who a caller is, what was paid for, how many rows are asked for.
 pub(crate) fn file() -> RulesFile {
     RulesFile::new()
-        .key("user", key::Extension::by(|user: &User| user.name))
+        .key("user", key::FromExtension::by(|user: &User| user.name))
         .tiers("plan", |parts| match parts.extensions.get::<User>() {
             Some(user) if user.pays => "paid",
             _ => "free",
@@ -158,7 +158,7 @@ impl http_body::Body for Story {
 async fn main() -> Result<(), Box<dyn Error>> {
     let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
     let limits = match env::var("REDIS_URL") {
-        Ok(url) => limits(&RedisStore::open(url)?.prefix("service"), &path)?,
+        Ok(url) => limits(&RedisStore::builder(url).prefix("service").build()?, &path)?,
         Err(_) => limits(&MemoryStore::new(), &path)?,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -59,7 +59,7 @@ pub enum Source {
     /// The store
     Store,
     /// The store, a moment ago: a refusal that still stands is told again. See
-    /// [`RedisStore::deny_cache`](crate::RedisStore::deny_cache)
+    /// [`deny_cache`](crate::RedisStoreBuilder::deny_cache)
     Cache,
     /// This process, out of permits that it took ahead: see [`Rule::lease`](crate::Rule::lease)
     Lease,

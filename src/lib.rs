@@ -35,7 +35,7 @@ pub use clock::ManualClock;
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use store::redis::{
     BreakerState, ConnectionState, Diagnosis, Finding, Health, NodeHealth, OtherClient, RedisStore,
-    RedissonReleases, ServerFinding, Severity, Verification, VerifiedServer,
+    RedisStoreBuilder, RedissonReleases, ServerFinding, Severity, Verification, VerifiedServer,
 };
 #[cfg(feature = "redis")]
 pub use {deadpool_redis, redis};

@@ -88,7 +88,7 @@ pub enum Algorithm {
     ///
     /// A window begins with the first grant after the last one has ended, so it has no common beginning with others, and it
     /// lasts for the interval and the millisecond of its end, in which Redis still keeps the key. Always by the server's
-    /// clock, also with [`client_clock`](crate::RedisStore::client_clock).
+    /// clock, also with [`client_clock`](crate::RedisStoreBuilder::client_clock).
     ///
     /// Worst case: twice the limit within one interval, all of it around a window's turn. No grant has an entry of its own.
     /// So an acquire is never sent twice: a call whose connection is lost is an error, and what it may have taken is in use

@@ -29,7 +29,7 @@ use tower::{Layer, Service};
 use tower_ratelimit::{
     BreakerState, Decision, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter,
     RedisStore, Rule, Source, Store,
-    key::{Header, KeyExtractor, PeerAddr, PeerIp, Route},
+    key::{FromHeader, KeyExtractor, PeerAddr, PeerIp, Route},
 };
 
 #[global_allocator]
@@ -143,11 +143,11 @@ const ADMITTING: Limit = Limit::per_day(1_000_000);
 
 /// A store of its own prefix, so that names are as long as they are by default.
 fn redis() -> RedisStore {
-    let store = RedisStore::open(RedisServer::shared().url()).unwrap();
-    store
+    RedisStore::builder(RedisServer::shared().url())
         .prefix(&unique("rl"))
         .deadline(Duration::from_secs(10))
         .deny_cache(Duration::from_secs(60))
+        .build()
         .unwrap()
 }
 
@@ -155,11 +155,11 @@ fn redis() -> RedisStore {
 fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
     runtime().block_on(async {
         let rules = [
-            REFUSING.by(Header::new("x-user")).named("by-user"),
+            REFUSING.by(FromHeader::new("x-user")).named("by-user"),
             REFUSING.by(PeerIp).named("by-peer"),
             REFUSING.by((Route::new(), PeerIp)).named("both"),
             REFUSING
-                .by(Header::new("x-nobody").or(PeerIp))
+                .by(FromHeader::new("x-nobody").or(PeerIp))
                 .named("either"),
         ];
         for rule in rules {
@@ -173,7 +173,7 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
             );
         }
         // A name that is too long to stand in place: so what is counted is there to be counted.
-        let rule = REFUSING.by(Header::new("x-long"));
+        let rule = REFUSING.by(FromHeader::new("x-long"));
         let store = redis();
         spend(&rule, &store).await;
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
@@ -193,14 +193,14 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
         }
 
         let store = MemoryStore::new();
-        let rule = REFUSING.by(Header::new("x-user"));
+        let rule = REFUSING.by(FromHeader::new("x-user"));
         spend(&rule, &store).await;
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
         assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
 
         // A handler finds the decision and the charge in the extensions: each is an allocation there, and so is the grant
         // that they share. The table of the extensions has room for them.
-        let rule = ADMITTING.by(Header::new("x-user"));
+        let rule = ADMITTING.by(FromHeader::new("x-user"));
         let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
         assert_eq!(counts.inner, Some(3), "{counts:?}");
     });
@@ -211,10 +211,11 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
 fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_told() {
     runtime().block_on(async {
         let mut server = RedisServer::start();
-        let store = RedisStore::open(server.url())
-            .unwrap()
-            .deadline(Duration::from_millis(20));
-        let rule = ADMITTING.by(Header::new("x-user"));
+        let store = RedisStore::builder(server.url())
+            .deadline(Duration::from_millis(20))
+            .build()
+            .unwrap();
+        let rule = ADMITTING.by(FromHeader::new("x-user"));
         let deny = rule.clone().on_failure(FailurePolicy::Deny);
         server.stop_process();
         let mut asked = RateLimitLayer::new(&store, deny.clone()).layer(Inner::default());
@@ -234,7 +235,7 @@ fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_to
 #[test]
 fn a_grant_in_redis_allocates_little() {
     runtime().block_on(async {
-        let rule = ADMITTING.by(Header::new("x-user"));
+        let rule = ADMITTING.by(FromHeader::new("x-user"));
         let counts = counted(rule, &redis(), StatusCode::OK, Source::Store).await;
         // Until the inner service is called, what handlers find in the extensions included.
         assert!(counts.inner.unwrap() <= 12, "{counts:?}");

@@ -133,11 +133,12 @@ fn backed_off(log: &Log, times: usize) -> bool {
 }
 
 fn redis() -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+    RedisStore::builder(RedisServer::shared().url())
         .prefix(&unique("t"))
         // A busy machine must not turn decisions into policy answers.
         .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap()
 }
 
 async fn curl(store: &impl Store) {

@@ -26,10 +26,11 @@ const LIMIT: Limit = Limit::per_hour(10);
 
 /// Long enough that a busy machine is no failure.
 fn patient(cluster: &Cluster) -> RedisStore {
-    RedisStore::open_cluster(cluster.urls())
-        .unwrap()
+    RedisStore::cluster(cluster.urls())
         .deadline(Duration::from_secs(5))
         .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap()
 }
 
 /// A limiter whose limit is set.
@@ -318,9 +319,10 @@ const DEADLINE: Duration = Duration::from_millis(500);
 /// Limiters of which the third is on a master that a fault befalls; asks all of them for four seconds, which is longer
 /// than the other masters take to find out.
 async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
-    let store = RedisStore::open_cluster(cluster.urls())
-        .unwrap()
-        .deadline(DEADLINE);
+    let store = RedisStore::cluster(cluster.urls())
+        .deadline(DEADLINE)
+        .build()
+        .unwrap();
     let limiters = one_each(&store, cluster).await;
     for limiter in &limiters {
         limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
@@ -403,9 +405,10 @@ async fn a_silent_master_costs_its_own_slots_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_opens_the_breaker_of_its_slots() {
     let mut cluster = Cluster::start();
-    let store = RedisStore::open_cluster(cluster.urls())
-        .unwrap()
-        .deadline(DEADLINE);
+    let store = RedisStore::cluster(cluster.urls())
+        .deadline(DEADLINE)
+        .build()
+        .unwrap();
     let limiters = one_each(&store, &cluster).await;
     for limiter in &limiters {
         limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
@@ -467,7 +470,7 @@ fn bad_addresses_are_refused() {
         vec!["unix:///tmp/redis"],
         vec!["redis://:one@a:6379", "redis://:two@b:6379"],
     ] {
-        let error = RedisStore::open_cluster(addresses.clone()).unwrap_err();
+        let error = RedisStore::cluster(addresses.clone()).build().unwrap_err();
         assert!(matches!(error, ConfigError::Url(_)), "{addresses:?}");
         assert!(!error.to_string().contains("one"), "{error}");
     }

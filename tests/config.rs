@@ -21,7 +21,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     ConfigError, Decision, MemoryStore, RateLimitLayer, Rules, RulesFile,
-    key::{Extension, PeerAddr, Secret},
+    key::{FromExtension, PeerAddr, Secret},
 };
 
 /// Every field there is.
@@ -34,7 +34,7 @@ struct User(&'static str);
 fn file() -> RulesFile {
     let secret = Secret::new("k1", [7; 32]).unwrap();
     RulesFile::new()
-        .key("user", Extension::by(|user: &User| user.0))
+        .key("user", FromExtension::by(|user: &User| user.0))
         .tiers("plan", |parts| match parts.headers.get("x-plan") {
             Some(plan) if plan == "paid" => "paid",
             _ => "free",
@@ -217,11 +217,11 @@ async fn every_field_does_what_it_says() {
 async fn a_file_counts_where_code_counts() {
     use tower_ratelimit::{
         Limit,
-        key::{Header, KeyExtractor, PeerIp, Route},
+        key::{FromHeader, KeyExtractor, PeerIp, Route},
     };
     let store = MemoryStore::new();
     let secret = Secret::new("k1", [7; 32]).unwrap();
-    let user = || Extension::by(|user: &User| user.0);
+    let user = || FromExtension::by(|user: &User| user.0);
     let coded = RateLimitLayer::builder(&store)
         .on("/a", Limit::per_minute(9).by(user().or(PeerIp)).named("a"))
         .on(
@@ -231,13 +231,13 @@ async fn a_file_counts_where_code_counts() {
         .on(
             "/c",
             Limit::per_minute(9)
-                .by(Header::new("x-api-key").digest(&secret))
+                .by(FromHeader::new("x-api-key").digest(&secret))
                 .named("c"),
         )
         .on(
             "/d",
             Limit::per_minute(9)
-                .by(Header::new("x-tenant").or_shared())
+                .by(FromHeader::new("x-tenant").or_shared())
                 .named("d"),
         )
         .build()

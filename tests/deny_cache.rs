@@ -24,13 +24,12 @@ use support::{RedisServer, unique};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, ConfigError, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
-    Rule, Source, key::Constant, limit_by,
+    RedisStoreBuilder, Rule, Source, key::Constant, limit_by,
 };
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
-fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::open(server.url())
-        .unwrap()
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(server.url())
         .response_timeout(Duration::from_secs(20))
         .deadline(Duration::from_secs(20))
 }
@@ -38,15 +37,15 @@ fn patient(server: &RedisServer) -> RedisStore {
 #[tokio::test]
 async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     let clock = ManualClock::new();
-    let store = || patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = |cap| {
+        let store = patient(RedisServer::shared()).client_clock(clock.clone());
+        store.deny_cache(cap).build()
+    };
     for cap in [Duration::MAX, Duration::from_millis(60_001)] {
-        assert_eq!(
-            store().deny_cache(cap).unwrap_err(),
-            ConfigError::DenyCache(cap)
-        );
+        assert_eq!(store(cap).unwrap_err(), ConfigError::DenyCache(cap));
     }
-    let off = store().deny_cache(Duration::ZERO).unwrap();
-    let longest = store().deny_cache(Duration::from_secs(60)).unwrap();
+    let off = store(Duration::ZERO).unwrap();
+    let longest = store(Duration::from_secs(60)).unwrap();
     for (store, source) in [(off, Source::Store), (longest, Source::Cache)] {
         let limiter = RateLimiter::new(&store, &unique("cap")).unwrap();
         limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
@@ -62,7 +61,10 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
 #[tokio::test]
 async fn it_answers_the_same_question_only() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let names = [unique("same"), unique("same")];
     let [a, b] = [0, 1].map(|n| RateLimiter::new(&store, &names[n]).unwrap());
     for limiter in [&a, &b] {
@@ -104,7 +106,10 @@ async fn it_answers_the_same_question_only() {
 #[tokio::test]
 async fn who_waits_is_not_told_from_memory() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
     limiter.try_set_rate(Limit::per_minute(1)).await.unwrap();
     limiter.try_acquire().await.unwrap().assert_allowed();
@@ -118,7 +123,7 @@ async fn who_waits_is_not_told_from_memory() {
 /// Giving back returns at once, and who asks before it has arrived is refused: that must not be told once it has.
 #[tokio::test]
 async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
-    let store = patient(RedisServer::shared());
+    let store = patient(RedisServer::shared()).build().unwrap();
     for algorithm in [
         Algorithm::SlidingLog,
         Algorithm::FixedWindow,
@@ -150,7 +155,9 @@ async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     let clock = ManualClock::new();
     let store = patient(RedisServer::shared())
         .prefix(&unique("plan"))
-        .client_clock(clock.clone());
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let number = |parts: &Parts, name: &str| {
         let value = parts.headers.get(name).unwrap().to_str().unwrap();
         value.parse::<u32>().unwrap()

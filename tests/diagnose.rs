@@ -41,14 +41,13 @@ impl Spoilt {
     }
 
     fn unset(prefix: &str) -> Self {
-        let store = RedisStore::open(RedisServer::shared().url())
-            .unwrap()
+        let store = RedisStore::builder(RedisServer::shared().url())
             .client_id(CLIENT)
-            .unwrap()
             .response_timeout(Duration::from_secs(5))
             .deadline(Duration::from_secs(5))
             // Every refusal is to be the script's.
             .deny_cache(Duration::ZERO)
+            .build()
             .unwrap();
         Self {
             store,
@@ -466,9 +465,10 @@ async fn a_user_that_may_not_scan_is_told_the_rest() {
     let user = [&["ACL", "SETUSER", "looker"][..], &rules].concat();
     assert_eq!(server.cli(&user), "OK");
     let url = format!("redis://looker:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::open(url.as_str())
-        .unwrap()
-        .response_timeout(Duration::from_secs(5));
+    let store = RedisStore::builder(url.as_str())
+        .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
     server.command(&[
         "HSET", "orders", "rate", "1", "interval", "1000", "type", "0",
     ]);

@@ -26,28 +26,25 @@ use support::{RedisServer, unique};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, ConfigError, Decision, Grant, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    RateLimiter, RedisStore, Rule, Store, key::Constant,
+    RateLimiter, RedisStore, RedisStoreBuilder, Rule, Store, key::Constant,
 };
 
 /// So long that no window ends on its own while a test runs.
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn redis_store() -> RedisStore {
+fn redis_store() -> RedisStoreBuilder {
     store_on(RedisServer::shared())
 }
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
-fn store_on(server: &RedisServer) -> RedisStore {
-    RedisStore::open(server.url())
-        .unwrap()
+fn store_on(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(server.url())
         .prefix(&unique("window"))
         .client_id("7d9")
-        .unwrap()
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
-        .unwrap()
 }
 
 fn named(store: &impl Store, name: &str) -> RateLimiter {
@@ -119,7 +116,7 @@ async fn a_layer_counts_by_windows_in_memory() {
 
 #[tokio::test]
 async fn a_layer_counts_by_windows_in_redis() {
-    a_layer_counts_by_windows(redis_store()).await;
+    a_layer_counts_by_windows(redis_store().build().unwrap()).await;
 }
 
 #[test]
@@ -166,7 +163,7 @@ async fn a_name_moves_in_memory() {
 
 #[tokio::test]
 async fn a_name_moves_in_redis() {
-    a_name_moves(redis_store()).await;
+    a_name_moves(redis_store().build().unwrap()).await;
 }
 
 /// However often a name moves, it heals: an interval and its tenth later all permits are free.
@@ -222,7 +219,7 @@ async fn waiters_are_served_in_the_next_window_in_memory() {
 
 #[tokio::test]
 async fn waiters_are_served_in_the_next_window_in_redis() {
-    waiters_are_served_in_the_next_window(redis_store()).await;
+    waiters_are_served_in_the_next_window(redis_store().build().unwrap()).await;
 }
 
 /// A waiter that is served and dropped before it hears of it has taken nothing.
@@ -246,7 +243,7 @@ async fn a_waiter_that_leaves_unheard_gives_back() {
 /// Nor has one that leaves while it is asked for, where another hears the answer for it.
 #[tokio::test]
 async fn a_waiter_that_leaves_while_asked_for_gives_back() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     let limiter = hourly(&store, 10).await;
     let [mut first, mut second, mut third] =
         [1, 1, 4].map(|permits| Box::pin(limiter.acquire_many(permits)));
@@ -263,7 +260,7 @@ async fn a_waiter_that_leaves_while_asked_for_gives_back() {
 
 #[tokio::test]
 async fn a_dropped_call_costs_no_more_than_its_window() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     let limiter = hourly(&store, 10).await;
     take(&limiter, 3).await;
     {

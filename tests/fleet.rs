@@ -174,12 +174,12 @@ fn granted(mut worker: Child) -> i64 {
 }
 
 fn patient(url: &str) -> RedisStore {
-    RedisStore::open(url)
-        .unwrap()
+    RedisStore::builder(url)
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
         // How much of what was asked for is granted shows where each is asked for.
         .deny_cache(Duration::ZERO)
+        .build()
         .unwrap()
 }
 

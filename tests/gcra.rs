@@ -23,30 +23,28 @@ use support::{RedisServer, unique};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, ConfigError, Decision, ErrorKind, FailurePolicy, Grant, Limit, ManualClock,
-    MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule, Store, Tiers, TimeToLive,
-    key::{Constant, Header},
+    MemoryStore, RateLimitLayer, RateLimiter, RedisStore, RedisStoreBuilder, Rule, Store, Tiers,
+    TimeToLive,
+    key::{Constant, FromHeader},
     limit_by,
 };
 
 /// So long that nothing comes free on its own while a test runs.
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn redis_store() -> RedisStore {
+fn redis_store() -> RedisStoreBuilder {
     store_on(RedisServer::shared())
 }
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
-fn store_on(server: &RedisServer) -> RedisStore {
-    RedisStore::open(server.url())
-        .unwrap()
+fn store_on(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(server.url())
         .prefix(&unique("gcra"))
         .client_id("7d9")
-        .unwrap()
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
-        .unwrap()
 }
 
 fn named(store: &impl Store, name: &str) -> RateLimiter {
@@ -129,7 +127,7 @@ async fn a_layer_counts_in_memory() {
 
 #[tokio::test]
 async fn a_layer_counts_in_redis() {
-    a_layer_counts(redis_store()).await;
+    a_layer_counts(redis_store().build().unwrap()).await;
 }
 
 /// More than one permit in each microsecond is an error where the limit is known first.
@@ -212,7 +210,7 @@ async fn a_rate_that_cannot_be_counted_is_refused_in_memory() {
 
 #[tokio::test]
 async fn a_rate_that_cannot_be_counted_is_refused_in_redis() {
-    a_rate_that_cannot_be_counted_is_refused(redis_store()).await;
+    a_rate_that_cannot_be_counted_is_refused(redis_store().build().unwrap()).await;
 }
 
 /// A limit of the code's that changes counts with the next call, with what is in use, and is left alone by whoever has just
@@ -220,9 +218,12 @@ async fn a_rate_that_cannot_be_counted_is_refused_in_redis() {
 #[tokio::test]
 async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     let prefix = unique("plan");
-    let (first, second) = (redis_store().prefix(&prefix), redis_store().prefix(&prefix));
+    let (first, second) = (
+        redis_store().prefix(&prefix).build().unwrap(),
+        redis_store().prefix(&prefix).build().unwrap(),
+    );
     let layer = |store: &RedisStore, permits| {
-        let rule = Rule::new("plan", Limit::new(permits, HOUR), Header::new("x-key"));
+        let rule = Rule::new("plan", Limit::new(permits, HOUR), FromHeader::new("x-key"));
         RateLimitLayer::new(store, rule.algorithm(Algorithm::Gcra))
     };
     let (ten, four) = (layer(&first, 10), layer(&second, 4));
@@ -274,7 +275,7 @@ async fn a_rules_limiter_is_read_and_deleted(
 }
 
 fn of_five(store: &impl Store, limit: Limit) -> RateLimitLayer {
-    let rule = Rule::new("five", limit, Header::new("x-key"));
+    let rule = Rule::new("five", limit, FromHeader::new("x-key"));
     RateLimitLayer::new(store, rule.algorithm(Algorithm::Gcra))
 }
 
@@ -289,7 +290,7 @@ async fn a_rules_limiter_is_read_and_deleted_in_memory() {
 async fn a_rules_limiter_is_read_and_deleted_in_redis() {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let prefix = unique("five");
-        let store = redis_store().prefix(&prefix);
+        let store = redis_store().prefix(&prefix).build().unwrap();
         let layer = of_five(&store, limit);
         a_rules_limiter_is_read_and_deleted(store, format!("{prefix}:{{a}}:five"), layer).await;
     }
@@ -320,7 +321,11 @@ async fn a_changed_limit_counts_at_once_in_memory() {
 #[tokio::test]
 async fn a_changed_limit_counts_at_once_in_redis() {
     let clock = ManualClock::new();
-    a_changed_limit_counts_at_once(redis_store().client_clock(clock.clone()), clock).await;
+    a_changed_limit_counts_at_once(
+        redis_store().client_clock(clock.clone()).build().unwrap(),
+        clock,
+    )
+    .await;
 }
 
 /// From and to another algorithm a name begins anew: a quota is granted once more, and nothing stays behind for long.
@@ -349,7 +354,7 @@ async fn a_name_moves_in_memory() {
 
 #[tokio::test]
 async fn a_name_moves_in_redis() {
-    a_name_moves(redis_store()).await;
+    a_name_moves(redis_store().build().unwrap()).await;
 }
 
 /// The line waits until there is room, and is served in order: one after the other.
@@ -383,7 +388,7 @@ async fn waiters_are_served_as_room_comes_in_memory() {
 
 #[tokio::test]
 async fn waiters_are_served_as_room_comes_in_redis() {
-    waiters_are_served_as_room_comes(redis_store()).await;
+    waiters_are_served_as_room_comes(redis_store().build().unwrap()).await;
 }
 
 /// Together with a log, which is another call in Redis: all of them or none.
@@ -407,18 +412,21 @@ async fn lists_take_of_all_or_of_none_in_memory() {
 
 #[tokio::test]
 async fn lists_take_of_all_or_of_none_in_redis() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     lists_take_of_all_or_of_none(store.clone(), async || store.close().await).await;
 }
 
 /// Refusals are told again by how this process sees the server's clock go on, and never beyond the instant announced.
 #[tokio::test]
 async fn refusals_are_told_again_until_there_is_room() {
-    let store = redis_store().deny_cache(Duration::from_secs(60)).unwrap();
+    let store = redis_store()
+        .deny_cache(Duration::from_secs(60))
+        .build()
+        .unwrap();
     let rule = Rule::new(
         "flood",
         Limit::new(2, Duration::from_millis(400)),
-        Header::new("x-key"),
+        FromHeader::new("x-key"),
     );
     let layer = RateLimitLayer::new(&store, rule.algorithm(Algorithm::Gcra));
     let (mut granted, mut cached) = (0, 0);

@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{Limit, ManualClock, MemoryStore, RateLimitLayer, Rule, key::Header};
+use tower_ratelimit::{Limit, ManualClock, MemoryStore, RateLimitLayer, Rule, key::FromHeader};
 
 /// An answer, read to its end.
 struct Answer {
@@ -59,7 +59,7 @@ fn still() -> (MemoryStore, ManualClock) {
 }
 
 fn by_key(limit: Limit) -> Rule {
-    limit.by(Header::new("x-key"))
+    limit.by(FromHeader::new("x-key"))
 }
 
 fn get(headers: &[(&str, &str)]) -> Request<String> {

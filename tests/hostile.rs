@@ -37,8 +37,8 @@ use tower_ratelimit::{RateLimitBody, RateLimitLayer, RedisStore, key::PeerAddr};
 /// A store whose decisions a busy machine does not turn into answers by policy.
 fn patient(server: &RedisServer) -> RedisStore {
     let long = Duration::from_secs(20);
-    let store = RedisStore::open(server.url()).unwrap();
-    store.response_timeout(long).deadline(long)
+    let store = RedisStore::builder(server.url()).response_timeout(long);
+    store.deadline(long).build().unwrap()
 }
 
 /// A request from this address that says so in its header.

@@ -74,11 +74,12 @@ macro_rules! on_both_stores {
 use on_both_stores;
 
 fn redis() -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+    RedisStore::builder(RedisServer::shared().url())
         .prefix(&unique("t"))
         // A busy machine must not turn decisions into policy answers.
         .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap()
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {

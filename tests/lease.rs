@@ -22,13 +22,12 @@ use std::time::{Duration, Instant};
 use support::{RedisServer, Reply, unique};
 use tower_ratelimit::{
     Algorithm, ConfigError, Decision, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore,
-    Source,
+    RedisStoreBuilder, Source,
 };
 
 /// A store whose decisions a busy machine does not turn into errors.
-fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::open(server.url())
-        .unwrap()
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(server.url())
         .response_timeout(Duration::from_secs(20))
         .deadline(Duration::from_secs(20))
 }
@@ -77,7 +76,7 @@ async fn free_at_last(limiter: &RateLimiter, permits: u64) {
 #[tokio::test]
 async fn a_hot_limiter_asks_once_for_hundreds() {
     let server = RedisServer::start();
-    let store = patient(&server);
+    let store = patient(&server).build().unwrap();
     // Of real time: so long that no machine is too slow for it.
     let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
     let hot = leased(&store, Limit::new(1_000_000, minute), six).await;
@@ -99,7 +98,7 @@ async fn a_hot_limiter_asks_once_for_hundreds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_it_does_however_many_ask_at_once() {
     let server = RedisServer::start();
-    let store = patient(&server);
+    let store = patient(&server).build().unwrap();
     let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
     let hot = leased(&store, Limit::new(10_000_000, minute), six).await;
     let before = scripts(&server);
@@ -125,7 +124,10 @@ async fn so_it_does_however_many_ask_at_once() {
 #[tokio::test]
 async fn a_lease_is_an_entry_scored_at_its_end() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = leased(&store, Limit::per_second(1000), Duration::from_millis(80)).await;
     warm(&limiter).await;
     let log = format!("{{{}}}:permits", limiter.name());
@@ -152,7 +154,7 @@ async fn a_lease_is_an_entry_scored_at_its_end() {
 
 #[tokio::test]
 async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
-    let store = patient(RedisServer::shared());
+    let store = patient(RedisServer::shared()).build().unwrap();
     let limiter = leased(
         &store,
         Limit::new(1000, Duration::from_secs(60)),
@@ -168,8 +170,8 @@ async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
 
 #[tokio::test]
 async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
-    let observer = patient(RedisServer::shared());
-    let store = patient(RedisServer::shared());
+    let observer = patient(RedisServer::shared()).build().unwrap();
+    let store = patient(RedisServer::shared()).build().unwrap();
     let hour = Duration::from_secs(3600);
     let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
     let taken = warm(&limiter).await;
@@ -181,8 +183,8 @@ async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
 
 #[tokio::test]
 async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
-    let observer = patient(RedisServer::shared());
-    let store = patient(RedisServer::shared());
+    let observer = patient(RedisServer::shared()).build().unwrap();
+    let store = patient(RedisServer::shared()).build().unwrap();
     let hour = Duration::from_secs(3600);
     let mut limiters = Vec::new();
     for _ in 0..1200 {
@@ -202,7 +204,10 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
 #[tokio::test]
 async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = leased(&store, Limit::per_second(100), Duration::from_millis(100)).await;
     // All but what is in hand is taken by another process.
     warm(&limiter).await;
@@ -213,7 +218,10 @@ async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
             receipts.extend(grant.receipts().to_vec());
         }
     }
-    let other = patient(RedisServer::shared()).client_clock(clock.clone());
+    let other = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let other = RateLimiter::new(&other, limiter.name()).unwrap();
     let left = other.available_permits().await.unwrap();
     let left = u32::try_from(left).unwrap();
@@ -231,7 +239,10 @@ async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
 #[tokio::test]
 async fn a_grant_is_settled_whatever_became_of_its_lease() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = leased(
         &store,
         Limit::per_second(10_000),
@@ -270,7 +281,12 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
 #[tokio::test]
 async fn what_others_reset_leaves_one_lease_of_each_process() {
     let clock = ManualClock::new();
-    let store = || patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = || {
+        patient(RedisServer::shared())
+            .client_clock(clock.clone())
+            .build()
+            .unwrap()
+    };
     let limit = Limit::per_second(800);
     let ours = leased(&store(), limit, Duration::from_millis(100)).await;
     let theirs = RateLimiter::new(&store(), ours.name()).unwrap();
@@ -306,7 +322,10 @@ async fn what_others_reset_leaves_one_lease_of_each_process() {
 #[tokio::test]
 async fn waiters_are_served_before_anything_is_taken_ahead() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = leased(&store, Limit::per_second(100), Duration::from_millis(100)).await;
     let taken = warm(&limiter).await;
     // It needs what is in hand, too: which is given back, and the line asked again.

@@ -23,7 +23,7 @@ use std::{
 use support::{RedisServer, unique};
 use tower_ratelimit::{
     Decision, ErrorKind, ExpireWhen, Grant, Limit, ManualClock, MemoryStore, RateLimiter, RateType,
-    RedisStore, RefusalKind, Store, TimeToLive,
+    RedisStore, RedisStoreBuilder, RefusalKind, Store, TimeToLive,
 };
 
 /// Runs a scenario on both stores, by a clock that is moved.
@@ -41,7 +41,7 @@ macro_rules! on_both {
             $(#[tokio::test]
             async fn $name() {
                 let clock = super::ManualClock::new();
-                let store = super::redis_store().client_clock(clock.clone());
+                let store = super::redis_store().client_clock(clock.clone()).build().unwrap();
                 super::in_time(super::$name(store, clock)).await;
             })+
         }
@@ -570,7 +570,7 @@ async fn nobody_asks_before_the_announced_instant(store: impl Store, clock: Manu
 
 #[tokio::test]
 async fn closing_waits_for_what_is_given_back() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_hour(9)).await.unwrap();
     for round in 0..3 {
@@ -591,9 +591,10 @@ async fn closing_waits_for_what_is_given_back() {
 #[tokio::test]
 async fn closing_twice_waits_twice() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_hour(9)).await.unwrap();
     let grant = take(&limiter, 3).await;
@@ -690,11 +691,9 @@ fn calls(stats: &str, command: &str) -> u32 {
     calls.map_or(0, |(calls, _)| calls.parse().unwrap())
 }
 
-fn redis_store() -> RedisStore {
+fn redis_store() -> RedisStoreBuilder {
     // A busy machine is no failure.
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
-        .deadline(Duration::from_secs(5))
+    RedisStore::builder(RedisServer::shared().url()).deadline(Duration::from_secs(5))
 }
 
 fn limiter(store: &impl Store) -> RateLimiter {

@@ -26,20 +26,19 @@ use support::{RedisServer, unique};
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore, Rule,
-    key::Constant,
+    Algorithm, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
+    RedisStoreBuilder, Rule, key::Constant,
 };
 
 const CROWD: usize = 64;
 
 /// A store that is asked each time, and whose decisions a busy machine does not turn into answers by policy.
-fn patient(server: &RedisServer) -> RedisStore {
-    let store = RedisStore::open(server.url())
-        .unwrap()
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(server.url())
         .prefix(&unique("line"))
         .response_timeout(Duration::from_secs(20))
-        .deadline(Duration::from_secs(20));
-    store.deny_cache(Duration::ZERO).unwrap()
+        .deadline(Duration::from_secs(20))
+        .deny_cache(Duration::ZERO)
 }
 
 async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
@@ -107,7 +106,7 @@ async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
 #[tokio::test]
 async fn requests_that_come_together_cost_two_scripts() {
     let mut server = RedisServer::start();
-    let store = patient(&server);
+    let store = patient(&server).build().unwrap();
     let one = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("one")));
     let by = |limit: Limit, name: &str| limit.by(Constant("list")).named(name);
     let rules = [
@@ -146,7 +145,7 @@ async fn requests_that_come_together_cost_two_scripts() {
 #[tokio::test]
 async fn a_lone_caller_has_a_script_of_its_own() {
     let mut server = RedisServer::start();
-    let store = patient(&server);
+    let store = patient(&server).build().unwrap();
     let layer = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("lone")));
     let known = |server: &RedisServer| {
         let memory = server.cli(&["INFO", "memory"]);
@@ -169,7 +168,10 @@ async fn a_lone_caller_has_a_script_of_its_own() {
 async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(&server).client_clock(clock.clone());
+    let store = patient(&server)
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = limiter(&store, Limit::per_second(10)).await;
     let rule = Rule::shared(limiter.name());
     let layer = RateLimitLayer::builder(&store).otherwise(rule);
@@ -197,7 +199,7 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
 #[tokio::test]
 async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
     let mut server = RedisServer::start();
-    let limiter = limiter(&patient(&server), Limit::per_hour(80)).await;
+    let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(80)).await;
     for _ in 0..3 {
         server.stop_process();
         let mut first = pin!(limiter.try_acquire());
@@ -229,7 +231,11 @@ async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
 #[tokio::test]
 async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
     let server = RedisServer::start();
-    let limiter = limiter(&patient(&server), Limit::new(2, Duration::from_millis(200))).await;
+    let limiter = limiter(
+        &patient(&server).build().unwrap(),
+        Limit::new(2, Duration::from_millis(200)),
+    )
+    .await;
     limiter.try_acquire_many(2).await.unwrap().assert_allowed();
     let mut first = pin!(limiter.acquire());
     begin(first.as_mut()).await;
@@ -242,7 +248,7 @@ async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
 #[tokio::test]
 async fn those_who_do_not_wait_are_answered_beside_those_who_do() {
     let server = RedisServer::start();
-    let limiter = limiter(&patient(&server), Limit::per_hour(2)).await;
+    let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(2)).await;
     limiter.try_acquire().await.unwrap().assert_allowed();
     let mut waiting = pin!(limiter.acquire_many(2));
     begin(waiting.as_mut()).await;

@@ -25,7 +25,7 @@ use proptest::prelude::*;
 use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
     Decision, Error, ErrorKind, FailurePolicy, Grant, Limit, ManualClock, MemoryStore,
-    RateLimitLayer, RateLimiter, RefusalKind, Rule, key::Header,
+    RateLimitLayer, RateLimiter, RefusalKind, Rule, key::FromHeader,
 };
 
 const INTERVAL: u64 = 1000;
@@ -38,7 +38,7 @@ fn flooded(bound: usize) -> (MemoryStore, ManualClock, Service) {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(bound);
     let limit = Limit::new(RATE.into(), Duration::from_millis(INTERVAL));
-    let rule = Rule::new("flood", limit, Header::new("user")).on_failure(FailurePolicy::Allow);
+    let rule = Rule::new("flood", limit, FromHeader::new("user")).on_failure(FailurePolicy::Allow);
     let inner =
         service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
     let service = RateLimitLayer::new(&store, rule)

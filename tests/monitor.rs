@@ -21,18 +21,18 @@ use support::{RedisServer, unique};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Clock, Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Rule, Source, SystemClock,
-    key::{Header, KeyExtractor, Secret},
+    key::{FromHeader, KeyExtractor, Secret},
 };
 
 const LIMIT: Limit = Limit::per_hour(3);
 
 fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::open(server.url())
-        .unwrap()
+    RedisStore::builder(server.url())
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
         // What a refusal costs is counted here.
         .deny_cache(Duration::ZERO)
+        .build()
         .unwrap()
 }
 
@@ -59,7 +59,7 @@ async fn ask(layer: &RateLimitLayer, user: &str) -> bool {
 async fn a_layers_decision_is_one_command() {
     let server = RedisServer::start();
     let mut feed = Feed::open(&server);
-    let rule = LIMIT.by(Header::new("x-user"));
+    let rule = LIMIT.by(FromHeader::new("x-user"));
     let layer = RateLimitLayer::new(&patient(&server), rule.clone());
 
     // Setting the connection up takes what it takes; then the script is not there yet.
@@ -168,7 +168,7 @@ async fn a_digested_credential_does_not_reach_redis() {
     let server = RedisServer::start();
     let mut feed = Feed::open(&server);
     let secret = Secret::new("k1", SECRET).unwrap();
-    let key = Header::credential("x-user").digest(&secret);
+    let key = FromHeader::credential("x-user").digest(&secret);
     let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(key));
     assert!(ask(&layer, "hunter2").await);
     let seen = format!("{:?}", feed.until_now(&server));
@@ -184,7 +184,7 @@ async fn a_digested_credential_does_not_reach_redis() {
 async fn scripts_touch_no_undeclared_key() {
     let server = RedisServer::start();
     let mut feed = Feed::open(&server);
-    let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(Header::new("x-user")));
+    let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(FromHeader::new("x-user")));
     for _ in 0..4 {
         ask(&layer, "ann").await;
     }

@@ -24,7 +24,8 @@ use proptest::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore, Rule, key::Header,
+    Clock, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
+    RedisStoreBuilder, Rule, key::FromHeader,
 };
 
 use support::{RedisServer, Reply, unique};
@@ -138,17 +139,14 @@ fn input() -> impl Strategy<Value = Input> {
     )
 }
 
-fn store(clock: &ManualClock) -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+fn store(clock: &ManualClock) -> RedisStoreBuilder {
+    RedisStore::builder(RedisServer::shared().url())
         .client_clock(clock.clone())
         .client_id(CLIENT)
-        .unwrap()
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
-        .unwrap()
 }
 
 fn millis(clock: &ManualClock) -> u64 {
@@ -189,7 +187,7 @@ fn a_limiter_leaves_what_redisson_would_read() {
         .build()
         .unwrap();
     let clock = ManualClock::new();
-    let store = store(&clock);
+    let store = store(&clock).build().unwrap();
     let law = |(rate, interval, per_client, steps): Input| {
         runtime.block_on(async {
             let name = unique(if steps.len() % 2 == 0 {
@@ -260,9 +258,9 @@ fn a_rule_leaves_the_same_under_its_name_and_lets_it_vanish() {
     let law = |(rate, interval, _, steps): Input| {
         runtime.block_on(async {
             let prefix = unique("raw");
-            let store = store(&clock).prefix(&prefix);
+            let store = store(&clock).prefix(&prefix).build().unwrap();
             let limit = Limit::new(rate, Duration::from_millis(interval));
-            let rule = Rule::new("api", limit, Header::new("user"))
+            let rule = Rule::new("api", limit, FromHeader::new("user"))
                 .cost_by(|parts| parts.headers["cost"].to_str().unwrap().parse().unwrap());
             let inner = service_fn(async |_: Request<String>| {
                 Ok::<_, Infallible>(Response::new(String::new()))

@@ -39,9 +39,10 @@ fn watched() -> (RedisServer, RedisServer, Sentinel) {
 /// The second sentinel is never there, and the last one named answers: its place does not matter.
 fn store(sentinel: &Sentinel) -> RedisStore {
     let nobody = format!("redis://127.0.0.1:{}/", support::redis_server::free_port());
-    RedisStore::open_sentinel([nobody, sentinel.url()], MASTER_NAME)
-        .unwrap()
+    RedisStore::sentinel([nobody, sentinel.url()], MASTER_NAME)
         .deadline(DEADLINE)
+        .build()
+        .unwrap()
 }
 
 /// Takes permits, and waits until the replica has them too.
@@ -131,7 +132,7 @@ async fn a_demoted_master_is_left() {
 #[tokio::test]
 async fn without_a_sentinel_the_store_is_unavailable() {
     let nobody = format!("redis://127.0.0.1:{}/", support::redis_server::free_port());
-    let store = RedisStore::open_sentinel([nobody], MASTER_NAME).unwrap();
+    let store = RedisStore::sentinel([nobody], MASTER_NAME).build().unwrap();
     let error = store.ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
@@ -144,11 +145,13 @@ fn bad_addresses_are_refused() {
         (vec!["redis://a:26379"], "http://user:secret@mymaster"),
         (vec!["redis://a:26379"], "unix:///tmp/redis"),
     ] {
-        let error = RedisStore::open_sentinel(sentinels, master).unwrap_err();
+        let error = RedisStore::sentinel(sentinels, master).build().unwrap_err();
         assert!(matches!(error, ConfigError::Url(_)), "{master}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
     let address = "redis://user:secret@mymaster/1";
-    let store = RedisStore::open_sentinel(["redis://a:26379"], address).unwrap();
+    let store = RedisStore::sentinel(["redis://a:26379"], address)
+        .build()
+        .unwrap();
     assert!(!format!("{store:?}").contains("secret"));
 }

@@ -20,25 +20,24 @@ use std::time::{Duration, Instant};
 
 use support::{RedisServer, unique};
 use tower_ratelimit::{
-    Algorithm, Decision, Grant, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore, Store,
+    Algorithm, Decision, Grant, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore,
+    RedisStoreBuilder, Store,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
-fn redis_store() -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+fn redis_store() -> RedisStoreBuilder {
+    RedisStore::builder(RedisServer::shared().url())
         .prefix(&unique("slots"))
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
-        .unwrap()
 }
 
 /// The same, and its clock. It begins where a slot does, whatever its length.
-fn redis_by(clock: &ManualClock) -> RedisStore {
+fn redis_by(clock: &ManualClock) -> RedisStoreBuilder {
     redis_store().client_clock(clock.clone())
 }
 
@@ -121,7 +120,7 @@ async fn all_count_together_in_memory() {
 #[tokio::test]
 async fn all_count_together_in_redis() {
     let clock = clock();
-    all_count_together(redis_by(&clock), &clock).await;
+    all_count_together(redis_by(&clock).build().unwrap(), &clock).await;
 }
 
 /// A list of which some note in slots is taken whole or not at all, in one call.
@@ -163,13 +162,13 @@ async fn a_list_is_taken_whole_in_memory() {
 #[tokio::test]
 async fn a_list_is_taken_whole_in_redis() {
     let clock = clock();
-    a_list_is_taken_whole(redis_by(&clock), &clock).await;
+    a_list_is_taken_whole(redis_by(&clock).build().unwrap(), &clock).await;
 }
 
 /// With a limiter that takes a call of its own nothing may be lost either: what was taken in a slot is given back.
 #[tokio::test]
 async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     let hour = Limit::new(10, 3600 * SECOND);
     let slotted = limiter(&store, hour).await.slots(10).unwrap();
     let window = limiter(&store, Limit::new(3, 3600 * SECOND)).await;
@@ -188,7 +187,7 @@ async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
 #[tokio::test]
 async fn waiters_are_served_when_a_slot_has_expired() {
     let clock = clock();
-    let store = redis_by(&clock);
+    let store = redis_by(&clock).build().unwrap();
     let limiter = limiter(&store, Limit::per_second(4))
         .await
         .slots(10)
@@ -218,7 +217,7 @@ async fn waiters_are_served_when_a_slot_has_expired() {
 #[tokio::test]
 async fn who_waits_notes_in_its_own_way() {
     let clock = clock();
-    let store = redis_by(&clock);
+    let store = redis_by(&clock).build().unwrap();
     let plain = limiter(&store, Limit::per_second(4)).await;
     let slotted = plain.clone().slots(10).unwrap();
     clock.advance(Duration::from_millis(1));
@@ -253,7 +252,7 @@ async fn who_waits_notes_in_its_own_way() {
 #[tokio::test]
 async fn a_limiter_that_is_renamed_keeps_its_slots() {
     let clock = clock();
-    let store = redis_by(&clock);
+    let store = redis_by(&clock).build().unwrap();
     let slotted = limiter(&store, Limit::per_second(4))
         .await
         .slots(10)

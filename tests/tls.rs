@@ -37,7 +37,7 @@ use support::{
     redis_server::Tls,
     sentinel::{MASTER_NAME, Watch},
 };
-use tower_ratelimit::{ErrorKind, RedisStore, redis::TlsCertificates};
+use tower_ratelimit::{ErrorKind, RedisStore, RedisStoreBuilder, redis::TlsCertificates};
 
 /// A busy machine is no failure.
 const LONG: Duration = Duration::from_secs(10);
@@ -46,15 +46,17 @@ fn url(server: &RedisServer) -> String {
     format!("rediss://127.0.0.1:{}/", server.tls_port())
 }
 
-fn patient(store: RedisStore) -> RedisStore {
+fn patient(store: RedisStoreBuilder) -> RedisStore {
     store
         .connect_timeout(LONG)
         .response_timeout(LONG)
         .deadline(LONG)
+        .build()
+        .unwrap()
 }
 
 /// Asks for an answer, and hears what is wrong: what to do, and what rustls or the server said.
-async fn refused(store: RedisStore) -> (String, String) {
+async fn refused(store: RedisStoreBuilder) -> (String, String) {
     let error = patient(store).ping().await.expect_err("no TLS");
     let source = std::error::Error::source(&error).expect("a source");
     println!("{error}\n    {source}");
@@ -63,9 +65,8 @@ async fn refused(store: RedisStore) -> (String, String) {
 }
 
 /// Without a certificate of its own.
-fn believing(server: &RedisServer, authority: &Authority) -> RedisStore {
-    let store = RedisStore::open(url(server)).unwrap();
-    store.certificates(authority.believed()).unwrap()
+fn believing(server: &RedisServer, authority: &Authority) -> RedisStoreBuilder {
+    RedisStore::builder(url(server)).certificates(authority.believed())
 }
 
 fn lenient(tls: &Tls) -> RedisServer {
@@ -82,10 +83,16 @@ async fn an_unknown_authority_is_refused() {
         .unwrap();
 
     let (remedy, _) = refused(believing(&server, &other)).await;
-    assert!(remedy.contains("RedisStore::certificates"), "{remedy}");
+    assert!(
+        remedy.contains("RedisStoreBuilder::certificates"),
+        "{remedy}"
+    );
     // Nor does the machine know the tests' authority.
-    let (remedy, _) = refused(RedisStore::open(url(&server)).unwrap()).await;
-    assert!(remedy.contains("RedisStore::certificates"), "{remedy}");
+    let (remedy, _) = refused(RedisStore::builder(url(&server))).await;
+    assert!(
+        remedy.contains("RedisStoreBuilder::certificates"),
+        "{remedy}"
+    );
 }
 
 #[tokio::test]
@@ -110,8 +117,7 @@ async fn a_certificate_of_another_host_is_refused() {
     assert!(said.contains("127.0.0.1"), "{said}");
     // By a name that it has, the same server is believed.
     let address = format!("rediss://localhost:{}/", server.tls_port());
-    let store = RedisStore::open(address).unwrap();
-    let store = store.certificates(authority.believed()).unwrap();
+    let store = RedisStore::builder(address).certificates(authority.believed());
     patient(store).ping().await.unwrap();
 }
 
@@ -120,8 +126,7 @@ async fn what_a_client_shows_must_be_accepted() {
     let (authority, other) = (Authority::new("ours"), Authority::new("another"));
     let server = RedisServer::start_tls(&authority.issue(HERE), &[]);
     let showing = |client: &Tls| {
-        let store = RedisStore::open(url(&server)).unwrap();
-        store.certificates(authority.believed_by(client)).unwrap()
+        RedisStore::builder(url(&server)).certificates(authority.believed_by(client))
     };
     let client = authority.issue(&["service"]);
     patient(showing(&client)).ping().await.unwrap();
@@ -141,8 +146,8 @@ async fn both_versions_are_spoken() {
     let (tls, client) = (authority.issue(HERE), authority.issue(&["service"]));
     for version in ["TLSv1.2", "TLSv1.3"] {
         let server = RedisServer::start_tls(&tls, &["--tls-protocols", version]);
-        let store = RedisStore::open(url(&server)).unwrap();
-        let store = store.certificates(authority.believed_by(&client)).unwrap();
+        let shown = authority.believed_by(&client);
+        let store = RedisStore::builder(url(&server)).certificates(shown);
         patient(store).ping().await.unwrap();
         let (remedy, _) = refused(believing(&server, &authority)).await;
         assert!(remedy.contains("certificate of this process"), "{remedy}");
@@ -161,14 +166,14 @@ async fn a_port_without_tls_is_told_apart() {
         connection.read_to_end(&mut Vec::new())
     });
     let authority = Authority::new("ours");
-    let store = RedisStore::open(format!("rediss://{address}/")).unwrap();
-    let (remedy, _) = refused(store.certificates(authority.believed()).unwrap()).await;
+    let store = RedisStore::builder(format!("rediss://{address}/"));
+    let (remedy, _) = refused(store.certificates(authority.believed())).await;
     assert!(remedy.contains("does not speak TLS"), "{remedy}");
     let _ = answering.join().unwrap();
 
     // The other way round the server hangs up and says nothing.
     let server = lenient(&authority.issue(HERE));
-    let store = RedisStore::open(format!("redis://127.0.0.1:{}/", server.tls_port())).unwrap();
+    let store = RedisStore::builder(format!("redis://127.0.0.1:{}/", server.tls_port()));
     let error = patient(store).ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
@@ -177,7 +182,7 @@ async fn a_port_without_tls_is_told_apart() {
 async fn nobody_is_believed_blindly() {
     let authority = Authority::new("ours");
     let server = lenient(&authority.issue(HERE));
-    let store = RedisStore::open(format!("{}#insecure", url(&server))).unwrap();
+    let store = RedisStore::builder(format!("{}#insecure", url(&server)));
     let (remedy, _) = refused(store).await;
     assert!(remedy.contains("`#insecure`"), "{remedy}");
 }
@@ -189,8 +194,7 @@ async fn the_nodes_of_a_cluster_are_judged_as_one_server_is() {
     let cluster = Cluster::start_tls(&authority.issue(HERE));
     let store = |certificates: TlsCertificates| {
         let nodes = cluster.nodes.iter().map(url);
-        let store = RedisStore::open_cluster(nodes).unwrap();
-        store.certificates(certificates).unwrap()
+        RedisStore::cluster(nodes).certificates(certificates)
     };
     let client = authority.issue(&["service"]);
     patient(store(authority.believed_by(&client)))
@@ -198,7 +202,10 @@ async fn the_nodes_of_a_cluster_are_judged_as_one_server_is() {
         .await
         .unwrap();
     for (certificates, words) in [
-        (other.believed_by(&client), "RedisStore::certificates"),
+        (
+            other.believed_by(&client),
+            "RedisStoreBuilder::certificates",
+        ),
         (authority.believed(), "wants a certificate"),
         (
             authority.believed_by(&other.issue(&["service"])),
@@ -237,23 +244,26 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     let store = |watchword: &str, password: &str| {
         let address = format!("rediss://:{watchword}@127.0.0.1:{}/", sentinel.tls_port());
         let known = format!("rediss://limiter:{password}@{MASTER_NAME}");
-        RedisStore::open_sentinel([address], &known).unwrap()
+        RedisStore::sentinel([address], &known)
     };
     let shown = || authority.believed_by(&client);
-    let right = store("seen", "secret").certificates(shown()).unwrap();
+    let right = store("seen", "secret").certificates(shown());
     patient(right).ping().await.unwrap();
     for (watchword, password) in [("wrong", "secret"), ("seen", "wrong")] {
-        let wrong = store(watchword, password).certificates(shown()).unwrap();
+        let wrong = store(watchword, password).certificates(shown());
         let error = patient(wrong).ping().await.unwrap_err();
         println!("{error}: {:?}", std::error::Error::source(&error));
         assert_eq!(error.kind(), ErrorKind::Rejected, "{watchword} {password}");
         assert!(!format!("{error:?}").contains("secret"), "{error:?}");
     }
     for (certificates, words) in [
-        (other.believed_by(&client), "RedisStore::certificates"),
+        (
+            other.believed_by(&client),
+            "RedisStoreBuilder::certificates",
+        ),
         (authority.believed(), "wants a certificate"),
     ] {
-        let wrong = store("seen", "secret").certificates(certificates).unwrap();
+        let wrong = store("seen", "secret").certificates(certificates);
         let (remedy, _) = refused(wrong).await;
         assert!(remedy.contains(words), "{remedy}");
     }
@@ -261,7 +271,7 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     // A sentinel without TLS, before a master with it.
     let address = sentinel.url().replace("redis://", "redis://:seen@");
     let known = format!("rediss://limiter:secret@{MASTER_NAME}");
-    let mixed = RedisStore::open_sentinel([address], &known).unwrap();
-    let mixed = mixed.certificates(shown()).unwrap();
+    let mixed = RedisStore::sentinel([address], &known);
+    let mixed = mixed.certificates(shown());
     patient(mixed).ping().await.unwrap();
 }

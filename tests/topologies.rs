@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use support::{Cluster, RedisServer, Reply, cluster::wait_until, unique};
 use tokio::task::block_in_place;
-use tower_ratelimit::{ErrorKind, Limit, RateLimiter, RedisStore};
+use tower_ratelimit::{ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder};
 
 use topologies::{Topology, connected};
 use traffic::Traffic;
@@ -37,18 +37,20 @@ const LIMIT: Limit = Limit::per_hour(10);
 /// A busy machine is no failure.
 const LONG: Duration = Duration::from_secs(20);
 
-fn patient(store: RedisStore) -> RedisStore {
+fn patient(store: RedisStoreBuilder) -> RedisStore {
     store
         .connect_timeout(LONG)
         .response_timeout(LONG)
         .deadline(LONG)
+        .build()
+        .unwrap()
 }
 
 /// One limiter for all that a store does, on each of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_works_everywhere() {
     for topology in Topology::all() {
-        let store = connected(topology.store()).await;
+        let store = connected(topology.store().build().unwrap()).await;
         let what = format!("{topology:?}");
         let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
         assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
@@ -87,8 +89,9 @@ fn kill_connections(server: &RedisServer) {
 }
 
 /// Not without a decision by policy: what these pools make has the timeouts of redis-rs, which a busy machine meets.
-async fn finds_new_connections(servers: &[&RedisServer], store: RedisStore) {
-    let traffic = Traffic::start(&connected(patient(store)).await);
+async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilder) {
+    let store = connected(patient(store.deny_cache(Duration::ZERO))).await;
+    let traffic = Traffic::start(&store);
     traffic.answered(50).await;
     for _ in 0..5 {
         servers.iter().for_each(|server| kill_connections(server));
@@ -104,7 +107,7 @@ async fn a_cluster_pool_finds_new_connections() {
     // Others use the pool as well: what it has in stock is dead after the kill.
     drop(pool.get().await.unwrap());
     let nodes: Vec<_> = cluster.nodes.iter().collect();
-    finds_new_connections(&nodes, RedisStore::with_cluster_pool(pool)).await;
+    finds_new_connections(&nodes, RedisStore::cluster_pool(pool)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +115,7 @@ async fn a_sentinel_pool_finds_new_connections() {
     let watched = topologies::start_watched();
     let pool = topologies::sentinel_pool(&watched.sentinel);
     drop(pool.get().await.unwrap());
-    let store = RedisStore::with_sentinel_pool(pool);
+    let store = RedisStore::sentinel_pool(pool);
     finds_new_connections(&[&watched.master], store).await;
 }
 
@@ -121,7 +124,7 @@ async fn a_sentinel_pool_finds_new_connections() {
 async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     let watched = topologies::start_watched();
     let pool = topologies::sentinel_pool(&watched.sentinel);
-    let store = patient(RedisStore::with_sentinel_pool(pool.clone()));
+    let store = patient(RedisStore::sentinel_pool(pool.clone()));
     let store = connected(store).await;
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
     assert!(limiter.try_set_rate(LIMIT).await.unwrap());
@@ -156,7 +159,8 @@ async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
 async fn a_socket_is_found_again() {
     let mut server = RedisServer::start_with(&["--unixsocket", "socket"]);
     let url = format!("redis+unix://{}", server.dir().join("socket").display());
-    let traffic = Traffic::start(&patient(RedisStore::open(url).unwrap()));
+    let store = RedisStore::builder(url).deny_cache(Duration::ZERO);
+    let traffic = Traffic::start(&patient(store));
     traffic.answered(50).await;
     kill_connections(&server);
     traffic.answered(50).await;
@@ -169,7 +173,7 @@ async fn a_socket_is_found_again() {
     traffic.end().await;
 }
 
-async fn rejected(store: RedisStore) {
+async fn rejected(store: RedisStoreBuilder) {
     let error = patient(store).ping().await.unwrap_err();
     let source = std::error::Error::source(&error).map(ToString::to_string);
     println!("{error}: {source:?}");
@@ -188,7 +192,7 @@ async fn a_wrong_password_is_rejected_everywhere() {
             "redis+unix://{}?user=limiter&pass={password}",
             path.display()
         );
-        RedisStore::open(url).unwrap()
+        RedisStore::builder(url)
     };
     patient(socket("secret")).ping().await.unwrap();
     rejected(socket("wrong")).await;
@@ -200,7 +204,7 @@ async fn a_wrong_password_is_rejected_everywhere() {
     let nodes = |password: &str| {
         let of =
             |node: &RedisServer| format!("redis://limiter:{password}@127.0.0.1:{}/", node.port());
-        RedisStore::open_cluster(cluster.nodes.iter().map(of)).unwrap()
+        RedisStore::cluster(cluster.nodes.iter().map(of))
     };
     patient(nodes("secret")).ping().await.unwrap();
     rejected(nodes("wrong")).await;
@@ -215,5 +219,5 @@ async fn a_user_who_may_not_ask_for_slots_is_rejected() {
     }
     let nodes = cluster.nodes.iter();
     let nodes = nodes.map(|node| format!("redis://limiter:secret@127.0.0.1:{}/", node.port()));
-    rejected(RedisStore::open_cluster(nodes).unwrap()).await;
+    rejected(RedisStore::cluster(nodes)).await;
 }

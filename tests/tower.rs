@@ -45,7 +45,9 @@ use tower::{
     limit::ConcurrencyLimit,
     load_shed::{LoadShed, error::Overloaded},
 };
-use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, RedisStore, key::Header};
+use tower_ratelimit::{
+    Limit, MemoryStore, RateLimitLayer, RedisStore, RedisStoreBuilder, key::FromHeader,
+};
 use tower_test::mock;
 
 use support::{RedisServer, unique};
@@ -96,9 +98,8 @@ fn nobody() -> Request<String> {
     Request::new(String::new())
 }
 
-fn redis() -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+fn redis() -> RedisStoreBuilder {
+    RedisStore::builder(RedisServer::shared().url())
         .prefix(&unique("t"))
         // A busy machine must not turn decisions into policy answers.
         .response_timeout(Duration::from_secs(5))
@@ -106,7 +107,7 @@ fn redis() -> RedisStore {
 }
 
 fn by_key(permits: u64) -> tower_ratelimit::Rule {
-    Limit::per_hour(permits).by(Header::new("x-key"))
+    Limit::per_hour(permits).by(FromHeader::new("x-key"))
 }
 
 /// Polls a future so many times at most; `None` if it is not ready by then.
@@ -257,11 +258,16 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
         .await,
         4
     );
-    let polls = check(RateLimitLayer::new(&redis(), rules()), 0, StatusCode::OK).await;
+    let polls = check(
+        RateLimitLayer::new(&redis().build().unwrap(), rules()),
+        0,
+        StatusCode::OK,
+    )
+    .await;
     assert!(polls > 4, "Redis answers later than at once: {polls} polls");
 
     // Refusals, too, are dropped at every point. What is refused at once lets the permit go at once.
-    let asked = redis().deny_cache(Duration::ZERO).unwrap();
+    let asked = redis().deny_cache(Duration::ZERO).build().unwrap();
     for (layer, free) in [
         (RateLimitLayer::new(&MemoryStore::new(), by_key(1)), 1),
         (RateLimitLayer::new(&asked, by_key(1)), 0),
@@ -277,7 +283,7 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
 #[tokio::test]
 async fn the_inner_service_is_called_when_the_decision_is_made_and_not_before() {
     let inner = Inner::default();
-    let layer = RateLimitLayer::new(&redis(), by_key(1));
+    let layer = RateLimitLayer::new(&redis().build().unwrap(), by_key(1));
     let mut service = layer.layer(inner.clone());
 
     let mut future = service.call(request("a"));
@@ -416,7 +422,7 @@ async fn many_at_once_share_one_permit_and_none_is_lost() {
         ..Inner::default()
     };
     let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
-    let service = RateLimitLayer::new(&redis(), by_key(20)).layer(limited);
+    let service = RateLimitLayer::new(&redis().build().unwrap(), by_key(20)).layer(limited);
     let mut running = tokio::task::JoinSet::new();
     for n in 0..60 {
         let service = service.clone();

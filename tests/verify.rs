@@ -12,19 +12,22 @@ mod support;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Clock, ErrorKind, RedisStore, ServerFinding, Severity, SystemClock, Verification,
+    Clock, ErrorKind, RedisStore, RedisStoreBuilder, ServerFinding, Severity, SystemClock,
+    Verification,
 };
 
 use support::RedisServer;
 
 fn open(url: &str) -> RedisStore {
-    patient(RedisStore::open(url).unwrap())
+    patient(RedisStore::builder(url))
 }
 
-fn patient(store: RedisStore) -> RedisStore {
+fn patient(store: RedisStoreBuilder) -> RedisStore {
     store
         .connect_timeout(Duration::from_secs(5))
         .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap()
 }
 
 async fn verify(server: &RedisServer) -> Verification {
@@ -51,12 +54,12 @@ async fn verify_with(server: &RedisServer, rules: &[String]) -> Verification {
     let mut command = vec!["ACL", "SETUSER", "limiter", "reset"];
     command.extend(rules.iter().map(String::as_str));
     assert_eq!(server.cli(&command), "OK");
-    as_user(server).verify().await.unwrap()
+    patient(as_user(server)).verify().await.unwrap()
 }
 
-fn as_user(server: &RedisServer) -> RedisStore {
+fn as_user(server: &RedisServer) -> RedisStoreBuilder {
     let port = server.port();
-    open(&format!("redis://limiter:secret@127.0.0.1:{port}/"))
+    RedisStore::builder(format!("redis://limiter:secret@127.0.0.1:{port}/"))
 }
 
 fn refused(command: &str) -> ServerFinding {
@@ -131,7 +134,7 @@ async fn keys_that_the_user_may_not_name_are_told() {
     seen.retain(|it| *it != ServerFinding::NotPermitted("INFO"));
     assert_eq!(seen, least);
 
-    let store = as_user(&server).prefix("shop");
+    let store = patient(as_user(&server).prefix("shop"));
     let verification = store.verify().await.unwrap();
     assert!(
         found(&verification).contains(&forbidden("shop")),
@@ -140,7 +143,7 @@ async fn keys_that_the_user_may_not_name_are_told() {
     assert!(verification.to_string().contains("~shop:*"));
 
     // An exact name has keys that begin with a brace.
-    let store = as_user(&server);
+    let store = patient(as_user(&server));
     let verification = store.verify_with(&["orders"]).await.unwrap();
     assert_eq!(verification.findings, [forbidden("orders")]);
     let mut rules = enough();
@@ -227,7 +230,7 @@ impl Clock for Wrong {
 #[tokio::test]
 async fn a_clock_that_is_off_is_told_if_limits_go_by_it() {
     let server = RedisServer::start();
-    let store = patient(RedisStore::open(server.url()).unwrap().client_clock(Wrong));
+    let store = patient(RedisStore::builder(server.url()).client_clock(Wrong));
     let verification = store.verify().await.unwrap();
     let found = found(&verification);
     let [
@@ -267,7 +270,7 @@ async fn a_server_that_cannot_be_asked_is_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_master_of_a_cluster_is_looked_at() {
     let cluster = support::Cluster::start();
-    let store = patient(RedisStore::open_cluster(cluster.urls()).unwrap());
+    let store = patient(RedisStore::cluster(cluster.urls()));
     let verification = store.verify().await.unwrap();
     assert_eq!(found(&verification), [], "{verification}");
     let addresses: Vec<_> = verification
@@ -309,7 +312,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
     for node in &cluster.nodes {
         assert_eq!(node.cli(&["CLUSTER", "DELSLOTS", "77"]), "OK");
     }
-    let store = patient(RedisStore::open_cluster(cluster.urls()).unwrap());
+    let store = patient(RedisStore::cluster(cluster.urls()));
     let verification = store.verify().await.unwrap();
     assert_eq!(
         verification.findings,

@@ -18,7 +18,9 @@ use http::{Request, Response, StatusCode, request::Parts};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Limit, MemoryStore, RateLimitLayer,
-    key::{ClientIp, ForwardedHeader, Header, Key, KeyExtractor, NoKey, PeerAddr, PeerIp, Secret},
+    key::{
+        ClientIp, ForwardedHeader, FromHeader, Key, KeyExtractor, NoKey, PeerAddr, PeerIp, Secret,
+    },
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -150,7 +152,7 @@ async fn forwarding_headers_are_warned_about_once() {
         (warning(PeerIp.ipv6_prefix(64), far, &[XFF]).await, None),
         // However it is wrapped.
         (
-            warning((PeerIp, Header::new("host")).or(PeerIp), near, &[XFF]).await,
+            warning((PeerIp, FromHeader::new("host")).or(PeerIp), near, &[XFF]).await,
             Some(untrusted),
         ),
         (
@@ -164,11 +166,16 @@ async fn forwarding_headers_are_warned_about_once() {
         ),
         // Also where something stands in for it, or nothing is to be limited without.
         (
-            warning(Header::new("x-key").or(PeerIp), None, &[]).await,
+            warning(FromHeader::new("x-key").or(PeerIp), None, &[]).await,
             Some("does not note the peer's address"),
         ),
         (
-            warning(PeerIp.or(Header::new("x-key")), None, &[("x-key", "ann")]).await,
+            warning(
+                PeerIp.or(FromHeader::new("x-key")),
+                None,
+                &[("x-key", "ann")],
+            )
+            .await,
             Some("does not note the peer's address"),
         ),
         (
@@ -194,13 +201,13 @@ async fn forwarding_headers_are_warned_about_once() {
             Some("does not note the peer's address"),
         ),
         (
-            warning(Header::new("x-key"), None, &[]).await,
+            warning(FromHeader::new("x-key"), None, &[]).await,
             Some("lack the key of the rule"),
         ),
         // The caller's doing: there is nothing to mend here.
         (
             warning(
-                Header::new("x-key"),
+                FromHeader::new("x-key"),
                 None,
                 &[("x-key", "ann"), ("x-key", "bob")],
             )
@@ -238,7 +245,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
-    let layer = layer((Header::new("x-key"), PeerIp));
+    let layer = layer((FromHeader::new("x-key"), PeerIp));
     assert_eq!(send(&layer, None, &[]).await, StatusCode::UNAUTHORIZED);
     let lines = taken(&log);
     assert!(
@@ -311,7 +318,7 @@ async fn what_would_have_been_refused_is_told_at_debug_level() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
-    let key = Header::new("x-key");
+    let key = FromHeader::new("x-key");
     let rules = [
         Limit::per_hour(1).by(key.clone()).named("tried").shadow(),
         Limit::per_hour(2).by(key).named("kept"),
@@ -341,7 +348,9 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
     let store = MemoryStore::new();
     for (tried, what) in [
         (
-            Limit::per_hour(1).by(Header::new("x-key")).named("tried"),
+            Limit::per_hour(1)
+                .by(FromHeader::new("x-key"))
+                .named("tried"),
             "pass uncounted because they lack the key of the rule",
         ),
         (

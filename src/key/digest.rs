@@ -127,7 +127,7 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::{key::Header, name::Naming};
+    use crate::{key::FromHeader, name::Naming};
 
     const BYTES_1: &str = "0123456789abcdef0123456789abcdef";
     const BYTES_2: &str = "0123456789abcdef0123456789abcdeF";
@@ -141,8 +141,8 @@ mod tests {
         Ok(naming.name(&key.0).as_str().to_owned())
     }
 
-    fn digested(id: &str, bytes: &str) -> Digested<Header> {
-        Header::new("authorization").digest(&Secret::new(id, bytes).unwrap())
+    fn digested(id: &str, bytes: &str) -> Digested<FromHeader> {
+        FromHeader::new("authorization").digest(&Secret::new(id, bytes).unwrap())
     }
 
     #[test]

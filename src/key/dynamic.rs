@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        key::{Constant, Header},
+        key::{Constant, FromHeader},
         name::Naming,
     };
 
@@ -121,7 +121,7 @@ mod tests {
     /// A rule may move from code into a file, and its limiters stay.
     #[test]
     fn names_are_those_of_the_same_extractors_in_code() {
-        let (a, b) = (|| Header::new("a"), || Header::new("b"));
+        let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
         let any = |header| Any::new(header);
         let (k, kept) = (|| Constant("k"), || any_constant("k"));
         for headers in [&[][..], &["a"], &["b"], &["a", "b"]] {
@@ -149,7 +149,7 @@ mod tests {
         use crate::key::{ClientIp, FromParts, PeerIp, Secret};
 
         let secret = Secret::new("k1", [7; 32]).unwrap();
-        let header = || Header::new("a");
+        let header = || FromHeader::new("a");
         let any = |bounded: bool| {
             if bounded {
                 Any::new(PeerIp)

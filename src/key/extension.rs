@@ -13,7 +13,7 @@ use super::{Key, KeyExtractor, NoKey, push_non_empty};
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::key::Extension;
+/// use tower_ratelimit::key::FromExtension;
 ///
 /// #[derive(Clone)]
 /// struct UserId(u64);
@@ -24,15 +24,15 @@ use super::{Key, KeyExtractor, NoKey, push_non_empty};
 ///     }
 /// }
 ///
-/// let user = Extension::<UserId>::key();
-/// let same = Extension::by(|user: &UserId| user.0.to_string());
+/// let user = FromExtension::<UserId>::key();
+/// let same = FromExtension::by(|user: &UserId| user.0.to_string());
 /// ```
-pub struct Extension<T, F = fn(&T) -> String> {
+pub struct FromExtension<T, F = fn(&T) -> String> {
     text: F,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: fmt::Display> Extension<T> {
+impl<T: fmt::Display> FromExtension<T> {
     /// The value's text.
     #[must_use]
     pub fn key() -> Self {
@@ -43,7 +43,7 @@ impl<T: fmt::Display> Extension<T> {
     }
 }
 
-impl<T, F> Extension<T, F> {
+impl<T, F> FromExtension<T, F> {
     /// What a closure makes of the value; an empty text identifies nobody.
     #[must_use]
     pub fn by<K>(text: F) -> Self
@@ -58,7 +58,7 @@ impl<T, F> Extension<T, F> {
     }
 }
 
-impl<T, F, K> KeyExtractor for Extension<T, F>
+impl<T, F, K> KeyExtractor for FromExtension<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> K + Send + Sync + 'static,
@@ -69,7 +69,7 @@ where
     }
 }
 
-impl<T, F: Clone> Clone for Extension<T, F> {
+impl<T, F: Clone> Clone for FromExtension<T, F> {
     fn clone(&self) -> Self {
         Self {
             text: self.text.clone(),
@@ -78,8 +78,8 @@ impl<T, F: Clone> Clone for Extension<T, F> {
     }
 }
 
-impl<T, F> fmt::Debug for Extension<T, F> {
+impl<T, F> fmt::Debug for FromExtension<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Extension<{}>", type_name::<T>())
+        write!(f, "FromExtension<{}>", type_name::<T>())
     }
 }

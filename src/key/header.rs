@@ -39,26 +39,26 @@ const CREDENTIALS: [&str; 10] = [
 ///
 /// Whoever sends the request chooses the value. Unless something in front has checked it, a caller gets a fresh limit with
 /// every value that it makes up, and with another spelling of a valid one (`bearer`, `BEARER`): put an address limit in
-/// front, or check first and use [`Extension`](super::Extension).
+/// front, or check first and use [`FromExtension`](super::FromExtension).
 ///
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::key::{Header, KeyExtractor, Secret};
+/// use tower_ratelimit::key::{FromHeader, KeyExtractor, Secret};
 ///
-/// let tenant = Header::new("x-tenant");
+/// let tenant = FromHeader::new("x-tenant");
 /// let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e")?;
-/// let token = Header::new("authorization").digest(&secret);
-/// let session = Header::credential("x-shop-session").digest(&secret);
+/// let token = FromHeader::new("authorization").digest(&secret);
+/// let session = FromHeader::credential("x-shop-session").digest(&secret);
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Header {
+pub struct FromHeader {
     name: Result<(HeaderName, &'static str), &'static str>,
     is_credential: bool,
 }
 
-impl Header {
+impl FromHeader {
     /// The header of this name.
     ///
     /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
@@ -95,7 +95,7 @@ impl Header {
     }
 }
 
-impl KeyExtractor for Header {
+impl KeyExtractor for FromHeader {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let (header, name) = match &self.name {
             Ok((header, name)) => (header, *name),
@@ -142,7 +142,7 @@ mod tests {
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let mut key = Key::default();
-            Header::new("X-Api-Key")
+            FromHeader::new("X-Api-Key")
                 .extract(&parts, &mut key)
                 .map(|()| key.0)
         };
@@ -167,7 +167,7 @@ mod tests {
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let mut key = Key::default();
-            let found = Header::new("Cookie").extract(&parts, &mut key);
+            let found = FromHeader::new("Cookie").extract(&parts, &mut key);
             found.map(|()| key.0.as_str().to_owned())
         };
         let whole = key(&["a=1; b=2; c=3"]).unwrap();
@@ -185,30 +185,39 @@ mod tests {
     #[test]
     fn a_name_that_http_does_not_allow_is_found_when_built() {
         assert_eq!(
-            Header::new("x api key").check(),
+            FromHeader::new("x api key").check(),
             Err(ConfigError::HeaderName("x api key".to_owned()))
         );
-        assert_eq!(Header::new("x-api-key").check(), Ok(()));
+        assert_eq!(FromHeader::new("x-api-key").check(), Ok(()));
     }
 
     #[test]
     fn credentials_are_known_by_name_or_mark() {
-        let exposed = |header: Header| header.exposed_credential();
-        assert_eq!(exposed(Header::new("Authorization")), Some("Authorization"));
-        assert_eq!(exposed(Header::new("x-api-key")), Some("x-api-key"));
-        assert_eq!(exposed(Header::new("x-tenant")), None);
-        assert_eq!(exposed(Header::credential("x-tenant")), Some("x-tenant"));
-        assert_eq!(exposed(Header::new("cookie").plain()), None);
+        let exposed = |header: FromHeader| header.exposed_credential();
+        assert_eq!(
+            exposed(FromHeader::new("Authorization")),
+            Some("Authorization")
+        );
+        assert_eq!(exposed(FromHeader::new("x-api-key")), Some("x-api-key"));
+        assert_eq!(exposed(FromHeader::new("x-tenant")), None);
+        assert_eq!(
+            exposed(FromHeader::credential("x-tenant")),
+            Some("x-tenant")
+        );
+        assert_eq!(exposed(FromHeader::new("cookie").plain()), None);
         for name in CREDENTIALS {
-            assert_eq!(exposed(Header::new(name)), Some(name));
+            assert_eq!(exposed(FromHeader::new(name)), Some(name));
         }
     }
 
     #[test]
     fn only_a_digest_hides_a_credential() {
         let secret = Secret::new("k1", [7; 32]).unwrap();
-        let (open, hidden) = (Header::new("cookie"), Header::new("cookie").digest(&secret));
-        let tenant = || Header::new("x-tenant");
+        let (open, hidden) = (
+            FromHeader::new("cookie"),
+            FromHeader::new("cookie").digest(&secret),
+        );
+        let tenant = || FromHeader::new("x-tenant");
         assert_eq!(hidden.exposed_credential(), None);
         assert_eq!(
             (tenant(), open.clone()).exposed_credential(),

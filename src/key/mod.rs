@@ -10,8 +10,8 @@
 //! |---|---|
 //! | [`PeerIp`] | the address at the other end of the connection |
 //! | [`ClientIp`] | the client's address, also behind proxies |
-//! | [`Header`] | a header's value |
-//! | [`Extension`] | a value that an outer layer put into the request's extensions: the user |
+//! | [`FromHeader`] | a header's value |
+//! | [`FromExtension`] | a value that an outer layer put into the request's extensions: the user |
 //! | [`Route`] | the method and the route, or the gRPC method |
 //! | [`Constant`] | everybody together |
 //! | [`FromParts`] | what a closure finds |
@@ -47,8 +47,8 @@ pub(crate) use self::{
 pub use self::{
     client_ip::{ClientIp, ForwardedHeader},
     digest::{Digested, Secret},
-    extension::Extension,
-    header::Header,
+    extension::FromExtension,
+    header::FromHeader,
     ip::{PeerAddr, PeerIp},
     route::Route,
 };
@@ -120,10 +120,10 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{Limit, key::{Header, KeyExtractor, Secret}};
+    /// use tower_ratelimit::{Limit, key::{FromHeader, KeyExtractor, Secret}};
     ///
     /// let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e")?;
-    /// let rule = Limit::per_minute(60).by(Header::new("authorization").digest(&secret));
+    /// let rule = Limit::per_minute(60).by(FromHeader::new("authorization").digest(&secret));
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     fn digest(self, secret: &Secret) -> Digested<Self>
@@ -136,7 +136,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// Uses another extractor where this one finds nothing.
     ///
     /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1. Where none finds anything, the
-    /// refusal names what the first lacks, or the peer's address if the server should have noted that. A [`Header`] that is
+    /// refusal names what the first lacks, or the peer's address if the server should have noted that.
+    /// A [`FromHeader`] that is
     /// sent twice is refused.
     fn or<K: KeyExtractor>(self, other: K) -> Or
     where
@@ -145,7 +146,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Or(vec![Arc::new(self), Arc::new(other)])
     }
 
-    /// Counts all requests in which this finds nothing as one caller. A [`Header`] that is sent twice is refused.
+    /// Counts all requests in which this finds nothing as one caller. A [`FromHeader`] that is sent
+    /// twice is refused.
     fn or_shared(self) -> Or
     where
         Self: Sized,
@@ -155,7 +157,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Does not limit requests in which this finds nothing.
     ///
-    /// A [`Header`] that is sent twice is refused, and so is every request where the server should have noted the peer's
+    /// A [`FromHeader`] that is sent twice is refused, and so is every request where the server should
+    /// have noted the peer's
     /// address and has not: else a limit by address would be none, and nobody would see it.
     fn or_skip(self) -> OrSkip<Self>
     where
@@ -494,9 +497,9 @@ mod tests {
     #[test]
     fn alternatives_cannot_be_taken_for_each_other() {
         let (a, b, c) = (
-            || Header::new("a"),
-            || Header::new("b"),
-            || Header::new("c"),
+            || FromHeader::new("a"),
+            || FromHeader::new("b"),
+            || FromHeader::new("c"),
         );
         let flat = a().or(b()).or(c());
         assert_eq!(name(&flat, &[("a", "x")]).unwrap(), "x");
@@ -516,11 +519,11 @@ mod tests {
     #[test]
     fn what_is_said_twice_is_not_excused() {
         let twice = [("a", "x"), ("a", "y"), ("b", "z")];
-        let (a, b) = (|| Header::new("a"), || Header::new("b"));
+        let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
         let refused = Err(NoKey::ambiguous("a"));
         assert_eq!(name(&a(), &twice), refused);
         assert_eq!(name(&a().or(b()), &twice), refused);
-        assert_eq!(name(&Header::new("c").or(a()).or(b()), &twice), refused);
+        assert_eq!(name(&FromHeader::new("c").or(a()).or(b()), &twice), refused);
         assert_eq!(name(&a().or_shared(), &twice), refused);
         assert_eq!(name(&a().or_skip(), &twice), refused);
         assert_eq!(name(&(b(), a()).or_skip().or_shared(), &twice), refused);
@@ -532,10 +535,10 @@ mod tests {
 
     #[test]
     fn the_servers_fault_goes_before_the_callers() {
-        let (a, server) = (|| Header::new("a"), Err(NoKey::missing_peer()));
+        let (a, server) = (|| FromHeader::new("a"), Err(NoKey::missing_peer()));
         assert_eq!(name(&a().or(PeerIp), &[]), server);
         assert_eq!(name(&PeerIp.or(a()), &[]), server);
-        assert_eq!(name(&a().or(PeerIp).or(Header::new("b")), &[]), server);
+        assert_eq!(name(&a().or(PeerIp).or(FromHeader::new("b")), &[]), server);
         assert_eq!(name(&PeerIp.or_skip(), &[]), server);
         assert_eq!(name(&ClientIp::hops(1).or_skip(), &[]), server);
         assert_eq!(name(&a().or(PeerIp.or_skip()).or_skip(), &[]), server);
@@ -546,16 +549,16 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_or_excused() {
-        assert_eq!(name(&Header::new("a"), &[]), Err(NoKey::missing("a")));
-        let both = Header::new("a").or(Header::new("b"));
+        assert_eq!(name(&FromHeader::new("a"), &[]), Err(NoKey::missing("a")));
+        let both = FromHeader::new("a").or(FromHeader::new("b"));
         assert_eq!(name(&both, &[]), Err(NoKey::missing("a")));
-        assert_eq!(name(&Header::new("a").or_skip(), &[]), Err(NoKey::Skip));
+        assert_eq!(name(&FromHeader::new("a").or_skip(), &[]), Err(NoKey::Skip));
         assert_eq!(
-            name(&Header::new("a").or_shared(), &[]).unwrap(),
+            name(&FromHeader::new("a").or_shared(), &[]).unwrap(),
             "+1,shared"
         );
         assert_eq!(
-            name(&(Constant("k"), Header::new("a")), &[]),
+            name(&(Constant("k"), FromHeader::new("a")), &[]),
             Err(NoKey::missing("a"))
         );
         assert_eq!(

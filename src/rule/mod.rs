@@ -109,10 +109,11 @@ impl Rule {
     /// [`by`](Self::by) finds, encoded as in all names.
     ///
     /// ```
-    /// use tower_ratelimit::{Limit, Rule, key::Header};
+    /// use tower_ratelimit::{Limit, Rule, key::FromHeader};
     ///
     /// let orders = Rule::shared("orders");
-    /// let each = Rule::shared("orders:<key>").by(Header::new("x-tenant")).or_init(Limit::per_second(10));
+    /// let each = Rule::shared("orders:<key>").by(FromHeader::new("x-tenant"));
+    /// let each = each.or_init(Limit::per_second(10));
     /// ```
     pub fn shared(name: &str) -> Self {
         Self::of(
@@ -239,9 +240,10 @@ impl Rule {
     /// [`Decision`](crate::Decision).
     ///
     /// ```
-    /// use tower_ratelimit::{Limit, key::Header};
+    /// use tower_ratelimit::{Limit, key::FromHeader};
     ///
-    /// let per_account = Limit::per_hour(10).by(Header::new("x-account")).named("account").hide_headers();
+    /// let per_account = Limit::per_hour(10).by(FromHeader::new("x-account")).named("account");
+    /// let per_account = per_account.hide_headers();
     /// ```
     pub fn hide_headers(mut self) -> Self {
         self.hide_headers = true;
@@ -502,7 +504,7 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Limit, Rule, Tiers, key::Extension};
+/// use tower_ratelimit::{Limit, Rule, Tiers, key::FromExtension};
 ///
 /// #[derive(Clone)]
 /// struct Account {
@@ -517,7 +519,7 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
 ///         _ => "free",
 ///     },
 /// );
-/// let rule = Rule::new("api", by_plan, Extension::by(|account: &Account| account.id.clone()));
+/// let rule = Rule::new("api", by_plan, FromExtension::by(|account: &Account| account.id.clone()));
 /// ```
 #[derive(Clone)]
 pub struct Tiers {

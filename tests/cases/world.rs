@@ -6,7 +6,7 @@ use http::{Request, Response};
 use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneService};
 use tower_ratelimit::{
     Algorithm, Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
-    Rule, Store, Tiers, key::Extension, limit_by,
+    Rule, Store, Tiers, key::FromExtension, limit_by,
 };
 
 use super::{
@@ -58,8 +58,7 @@ impl Stores {
                 .store()
                 .prefix(&prefix)
                 .client_clock(clock.clone())
-                .client_id(client)
-                .expect("a client id");
+                .client_id(client);
             (client, connected(guards.put_on(store)).await)
         };
         let stores = [store("a").await, store("b").await];
@@ -177,7 +176,7 @@ impl World {
 }
 
 fn user() -> impl tower_ratelimit::key::KeyExtractor {
-    Extension::by(|wish: &Wish| wish.user.clone())
+    FromExtension::by(|wish: &Wish| wish.user.clone())
 }
 
 fn wish(parts: &http::request::Parts) -> &Wish {

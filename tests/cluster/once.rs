@@ -38,8 +38,8 @@ impl Rude {
     }
 
     fn store(&self) -> RedisStore {
-        let store = RedisStore::open_cluster([format!("redis://127.0.0.1:{}/", self.port)]);
-        store.unwrap().deadline(Duration::from_secs(5))
+        let store = RedisStore::cluster([format!("redis://127.0.0.1:{}/", self.port)]);
+        store.deadline(Duration::from_secs(5)).build().unwrap()
     }
 
     fn scripts(&self) -> u32 {
@@ -108,7 +108,7 @@ async fn a_decision_is_sent_six_times_at_most() {
     assert!((2..=6).contains(&node.scripts()), "{}", node.scripts());
 }
 
-/// What `with_cluster_pool` says of itself: redis-rs repeats what it likes, and nobody can tell it not to.
+/// What `cluster_pool` says of itself: redis-rs repeats what it likes, and has no setting for it.
 #[tokio::test]
 async fn a_pool_repeats_also_what_may_not_run_twice() {
     let node = Rude::start();
@@ -117,7 +117,10 @@ async fn a_pool_repeats_also_what_may_not_run_twice() {
     let pool = deadpool_redis::cluster::Pool::builder(manager)
         .build()
         .unwrap();
-    let store = RedisStore::with_cluster_pool(pool).deadline(Duration::from_secs(20));
+    let store = RedisStore::cluster_pool(pool)
+        .deadline(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(&store, "{orders}").unwrap();
     let error = limiter.release(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);

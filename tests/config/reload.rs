@@ -57,10 +57,12 @@ async fn what_was_counted_stays_in_memory() {
 #[tokio::test]
 async fn what_was_counted_stays_in_redis() {
     let redis = RedisServer::start();
-    let store = RedisStore::open(redis.url())
-        .unwrap()
-        .deadline(Duration::from_secs(5));
-    what_was_counted_stays(&store.prefix(&unique("reload"))).await;
+    let store = RedisStore::builder(redis.url())
+        .deadline(Duration::from_secs(5))
+        .prefix(&unique("reload"))
+        .build()
+        .unwrap();
+    what_was_counted_stays(&store).await;
 }
 
 #[tokio::test]

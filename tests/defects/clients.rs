@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Limit, ManualClock, RateLimitLayer, RateLimiter, Rule, key::Header};
+use tower_ratelimit::{Limit, ManualClock, RateLimitLayer, RateLimiter, Rule, key::FromHeader};
 
 use super::{
     support::unique,
@@ -26,7 +26,11 @@ impl Clients {
         let clock = ManualClock::new();
         let name = unique("clients");
         let client = |id: &str| {
-            let store = store().client_clock(clock.clone()).client_id(id).unwrap();
+            let store = store()
+                .client_clock(clock.clone())
+                .client_id(id)
+                .build()
+                .unwrap();
             limiter(&store, &name)
         };
         let (ours, theirs) = (client(OURS), client(THEIRS));
@@ -100,8 +104,8 @@ async fn keys_of_clients_that_ended_vanish_with_a_keep_alive_time() {
 async fn keys_that_rules_make_vanish() {
     for limit in [Limit::per_second(5), Limit::per_second(5).per_client()] {
         let prefix = unique("clients");
-        let store = store().client_id(OURS).unwrap().prefix(&prefix);
-        let rule = Rule::new("api", limit, Header::new("user"));
+        let store = store().client_id(OURS).prefix(&prefix).build().unwrap();
+        let rule = Rule::new("api", limit, FromHeader::new("user"));
         let inner = service_fn(async |_: Request<String>| {
             Ok::<_, Infallible>(Response::new(String::new()))
         });

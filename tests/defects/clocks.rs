@@ -25,7 +25,7 @@ fn server_time() -> i64 {
 #[tokio::test]
 async fn no_callers_clock_is_sent() {
     let name = unique("clocks");
-    let ours = limiter(&store(), &name);
+    let ours = limiter(&store().build().unwrap(), &name);
     ours.try_set_rate(Limit::per_hour(5)).await.unwrap();
     let _ = take(&ours, 6).await;
     let mut monitor = Monitor::start();
@@ -56,7 +56,7 @@ async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
     keys.plant(future, 2);
     keys.plant(future + 1, 3);
     keys.plant_value("0");
-    let ours = limiter(&store(), &name);
+    let ours = limiter(&store().build().unwrap(), &name);
 
     let earliest = server_time();
     let answer = take(&ours, 3).await;
@@ -82,7 +82,7 @@ async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
     keys.plant(future, 1);
     keys.plant(future + 1, 1);
     keys.plant_value("0");
-    let ours = limiter(&store(), &name);
+    let ours = limiter(&store().build().unwrap(), &name);
     let waited = tokio::time::timeout(Duration::from_secs(20), ours.acquire_many(2)).await;
     waited.expect("an interval, not an hour").unwrap();
     let books = keys.books();
@@ -101,7 +101,7 @@ async fn grants_from_the_near_future_stay() {
     let near = server_time() + 300_000;
     keys.plant(near, 2);
     keys.plant_value("0");
-    let ours = limiter(&store(), &name);
+    let ours = limiter(&store().build().unwrap(), &name);
     let Answer::Wait(wait) = take(&ours, 1).await else {
         panic!("it should wait");
     };
@@ -120,7 +120,7 @@ impl Two {
     async fn limited(rate: u64, interval: u64) -> Self {
         let honest = World::limited(rate, interval).await;
         let wrong = ManualClock::new();
-        let store = store().client_clock(wrong.clone());
+        let store = store().client_clock(wrong.clone()).build().unwrap();
         Self {
             wrong_limiter: limiter(&store, honest.limiter.name()),
             honest,
@@ -192,7 +192,9 @@ async fn no_window_holds_more_than_the_rate() {
     let name = unique("clocks");
     let limit = Limit::new(10, Duration::from_millis(200));
     // Processes of their own: each store has its own connection and line.
-    let stores: Vec<_> = (0..4).map(|_| limiter(&store(), &name)).collect();
+    let stores: Vec<_> = (0..4)
+        .map(|_| limiter(&store().build().unwrap(), &name))
+        .collect();
     stores[0].try_set_rate(limit).await.unwrap();
     let mut monitor = Monitor::start();
     let callers: Vec<_> = (stores.iter().cycle().take(8).cloned())

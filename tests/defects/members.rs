@@ -218,7 +218,7 @@ async fn without_a_count_a_call_removes_only_what_it_needs() {
     keys.plant(15_000, 1);
     keys.plant_value("0");
     let limit = Limit::new(10_001, Duration::from_secs(20));
-    let layer = RateLimitLayer::builder(&store().client_clock(clock.clone()))
+    let layer = RateLimitLayer::builder(&store().client_clock(clock.clone()).build().unwrap())
         .otherwise(Rule::shared(&name).or_init(limit).cost(3))
         .count_remaining(false)
         .build()

@@ -18,7 +18,7 @@ fn names_that_break_a_cluster_are_refused_when_built() {
         [keys.hash, keys.value, client.value, keys.log, client.log]
             .map(|key| cluster.cli(&["CLUSTER", "KEYSLOT", &key]))
     };
-    let store = store();
+    let store = store().build().unwrap();
     for name in ["a{b", "a}b", "{}x", "x{}y", "x{}y{z}", ""] {
         let slots = slots(name);
         assert!(

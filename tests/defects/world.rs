@@ -6,7 +6,8 @@ use std::{
 };
 
 use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, RateLimiter, RedisStore, RefusalKind, Store,
+    Clock, Decision, Limit, ManualClock, RateLimiter, RedisStore, RedisStoreBuilder, RefusalKind,
+    Store,
 };
 
 use super::support::{RedisServer, Reply, unique};
@@ -51,7 +52,7 @@ impl World {
 
     pub(crate) fn named(name: &str) -> Self {
         let clock = ManualClock::new();
-        let store = store().client_clock(clock.clone());
+        let store = store().client_clock(clock.clone()).build().unwrap();
         Self {
             limiter: limiter(&store, name),
             keys: Keys::of(name),
@@ -201,15 +202,13 @@ impl Keys {
     }
 }
 
-pub(crate) fn store() -> RedisStore {
+pub(crate) fn store() -> RedisStoreBuilder {
     // A busy machine is no failure.
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+    RedisStore::builder(RedisServer::shared().url())
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
-        .unwrap()
 }
 
 pub(crate) fn limiter(store: &impl Store, name: &str) -> RateLimiter {

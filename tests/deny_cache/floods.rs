@@ -52,8 +52,12 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let cap = Duration::from_secs(60);
-    let store = patient(&server).client_clock(clock.clone());
-    let layer = layer(&store.deny_cache(cap).unwrap());
+    let store = patient(&server)
+        .client_clock(clock.clone())
+        .deny_cache(cap)
+        .build()
+        .unwrap();
+    let layer = layer(&store);
     assert!(!crowd(&layer).await, "the first is let pass");
     assert!(crowd(&layer).await);
     let before = calls(&server);
@@ -71,7 +75,7 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_costs_two_calls_a_second() {
     let server = RedisServer::start();
-    let layer = layer(&patient(&server));
+    let layer = layer(&patient(&server).build().unwrap());
     assert!(!crowd(&layer).await, "the first is let pass");
     assert!(crowd(&layer).await);
     let (before, begun) = (calls(&server), Instant::now());

@@ -125,8 +125,8 @@ impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
         let store = || {
-            let store = patient(RedisServer::shared()).deny_cache(CAP).unwrap();
-            store.client_clock(clock.clone())
+            let store = patient(RedisServer::shared()).deny_cache(CAP);
+            store.client_clock(clock.clone()).build().unwrap()
         };
         Self {
             runtime: tokio::runtime::Builder::new_current_thread()

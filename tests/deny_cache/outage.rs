@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, FailurePolicy, Limit, ManualClock, RateLimitLayer, Source, key::Header,
+    Decision, FailurePolicy, Limit, ManualClock, RateLimitLayer, Source, key::FromHeader,
 };
 
 use super::{patient, support::RedisServer};
@@ -23,8 +23,10 @@ async fn stays_refused(mut gone: impl FnMut(&mut RedisServer), deadline: Duratio
     let clock = ManualClock::new();
     let store = patient(&server)
         .client_clock(clock.clone())
-        .deadline(deadline);
-    let rule = Limit::per_minute(1).by(Header::new("x-user"));
+        .deadline(deadline)
+        .build()
+        .unwrap();
+    let rule = Limit::per_minute(1).by(FromHeader::new("x-user"));
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Allow));
     assert_eq!(ask(&layer, "ann").await.0, StatusCode::OK);
     assert_eq!(ask(&layer, "ann").await.1.source(), Source::Store);

@@ -73,10 +73,11 @@ fn calls(server: &RedisServer) -> u32 {
 async fn a_server_that_hangs_costs_few_requests_their_time() {
     let mut server = RedisServer::start();
     // One connection for all of it: what is sent is carried out in the end, and counted.
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_millis(100))
-        .response_timeout(Duration::from_secs(10));
+        .response_timeout(Duration::from_secs(10))
+        .build()
+        .unwrap();
     let deny = service(&store, HOURLY, FailurePolicy::Deny);
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
@@ -112,10 +113,11 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
 async fn a_busy_key_opens_it() {
     let mut server = RedisServer::start();
     // One connection for all of it: no pause of the connection answers in the breaker's place.
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_millis(100))
-        .response_timeout(Duration::from_secs(60));
+        .response_timeout(Duration::from_secs(60))
+        .build()
+        .unwrap();
     let deny = service(&store, HOURLY, FailurePolicy::Deny);
     until("Redis decides", || async { ask(&deny).await == BY_REDIS }).await;
     server.stop_process();
@@ -147,9 +149,10 @@ async fn a_busy_key_opens_it() {
 #[tokio::test]
 async fn nobody_waits_for_a_server_that_hangs() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_millis(100));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_millis(100))
+        .build()
+        .unwrap();
     let deny = service(&store, HOURLY, FailurePolicy::Deny);
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
     let limit = Limit::new(1, Duration::from_millis(1500));
@@ -188,10 +191,11 @@ async fn nobody_waits_for_a_server_that_hangs() {
 async fn answers_that_come_too_late_open_it() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_millis(200))
-        .response_timeout(Duration::from_secs(20));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
 
@@ -208,9 +212,10 @@ async fn answers_that_come_too_late_open_it() {
 async fn a_silent_connection_is_replaced_while_it_is_open() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
-        .deadline(Duration::from_millis(100));
+    let store = RedisStore::builder(proxy.url())
+        .deadline(Duration::from_millis(100))
+        .build()
+        .unwrap();
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
     let before = proxy.connections();
@@ -225,9 +230,10 @@ async fn a_silent_connection_is_replaced_while_it_is_open() {
 #[tokio::test]
 async fn a_server_that_is_down_does_not_open_it() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
     server.kill();
@@ -247,10 +253,11 @@ async fn a_server_that_is_down_does_not_open_it() {
 async fn callers_that_hang_up_do_not_open_it() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_secs(30))
-        .response_timeout(Duration::from_secs(30));
+        .response_timeout(Duration::from_secs(30))
+        .build()
+        .unwrap();
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     assert_eq!(ask(&allow).await, BY_REDIS);
     proxy.delay_every_reply(Duration::from_millis(20));
@@ -267,10 +274,11 @@ async fn callers_that_hang_up_do_not_open_it() {
 #[tokio::test]
 async fn refused_questions_do_not_open_it() {
     let server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let (unset, foreign) = (unique("unset"), unique("foreign"));
     server.cli(&["SET", &foreign, "text"]);
     for (name, kind) in [
@@ -299,10 +307,11 @@ async fn refused_questions_do_not_open_it() {
 #[tokio::test]
 async fn a_server_that_says_it_is_busy_is_left_alone() {
     let server = RedisServer::start_with(&["--lua-time-limit", "1"]);
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let deny = service(&store, HOURLY, FailurePolicy::Deny);
     assert_eq!(ask(&deny).await, BY_REDIS);
     let mut endless = std::net::TcpStream::connect(server.address()).unwrap();

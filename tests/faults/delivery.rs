@@ -8,10 +8,11 @@ use super::proxy::Proxy;
 use crate::support::{RedisServer, unique};
 
 fn through(proxy: &Proxy) -> RedisStore {
-    RedisStore::open(proxy.url())
-        .unwrap()
+    RedisStore::builder(proxy.url())
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
+        .build()
+        .unwrap()
 }
 
 /// A limiter of ten permits an hour that Redis knows already.

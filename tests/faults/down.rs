@@ -26,7 +26,10 @@ async fn a_service_starts_without_redis_and_finds_it_later() {
     let mut server = RedisServer::start();
     server.kill();
     let deadline = Duration::from_secs(5);
-    let store = RedisStore::open(server.url()).unwrap().deadline(deadline);
+    let store = RedisStore::builder(server.url())
+        .deadline(deadline)
+        .build()
+        .unwrap();
     let deny = service(&store, LIMIT, FailurePolicy::Deny);
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
@@ -75,9 +78,10 @@ async fn a_server_that_hangs_up_is_not_stormed() {
             drop(connection);
         }
     });
-    let store = RedisStore::open(url)
-        .unwrap()
-        .deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(url)
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     let began = Instant::now();
     let mut answers = 0;
@@ -93,9 +97,10 @@ async fn a_server_that_hangs_up_is_not_stormed() {
 #[tokio::test]
 async fn a_server_that_hangs_up_on_commands_is_not_stormed() {
     let server = ScriptedServer::start(|_| Vec::new());
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     let began = Instant::now();
     let mut answers = 0;
@@ -111,10 +116,10 @@ async fn a_server_that_hangs_up_on_commands_is_not_stormed() {
 #[tokio::test]
 async fn a_replica_that_answers_some_is_not_stormed() {
     let server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(5))
         .deny_cache(Duration::ZERO)
+        .build()
         .unwrap();
     let spent = service(&store, Limit::per_hour(1), FailurePolicy::Allow);
     let room = service(&store, LIMIT, FailurePolicy::Allow);
@@ -140,10 +145,11 @@ async fn a_replica_that_answers_some_is_not_stormed() {
 #[tokio::test]
 async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
     let server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5));
+        .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let deny = service(&store, LIMIT, FailurePolicy::Deny);
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     for service in [&deny, &allow] {

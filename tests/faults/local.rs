@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, FailurePolicy, Limit, RateLimitLayer, RedisStore, Source, key::Header,
+    Decision, FailurePolicy, Limit, RateLimitLayer, RedisStore, Source, key::FromHeader,
 };
 
 use super::wait::until;
@@ -47,11 +47,12 @@ async fn outage(
     const OK: StatusCode = StatusCode::OK;
     const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(deadline)
-        .response_timeout(Duration::from_secs(20));
-    let rule = HOURLY.by(Header::new("x-user")).named(&unique("rule"));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
+    let rule = HOURLY.by(FromHeader::new("x-user")).named(&unique("rule"));
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
     until("Redis decides", || async {
         ask(&layer, "first").await.1.source() == Source::Store
@@ -134,10 +135,11 @@ async fn instances_with_their_shares_are_one_limit() {
     let rule = unique("rule");
     let mut all = 0;
     for _ in 0..4 {
-        let store = RedisStore::open(server.url())
-            .unwrap()
-            .deadline(Duration::from_secs(5));
-        let rule = HOURLY.by(Header::new("x-user")).named(&rule);
+        let store = RedisStore::builder(server.url())
+            .deadline(Duration::from_secs(5))
+            .build()
+            .unwrap();
+        let rule = HOURLY.by(FromHeader::new("x-user")).named(&rule);
         let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
         all += admitted(&layer, "ann", 30).await.0;
     }

@@ -30,9 +30,10 @@ async fn an_outage_is_two_lines_without_a_key() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let rule = LIMIT.by(Constant("alice-of-the-secret-key"));
     let deny = service_with(&store, rule.clone().on_failure(FailurePolicy::Deny));
     let allow = service_with(&store, rule.on_failure(FailurePolicy::Allow));
@@ -89,9 +90,10 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_millis(100));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_millis(100))
+        .build()
+        .unwrap();
     let service = service_with(&store, LIMIT.by(Constant("alice-of-the-secret-key")));
     until("Redis decides", || async {
         ask(&service).await.1 == Source::Store
@@ -139,10 +141,10 @@ async fn a_store_that_fails_now_and_then_is_told_of_once() {
     let _capturing = log.capture(LevelFilter::TRACE);
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_millis(100))
         .breaker(0)
+        .build()
         .unwrap();
     let service = service_with(&store, LIMIT.by(Constant("all")));
     until("Redis decides", || async {
@@ -169,10 +171,10 @@ async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
     let _capturing = log.capture(LevelFilter::TRACE);
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_millis(100))
         .breaker(1)
+        .build()
         .unwrap();
     let service = service_with(&store, LIMIT.by(Constant("all")));
     let state = || store.health().nodes()[0].breaker();

@@ -9,10 +9,12 @@ use crate::support::{RedisServer, Reply};
 
 /// Long enough that a busy machine is no failure.
 fn patient(server: &RedisServer) -> RedisStore {
-    let store = RedisStore::open(server.url()).unwrap();
-    store
+    RedisStore::builder(server.url())
         .deadline(Duration::from_secs(5))
         .response_timeout(Duration::from_secs(5))
+        .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap()
 }
 
 async fn undisturbed_by(fault: impl Fn(&RedisServer)) {

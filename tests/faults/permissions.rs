@@ -10,8 +10,8 @@ use std::{
 
 use http::StatusCode;
 use tower_ratelimit::{
-    Algorithm, Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
-    key::Constant,
+    Algorithm, Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore,
+    RedisStoreBuilder, Source, key::Constant,
 };
 
 use super::{
@@ -40,16 +40,14 @@ fn allow(server: &RedisServer, rules: &str) {
     assert_eq!(server.cli(&command), "OK");
 }
 
-fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::open(format!(
+fn store(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(format!(
         "redis://limiter:secret@127.0.0.1:{}/",
         server.port()
     ))
-    .unwrap()
     .deadline(Duration::from_secs(5))
     // Every refusal is to be the script's.
     .deny_cache(Duration::ZERO)
-    .unwrap()
     .response_timeout(Duration::from_secs(5))
 }
 
@@ -77,7 +75,8 @@ impl Clock for Hand {
 async fn everything(server: &RedisServer) -> Result<(), String> {
     server.cli(&["FLUSHALL"]);
     server.cli(&["SCRIPT", "FLUSH"]);
-    let store = store(server);
+    let builder = store(server);
+    let store = builder.clone().build().unwrap();
     store.ping().await.map_err(say)?;
     let service = service(&store, LIMIT, FailurePolicy::Deny);
     expect(ask(&service).await, (StatusCode::OK, Source::Store))?;
@@ -90,7 +89,7 @@ async fn everything(server: &RedisServer) -> Result<(), String> {
     }
 
     let hand = Hand::new();
-    let store = store.client_clock(hand.clone());
+    let store = builder.client_clock(hand.clone()).build().unwrap();
     let name = unique("ratelimit:orders");
     let limiter = RateLimiter::new(&store, &name).unwrap();
     let limit = Limit::per_second(2);
@@ -197,7 +196,7 @@ async fn a_user_who_may_send_no_texts_may_load_them() {
 async fn a_user_who_may_call_no_script_is_rejected() {
     let server = RedisServer::start();
     allow(&server, &enough().replace("+evalsha ", ""));
-    let store = store(&server);
+    let store = store(&server).build().unwrap();
     store.ping().await.unwrap();
     let limiter = RateLimiter::new(&store, "ratelimit:orders").unwrap();
     let error = limiter.try_acquire().await.unwrap_err();
@@ -223,9 +222,10 @@ async fn a_wrong_password_is_rejected() {
     let server = RedisServer::start();
     allow(&server, &enough());
     let wrong = format!("redis://limiter:wrong@127.0.0.1:{}/", server.port());
-    let store = RedisStore::open(wrong)
-        .unwrap()
-        .deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(wrong)
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap();
     let error = store.ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
 }

@@ -19,9 +19,10 @@ use crate::support::{RedisServer, unique};
 const LIMIT: Limit = Limit::per_hour(20);
 
 fn patient(url: String) -> RedisStore {
-    RedisStore::open(url)
-        .unwrap()
+    RedisStore::builder(url)
         .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap()
 }
 
 fn runtime() -> Runtime {
@@ -86,11 +87,12 @@ async fn give_back(limiter: &RateLimiter, left: u64) {
 fn a_runtime_that_stands_still_blocks_no_other() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_millis(500))
         .connect_timeout(Duration::from_millis(300))
-        .response_timeout(Duration::from_millis(300));
+        .response_timeout(Duration::from_millis(300))
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
 
     // Its attempt to connect has begun and will not go on.

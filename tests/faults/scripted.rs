@@ -49,10 +49,13 @@ fn rows() -> Vec<Row<'static>> {
 }
 
 fn store(server: &ScriptedServer) -> RedisStore {
-    let store = RedisStore::open(server.url()).unwrap();
-    let store = store.deadline(PATIENCE).response_timeout(PATIENCE);
-    // One failure opens it, so that one call tells.
-    store.breaker(1).unwrap()
+    RedisStore::builder(server.url())
+        .deadline(PATIENCE)
+        .response_timeout(PATIENCE)
+        // One failure opens it, so that one call tells.
+        .breaker(1)
+        .build()
+        .unwrap()
 }
 
 #[tokio::test]

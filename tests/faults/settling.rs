@@ -20,10 +20,11 @@ async fn ten_taken(store: &RedisStore, interval: Duration) -> (RateLimiter, Rece
 }
 
 fn through(proxy: &Proxy) -> RedisStore {
-    RedisStore::open(proxy.url())
-        .unwrap()
+    RedisStore::builder(proxy.url())
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
+        .build()
+        .unwrap()
 }
 
 #[tokio::test]

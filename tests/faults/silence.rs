@@ -53,11 +53,11 @@ async fn times_out(limiter: &RateLimiter) {
 /// connections have been given up meanwhile.
 async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_millis(300))
         .response_timeout(response_timeout)
         .breaker(0)
+        .build()
         .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
@@ -92,10 +92,11 @@ async fn a_long_stall_keeps_no_permits() {
 #[tokio::test]
 async fn a_response_timeout_before_the_deadline_keeps_no_permits() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_millis(300));
+        .response_timeout(Duration::from_millis(300))
+        .build()
+        .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 
@@ -113,10 +114,11 @@ async fn a_response_timeout_before_the_deadline_keeps_no_permits() {
 async fn a_connection_lost_for_good_keeps_no_permits() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 
@@ -135,9 +137,10 @@ async fn a_connection_lost_for_good_keeps_no_permits() {
 #[tokio::test]
 async fn a_stalled_server_meets_the_policy_at_the_deadline() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
-        .deadline(Duration::from_millis(300));
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_millis(300))
+        .build()
+        .unwrap();
     let deny = service(&store, HOURLY, FailurePolicy::Deny);
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     for service in [&deny, &allow] {
@@ -172,10 +175,11 @@ async fn a_stalled_server_meets_the_policy_at_the_deadline() {
 #[tokio::test]
 async fn a_limiters_dropped_call_is_given_back() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 
@@ -206,10 +210,11 @@ async fn a_limiters_dropped_call_is_given_back() {
 #[tokio::test]
 async fn a_request_that_hangs_up_stays_charged() {
     let mut server = RedisServer::start();
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20));
+        .response_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
     let rule = unique("rule");
     let http = service_with(&store, HOURLY.by(Constant("all")).named(&rule));
     // Another limiter on the same connection: Redis answers in order.
@@ -234,10 +239,11 @@ async fn a_request_that_hangs_up_stays_charged() {
 async fn a_silent_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_millis(200))
-        .response_timeout(Duration::from_millis(500));
+        .response_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
     assert_eq!(proxy.connections(), 1);
@@ -265,11 +271,11 @@ async fn a_silent_connection_is_replaced() {
 async fn a_slow_connection_is_kept() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::open(proxy.url())
-        .unwrap()
+    let store = RedisStore::builder(proxy.url())
         .deadline(Duration::from_millis(50))
         .response_timeout(Duration::from_millis(500))
         .breaker(0)
+        .build()
         .unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{ErrorKind, Limit, RateLimiter, RedisStore, deadpool_redis, redis};
+use tower_ratelimit::{
+    ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder, deadpool_redis, redis,
+};
 
 use super::traffic::Traffic;
 use crate::support::{RedisServer, Reply, unique};
@@ -10,8 +12,14 @@ use crate::support::{RedisServer, Reply, unique};
 /// A busy machine is no failure.
 const LONG: Duration = Duration::from_secs(5);
 
-async fn survives_killed_connections(server: &RedisServer, store: RedisStore) {
-    let store = (store.deadline(LONG).connect_timeout(LONG)).response_timeout(LONG);
+async fn survives_killed_connections(server: &RedisServer, store: RedisStoreBuilder) {
+    let store = store
+        .deadline(LONG)
+        .connect_timeout(LONG)
+        .response_timeout(LONG)
+        .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap();
     let traffic = Traffic::start(&store);
     traffic.answered(100).await;
     traffic.all_by_store("before");
@@ -33,7 +41,9 @@ async fn a_connection_without_a_timeout_keeps_nobody() {
     let client = redis::Client::open(server.url()).unwrap();
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client.get_multiplexed_async_connection_with_config(&config);
-    let store = RedisStore::with_connection(connection.await.unwrap());
+    let store = RedisStore::connection(connection.await.unwrap())
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
     assert!(limiter.try_set_rate(Limit::per_hour(1)).await.unwrap());
     server.stop_process();
@@ -52,7 +62,7 @@ async fn a_pool_survives_killed_connections() {
     let pool = deadpool_redis::Pool::builder(manager).build().unwrap();
     // Others use the pool as well: what it has in stock is dead after the kill.
     drop(pool.get().await.unwrap());
-    survives_killed_connections(&server, RedisStore::with_pool(pool)).await;
+    survives_killed_connections(&server, RedisStore::pool(pool)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,5 +76,5 @@ async fn a_connection_manager_survives_killed_connections() {
         .get_connection_manager_with_config(config)
         .await
         .unwrap();
-    survives_killed_connections(&server, RedisStore::with_connection(manager)).await;
+    survives_killed_connections(&server, RedisStore::connection(manager)).await;
 }

@@ -70,9 +70,8 @@ struct Lane {
 }
 
 impl Traffic {
+    /// On a store without a deny cache: each decision is to tell of its health.
     pub fn start(store: &RedisStore) -> Self {
-        // Each decision is to tell of the store's health.
-        let store = &store.clone().deny_cache(Duration::ZERO).unwrap();
         let mut traffic = Self {
             lanes: Vec::new(),
             stop: Arc::default(),

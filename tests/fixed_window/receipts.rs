@@ -38,7 +38,7 @@ async fn a_receipt_gives_back_once_in_memory() {
 
 #[tokio::test]
 async fn a_receipt_gives_back_once_in_redis() {
-    let store = super::redis_store();
+    let store = super::redis_store().build().unwrap();
     a_receipt_gives_back_once(store.clone()).await;
     store.close().await;
     assert_eq!(store.lost_receipts(), 0);
@@ -62,7 +62,7 @@ async fn a_receipt_is_void_after_its_window_in_memory() {
 
 #[tokio::test]
 async fn a_receipt_is_void_after_its_window_in_redis() {
-    let (store, server) = (super::redis_store(), RedisServer::shared());
+    let (store, server) = (super::redis_store().build().unwrap(), RedisServer::shared());
     let limiter = hourly(&store, 5).await;
     let late = take(&limiter, 2).await;
     let value = format!("{{{}}}:value", limiter.name());
@@ -83,7 +83,7 @@ async fn a_receipt_is_void_after_its_window_in_redis() {
 
 #[tokio::test]
 async fn a_receipt_of_a_reset_limit_is_void() {
-    let store = super::redis_store();
+    let store = super::redis_store().build().unwrap();
     let limiter = hourly(&store, 5).await;
     let grant = take(&limiter, 2).await;
     limiter.set_rate(Limit::new(5, HOUR / 2)).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_receipt_of_a_reset_limit_is_void() {
 #[tokio::test]
 async fn a_server_without_the_script_credits_once() {
     let server = RedisServer::start();
-    let store = super::store_on(&server);
+    let store = super::store_on(&server).build().unwrap();
     let limiter = hourly(&store, 20).await;
     let mut grants = Vec::new();
     for _ in 0..6 {
@@ -115,7 +115,7 @@ async fn a_server_without_the_script_credits_once() {
 /// Without a runtime nothing is sent, and the receipt is spent: the permits come back with the next window.
 #[test]
 fn a_receipt_without_a_runtime_is_lost() {
-    let store = super::redis_store();
+    let store = super::redis_store().build().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (limiter, grant): (RateLimiter, _) = runtime.block_on(async {
         let limiter = hourly(&store, 5).await;

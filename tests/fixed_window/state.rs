@@ -19,7 +19,7 @@ struct State {
 
 impl State {
     async fn new(permits: u64) -> Self {
-        let store = super::redis_store();
+        let store = super::redis_store().build().unwrap();
         let limiter = hourly(&store, permits).await;
         Self { limiter, store }
     }
@@ -112,7 +112,7 @@ async fn limits_per_client_have_a_window_each() {
     take(&state.limiter, 2).await;
     assert_eq!(state.ask("EXISTS", "value", &[]), "0");
     assert_eq!(state.ask("GET", "value:7d9", &[]), "3");
-    let other = super::redis_store().client_id("8e0").unwrap();
+    let other = super::redis_store().client_id("8e0").build().unwrap();
     assert_eq!(free(&named(&other, state.limiter.name())).await, 5);
     assert!(state.limiter.delete().await.unwrap());
     assert_eq!(state.ask("EXISTS", "value:7d9", &[]), "0");

@@ -41,7 +41,7 @@ async fn a_receipt_gives_back_once_in_memory() {
 
 #[tokio::test]
 async fn a_receipt_gives_back_once_in_redis() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     a_receipt_gives_back_once(store.clone()).await;
     store.close().await;
     assert_eq!(store.lost_receipts(), 0);
@@ -142,7 +142,7 @@ async fn what_was_used_is_settled_in_memory() {
 
 #[tokio::test]
 async fn what_was_used_is_settled_in_redis() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     what_was_used_is_settled(store.clone(), async || store.close().await).await;
 }
 
@@ -150,7 +150,7 @@ async fn what_was_used_is_settled_in_redis() {
 #[tokio::test]
 async fn a_server_without_the_script_credits_once() {
     let server = RedisServer::start();
-    let store = store_on(&server);
+    let store = store_on(&server).build().unwrap();
     let limiter = hourly(&store, 20).await;
     let mut grants = Vec::new();
     for _ in 0..6 {
@@ -168,7 +168,7 @@ async fn a_server_without_the_script_credits_once() {
 /// Without a runtime nothing is sent, and the receipt is spent: the permits come back in their time.
 #[test]
 fn a_receipt_without_a_runtime_is_lost() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (limiter, grant): (RateLimiter, _) = runtime.block_on(async {
         let limiter = hourly(&store, 5).await;

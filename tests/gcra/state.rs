@@ -20,7 +20,7 @@ struct State {
 
 impl State {
     async fn new(permits: u64) -> Self {
-        let store = redis_store();
+        let store = redis_store().build().unwrap();
         let limiter = hourly(&store, permits).await;
         Self { limiter, store }
     }
@@ -106,7 +106,7 @@ async fn one_small_value_and_the_limit() {
 #[tokio::test]
 async fn a_rules_limiter_is_one_key_that_vanishes() {
     let prefix = unique("one");
-    let store = redis_store().prefix(&prefix);
+    let store = redis_store().prefix(&prefix).build().unwrap();
     let layer = of_five(&store, Limit::new(5, HOUR));
     let name = format!("{prefix}:{{a}}:five");
     send(&layer, "a").await;
@@ -137,7 +137,7 @@ async fn a_rules_limiter_is_one_key_that_vanishes() {
 #[tokio::test]
 async fn a_decision_is_one_command() {
     let server = RedisServer::start();
-    let store = super::store_on(&server);
+    let store = super::store_on(&server).build().unwrap();
     let layer = of_five(&store, Limit::new(5, HOUR));
     send(&layer, "warm").await;
     let calls = || {
@@ -164,7 +164,7 @@ async fn what_another_left_there_counts_as_none() {
         assert_ne!(state.ask("PTTL", "value", &[]), "-1");
     }
     let prefix = unique("other");
-    let store = redis_store().prefix(&prefix);
+    let store = redis_store().prefix(&prefix).build().unwrap();
     let layer = of_five(&store, Limit::new(5, HOUR));
     let value = format!("{prefix}:{{a}}:five:value");
     RedisServer::shared().command(&["SET", &value, "3"]);
@@ -192,7 +192,7 @@ async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
     let begins_with_8 = |ms: &u64| (((ms * 1000 + 90_910) as f64).to_bits() & 0xffff) == 0x38;
     let at = (1_704_153_600_000..).find(begins_with_8).unwrap();
     let clock = ManualClock::starting_at(Duration::from_millis(at));
-    let store = redis_store().client_clock(clock);
+    let store = redis_store().client_clock(clock).build().unwrap();
     let name = unique("digit");
     let log = RateLimiter::new(&store, &name).unwrap();
     assert!(log.try_set_rate(limit).await.unwrap());
@@ -213,7 +213,7 @@ async fn limits_per_client_have_a_value_each() {
     take(&state.limiter, 2).await;
     assert_eq!(state.ask("EXISTS", "value", &[]), "0");
     assert_eq!(state.ask("EXISTS", "value:7d9", &[]), "1");
-    let other = redis_store().client_id("8e0").unwrap();
+    let other = redis_store().client_id("8e0").build().unwrap();
     assert_eq!(free(&named(&other, state.limiter.name())).await, 4);
     assert!(state.limiter.delete().await.unwrap());
     assert_eq!(state.ask("EXISTS", "value:7d9", &[]), "0");
@@ -317,7 +317,7 @@ async fn a_look_says_what_is_left() {
     // A rule's limiter has no hash, and lacks none.
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let prefix = unique("look");
-        let store = redis_store().prefix(&prefix);
+        let store = redis_store().prefix(&prefix).build().unwrap();
         send(&of_five(&store, limit), "a").await;
         let diagnosis = store
             .diagnose(&format!("{prefix}:{{a}}:five"))
@@ -347,8 +347,8 @@ async fn the_permissions_of_the_readme_suffice() {
     let names = ["~orders", "~{orders}:*", "~all:*"];
     server.command(&[&["ACL", "SETUSER", "limiter"], &names[..]].concat());
     let url = server.url().replace("redis://", "redis://limiter:any@");
-    let store = RedisStore::open(url).unwrap().prefix("all");
-    let store = store.deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(url).prefix("all");
+    let store = store.deadline(Duration::from_secs(5)).build().unwrap();
     let limiter = named(&store, "orders");
     assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());
     let grant = take(&limiter, 2).await;

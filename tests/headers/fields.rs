@@ -7,7 +7,7 @@ use sfv::{BareItem, ListEntry, Parser};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule, Store, Tiers,
-    key::Header, limit_by,
+    key::FromHeader, limit_by,
 };
 
 use super::{Answer, ask, by_key, call, get, inner, request, still};
@@ -427,7 +427,11 @@ fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
     assert_eq!(build(big(MOST + 1), &[]), Ok(()));
 
     let tiers = [("free", 1), ("paid", MOST + 1)].map(|(name, it)| (name, Limit::per_hour(it)));
-    let tiers = Rule::new("big", Tiers::new(tiers, |_| "free"), Header::new("x-key"));
+    let tiers = Rule::new(
+        "big",
+        Tiers::new(tiers, |_| "free"),
+        FromHeader::new("x-key"),
+    );
     assert_eq!(build(tiers, &[DRAFT11]), too_big);
     let shared = Rule::shared("big").or_init(Limit::per_hour(MOST + 1));
     assert_eq!(build(shared, &[DRAFT11]), too_big);
@@ -532,7 +536,7 @@ proptest! {
         let (store, _clock) = still();
         let limit = Limit::new(permits, Duration::from_millis(millis));
         // Of limits that nobody can look at when the layer is built.
-        let rule = Rule::new(&name, limit_by(move |_| limit), Header::new("x-key")).cost_by(move |_| cost);
+        let rule = Rule::new(&name, limit_by(move |_| limit), FromHeader::new("x-key")).cost_by(move |_| cost);
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let answer = runtime.block_on(ask(&layer, get(&[])));

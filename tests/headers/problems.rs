@@ -4,7 +4,7 @@ use http::{Response, request::Parts};
 use serde_json::{Value, json};
 use tower_ratelimit::{
     FailurePolicy, HeaderStyle, Limit, MemoryStore, RateLimitLayer, RedisStore, Refusal, Rule,
-    key::{Header, Key, KeyExtractor, NoKey, PeerIp},
+    key::{FromHeader, Key, KeyExtractor, NoKey, PeerIp},
 };
 
 use super::{Answer, ask, by_key, get, request, still};
@@ -57,7 +57,9 @@ async fn every_refusal_is_a_problem() {
         (
             RateLimitLayer::new(
                 &memory,
-                Limit::per_minute(1).by(Header::new("x-user")).named("user"),
+                Limit::per_minute(1)
+                    .by(FromHeader::new("x-user"))
+                    .named("user"),
             ),
             json!({
                 "type": "about:blank",

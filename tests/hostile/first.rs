@@ -4,7 +4,7 @@ use http::StatusCode;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Limit, RateLimitLayer, RedisStore, Rule,
-    key::{Header, KeyExtractor, PeerIp, Secret},
+    key::{FromHeader, KeyExtractor, PeerIp, Secret},
 };
 
 use super::{
@@ -21,7 +21,9 @@ fn by_address() -> Rule {
 
 /// Less than the address may, so that it is the likelier to refuse.
 fn by_identity() -> Rule {
-    Limit::per_hour(1).by(Header::new("x-id")).named("identity")
+    Limit::per_hour(1)
+        .by(FromHeader::new("x-id"))
+        .named("identity")
 }
 
 /// One address says that it is somebody else with each request.
@@ -130,8 +132,8 @@ async fn of_several_calls_the_addresss_is_the_first() {
 async fn of_several_slots_the_addresss_is_the_first() {
     let cluster = Cluster::start();
     let long = std::time::Duration::from_secs(20);
-    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
-    let store = store.response_timeout(long).deadline(long);
+    let store = RedisStore::cluster(cluster.urls()).response_timeout(long);
+    let store = store.deadline(long).build().unwrap();
     flood(&list(&store, [by_identity(), by_address()])).await;
     assert_eq!(known(&cluster.nodes), PERMITS as usize);
 }

@@ -11,13 +11,13 @@ use std::{
 use http::StatusCode;
 use tower_ratelimit::{
     Algorithm, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    key::{Constant, Header},
+    key::{Constant, FromHeader},
 };
 
 use super::{keys, patient, request, send, support::RedisServer};
 
 fn by_id(limit: Limit) -> tower_ratelimit::Rule {
-    limit.by(Header::new("x-id")).named("flooded")
+    limit.by(FromHeader::new("x-id")).named("flooded")
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use sfv::Parser;
 use tower_ratelimit::{
     ConfigError, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule,
     RulesFile,
-    key::{ClientIp, Header, Key, KeyExtractor, PeerIp, Route},
+    key::{ClientIp, FromHeader, Key, KeyExtractor, PeerIp, Route},
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -65,21 +65,21 @@ fn layers(store: &RedisStore) -> Vec<RateLimitLayer> {
     let forwarded = || ClientIp::behind(["192.0.2.0/24"]);
     let rule = |name, key: &dyn Fn(Limit) -> Rule| key(Limit::per_hour(1)).named(name);
     let rules = [
-        rule("header", &|limit| limit.by(Header::new("x-id"))),
+        rule("header", &|limit| limit.by(FromHeader::new("x-id"))),
         rule("address", &|limit| limit.by(forwarded())),
         rule("peer", &|limit| limit.by(PeerIp)),
         rule("both", &|limit| {
-            limit.by((Header::new("x-id"), Route::new()))
+            limit.by((FromHeader::new("x-id"), Route::new()))
         }),
-        rule("absent", &|limit| limit.by(Header::new("x-absent"))),
-        rule("tried", &|limit| limit.by(Header::new("x-id")).shadow()),
+        rule("absent", &|limit| limit.by(FromHeader::new("x-absent"))),
+        rule("tried", &|limit| limit.by(FromHeader::new("x-id")).shadow()),
     ];
     let layer = |rule: Rule| RateLimitLayer::new(store, rule);
     let memory = MemoryStore::new();
     let mut layers: Vec<_> = rules.into_iter().map(layer).collect();
     layers.push(RateLimitLayer::new(
         &memory,
-        Limit::per_hour(1).by(Header::new("x-id")).named("here"),
+        Limit::per_hour(1).by(FromHeader::new("x-id")).named("here"),
     ));
     layers
 }
@@ -180,7 +180,7 @@ async fn no_failure_tells_whom_it_met() {
         let log = Log::default();
         let _capturing = log.capture(LevelFilter::INFO);
         let store = patient(server);
-        let rule = Limit::per_hour(1).by(Header::new("x-id")).named("api");
+        let rule = Limit::per_hour(1).by(FromHeader::new("x-id")).named("api");
         let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Deny));
         let answer = send(&layer, request("192.0.2.1", "x-id", MARKER.as_bytes())).await;
         assert_eq!(
@@ -243,9 +243,9 @@ fn policy_name_is_a_word(name: &str) -> Result<(), TestCaseError> {
         }
     }
     prop_assert_eq!(
-        RedisStore::open("redis://127.0.0.1/")
-            .unwrap()
+        RedisStore::builder("redis://127.0.0.1/")
             .client_id(name)
+            .build()
             .is_ok(),
         word
     );

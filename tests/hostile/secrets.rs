@@ -10,8 +10,8 @@ use tower_ratelimit::{
     RateLimitLayer, RateLimiter, RateType, RedisStore, RefusalKind, Requests, ResetUnit, RuleLimit,
     Rules, RulesFile, Source, SystemClock, Tiers, TimeToLive,
     key::{
-        ClientIp, Constant, Extension, ForwardedHeader, FromParts, Header, Key, KeyExtractor,
-        NoKey, PeerAddr, PeerIp, Route, Secret,
+        ClientIp, Constant, ForwardedHeader, FromExtension, FromHeader, FromParts, Key,
+        KeyExtractor, NoKey, PeerAddr, PeerIp, Route, Secret,
     },
     limit_by,
 };
@@ -60,17 +60,20 @@ fn secret() -> Secret {
 }
 
 fn digested() -> impl KeyExtractor + Clone {
-    Header::new("authorization").digest(&secret())
+    FromHeader::new("authorization").digest(&secret())
 }
 
 /// What is built before there is a request.
 fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("Secret", &secret());
     shown.show("Digested", &digested());
-    shown.show("Header", &Header::credential("x-session"));
+    shown.show("FromHeader", &FromHeader::credential("x-session"));
     shown.show("Or", &digested().or(PeerIp));
     shown.show("OrSkip", &digested().or_skip());
-    shown.show("Extension", &Extension::by(|user: &String| user.clone()));
+    shown.show(
+        "FromExtension",
+        &FromExtension::by(|user: &String| user.clone()),
+    );
     let closure = String::from(MARKER);
     shown.show(
         "FromParts",
@@ -90,7 +93,7 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     let limit = Limit::per_hour(1);
     let rule = || limit.by(digested()).named("api");
     let tiers = || Tiers::new([("free", limit)], |_| "free");
-    let denied = || Requests::with_key(Header::new("x-id"), [MARKER]);
+    let denied = || Requests::with_key(FromHeader::new("x-id"), [MARKER]);
     shown.show("Limit", &limit);
     shown.show("Rule", &rule());
     shown.show("RuleLimit", &RuleLimit::from(tiers()));
@@ -171,8 +174,8 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
     let mut sent = request("192.0.2.1", "authorization", MARKER.as_bytes());
     sent.headers_mut()
         .insert("x-id", HeaderValue::from_static(MARKER));
-    let by = |key: Header, name: &str| Limit::per_hour(1).by(key).named(name);
-    let layer = RateLimitLayer::new(store, by(Header::new("x-id"), "given"));
+    let by = |key: FromHeader, name: &str| Limit::per_hour(1).by(key).named(name);
+    let layer = RateLimitLayer::new(store, by(FromHeader::new("x-id"), "given"));
     let inner = service_fn(async |request: Request<String>| {
         let charge = request.extensions().get::<Charge>().cloned();
         let mut answer = Response::new(String::new());
@@ -206,7 +209,7 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
     let future = tower::Service::call(&mut service, sent);
     shown.show("ResponseFuture", &future);
     drop(future);
-    let layer = RateLimitLayer::new(store, by(Header::new("x-absent"), "absent"));
+    let layer = RateLimitLayer::new(store, by(FromHeader::new("x-absent"), "absent"));
     let answer = send(&layer, request("192.0.2.1", "x-id", MARKER.as_bytes())).await;
     assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
     let Some(Decision::Deny(refusal)) = answer.extensions().get::<Decision>() else {
@@ -233,10 +236,11 @@ async fn no_debug_output_shows_a_secret() {
     server.command(&words_of(&user));
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
     let long = Duration::from_secs(20);
-    let store = RedisStore::open(url.clone())
-        .unwrap()
+    let store = RedisStore::builder(url.clone())
         .response_timeout(long)
-        .deadline(long);
+        .deadline(long)
+        .build()
+        .unwrap();
     store.ping().await.unwrap();
 
     let mut shown = Shown::default();
@@ -269,7 +273,7 @@ async fn no_debug_output_shows_a_secret() {
             shown.show("ConfigError", &error);
             shown.show("ConfigError", &error.to_string());
         }
-        if let Err(error) = RedisStore::open_cluster([url]) {
+        if let Err(error) = RedisStore::cluster([url]).build() {
             shown.show("ConfigError", &error);
         }
     }

@@ -23,7 +23,7 @@ use tonic_web::{GrpcWebClientService, GrpcWebLayer};
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
     FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitLayer, Rule, Store,
-    key::{Constant, Header, PeerIp},
+    key::{Constant, FromHeader, PeerIp},
 };
 
 use super::{
@@ -101,7 +101,7 @@ fn limits(store: &impl Store) -> RateLimitLayer {
         .on_grpc("a.Limit/Below", hour().named("below").cost_by(|_| 2))
         .on_grpc(
             "a.Key/Missing",
-            Limit::per_hour(1).by(Header::new("x-key")).named("key"),
+            Limit::per_hour(1).by(FromHeader::new("x-key")).named("key"),
         )
         .on_grpc(
             "a.Limit/Unknown",

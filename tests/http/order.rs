@@ -28,7 +28,7 @@ use tower_http::{
 };
 use tower_ratelimit::{
     FailurePolicy, Limit, MemoryStore, RateLimitLayer, RedisStore, Refusal, Rule,
-    key::{Extension as ByExtension, PeerIp},
+    key::{FromExtension, PeerIp},
 };
 
 use super::{connect, get, send, with, with_axum::serve};
@@ -209,7 +209,7 @@ fn authenticate(request: &mut Request<Body>) -> Result<(), Response<Body>> {
 #[tokio::test]
 async fn within_authentication_users_are_counted_and_strangers_are_not() {
     let store = MemoryStore::new();
-    let by_user = ByExtension::by(|user: &User| user.0.clone());
+    let by_user = FromExtension::by(|user: &User| user.0.clone());
     let users = RateLimitLayer::new(&store, Limit::per_hour(1).by(by_user).named("users"));
     // Whoever guesses tokens is counted by address, outside.
     let guesses = RateLimitLayer::new(&store, Limit::per_hour(6).by(PeerIp).named("guesses"));

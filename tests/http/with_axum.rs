@@ -24,7 +24,7 @@ use http::StatusCode;
 use http_body::Frame;
 use tower_ratelimit::{
     Charge, Decision, Limit, MemoryStore, RateLimitLayer, RateLimiter, Rule, Rules, Store, Tiers,
-    key::{Constant, Extension as ByExtension, Header, KeyExtractor, PeerIp, Route},
+    key::{Constant, FromExtension, FromHeader, KeyExtractor, PeerIp, Route},
 };
 
 use super::{Reply, get, listen, on_both_stores, send, send_from, send_http2, unique, until, with};
@@ -240,7 +240,7 @@ async fn login(mut request: Request, next: Next) -> Response {
 }
 
 fn by_user() -> impl KeyExtractor {
-    ByExtension::by(|user: &User| user.name.clone())
+    FromExtension::by(|user: &User| user.name.clone())
 }
 
 async fn users_are_those_of_an_outer_middleware(store: impl Store) {
@@ -272,7 +272,7 @@ async fn plans_and_costs(store: impl Store) {
         },
     );
     let export = Limit::per_hour(20)
-        .by(Header::new("x-user").or(PeerIp))
+        .by(FromHeader::new("x-user").or(PeerIp))
         .named("export")
         .cost(10);
     let layer = RateLimitLayer::builder(&store)

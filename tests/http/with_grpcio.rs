@@ -19,7 +19,7 @@ use tokio::process::Command;
 use tonic::{Code, Status, service::Routes};
 use tower_ratelimit::{
     FailurePolicy, Limit, RateLimitLayer, Rule, Store,
-    key::{Constant, Header},
+    key::{Constant, FromHeader},
 };
 
 use super::{
@@ -104,7 +104,7 @@ async fn serve(store: impl Store) -> (SocketAddr, Attempts) {
         )
         .on_grpc(
             "a.Key/Missing",
-            Limit::per_hour(1).by(Header::new("x-key")).named("key"),
+            Limit::per_hour(1).by(FromHeader::new("x-key")).named("key"),
         )
         .on_grpc(
             "a.Limit/Unknown",

@@ -17,7 +17,7 @@ use tonic::{
 use tower::{Layer, Service};
 use tower_ratelimit::{
     FailurePolicy, Limit, RateLimitLayer, RateLimiter, Rule, Store,
-    key::{Constant, Header, PeerIp, Route},
+    key::{Constant, FromHeader, PeerIp, Route},
 };
 
 use super::{
@@ -290,7 +290,9 @@ async fn every_refusal_has_its_code(store: impl Store) {
     let layer = RateLimitLayer::builder(&store)
         .on_grpc(
             "shop.v1.Orders/Create",
-            Limit::per_hour(1).by(Header::new("x-key")).named("keyed"),
+            Limit::per_hour(1)
+                .by(FromHeader::new("x-key"))
+                .named("keyed"),
         )
         .otherwise(Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Allow))
         .build()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::RedisStore;
+use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 
 /// How the guards are set. Another guard is one more field here, and one more loop in [`all`](Self::all).
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +34,13 @@ impl Guards {
     }
 
     /// A new store with them.
-    pub(crate) fn put_on(self, store: RedisStore) -> RedisStore {
-        let store = store
+    pub(crate) fn put_on(self, store: RedisStoreBuilder) -> RedisStore {
+        store
             .response_timeout(Duration::from_secs(20))
             .deadline(self.deadline)
             .breaker(self.breaker)
-            .expect("few enough");
-        store.deny_cache(self.deny_cache).expect("a time")
+            .deny_cache(self.deny_cache)
+            .build()
+            .expect("settings")
     }
 }

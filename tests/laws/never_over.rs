@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request as HttpRequest, Response};
 use proptest::prelude::*;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, Rule, Store, key::Extension, limit_by};
+use tower_ratelimit::{Decision, Limit, RateLimitLayer, Rule, Store, key::FromExtension, limit_by};
 
 use super::{
     support::unique,
@@ -68,7 +68,7 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
     let rule = Rule::new(
         &unique("rule"),
         limit_by(|parts| *parts.extensions.get().expect("a limit")),
-        Extension::by(|_: &Limit| String::from("somebody")),
+        FromExtension::by(|_: &Limit| String::from("somebody")),
     )
     .cost_by(|parts| *parts.extensions.get().expect("a cost"));
     let layer = RateLimitLayer::new(&world.store, rule);

@@ -39,7 +39,7 @@ impl World<RedisStore> {
     fn on(topology: Topology, guards: Guards) -> Self {
         Self::new(topology, async |clock| {
             let store = topology.store().prefix(&unique("laws"));
-            connected(guards.put_on(store).client_clock(clock)).await
+            connected(guards.put_on(store.client_clock(clock))).await
         })
     }
 

@@ -84,7 +84,12 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let store = || patient(RedisServer::shared()).client_clock(clock.clone());
+        let store = || {
+            patient(RedisServer::shared())
+                .client_clock(clock.clone())
+                .build()
+                .unwrap()
+        };
         Self {
             stores: std::iter::repeat_with(store).take(PROCESSES).collect(),
             clock,

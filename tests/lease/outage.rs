@@ -10,7 +10,10 @@ use super::{leased, patient, support::RedisServer, warm};
 async fn what_is_in_hand_is_granted_until_its_end() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(&server).client_clock(clock.clone());
+    let store = patient(&server)
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let limiter = leased(
         &store,
         Limit::per_second(10_000),

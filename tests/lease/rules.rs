@@ -29,8 +29,11 @@ async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
 async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not() {
     for headers in [true, false] {
         let clock = ManualClock::new();
-        let store = patient(RedisServer::shared()).client_clock(clock.clone());
-        let store = store.prefix(&unique("lease"));
+        let store = patient(RedisServer::shared())
+            .client_clock(clock.clone())
+            .prefix(&unique("lease"))
+            .build()
+            .unwrap();
         let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
         let mut builder = RateLimitLayer::builder(&store).otherwise([rule]);
         if !headers {
@@ -52,7 +55,10 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
 async fn a_share_of_the_limit_knows_what_leases_granted() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(&server).client_clock(clock.clone());
+    let store = patient(&server)
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
     // Fifty: more than Redis was asked for, and less than was granted.
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.05)));
@@ -76,7 +82,10 @@ async fn a_share_of_the_limit_knows_what_leases_granted() {
 #[tokio::test]
 async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared()).client_clock(clock.clone());
+    let store = patient(RedisServer::shared())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
     let (name, limit) = (unique("lease"), Limit::per_second(1000));
     let rule = Rule::shared(&name)
         .or_init(limit)

@@ -44,7 +44,7 @@ async fn live(server: &RedisServer, rates: [u64; 2], bursts: Vec<Burst>) {
     let clock = ManualClock::new();
     let names = [unique("law"), unique("law")];
     let processes = [(); 2].map(|()| {
-        let store = patient(server).client_clock(clock.clone());
+        let store = patient(server).client_clock(clock.clone()).build().unwrap();
         let limiters = names
             .clone()
             .map(|name| RateLimiter::new(&store, &name).unwrap());

@@ -8,8 +8,8 @@ use std::{
 
 use http::StatusCode;
 use tower_ratelimit::{
-    Decision, ErrorKind, Limit, RateLimiter, RedisStore,
-    key::{Constant, Header},
+    Decision, ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder,
+    key::{Constant, FromHeader},
 };
 
 use super::{
@@ -23,9 +23,8 @@ use super::{
     world::{ask, grant, refusal, refused, service, until},
 };
 
-fn patient(cluster: &Cluster) -> RedisStore {
-    RedisStore::open_cluster(cluster.urls())
-        .unwrap()
+fn patient(cluster: &Cluster) -> RedisStoreBuilder {
+    RedisStore::cluster(cluster.urls())
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
 }
@@ -72,15 +71,15 @@ fn scripts(cluster: &Cluster) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_of_one_identity_are_one_call() {
     let cluster = Cluster::start();
-    let store = patient(&cluster);
+    let store = patient(&cluster).build().unwrap();
     let one = service(
         &store,
-        ["second", "minute", "hour"].map(|name| seconds(5).by(Header::new("user")).named(name)),
+        ["second", "minute", "hour"].map(|name| seconds(5).by(FromHeader::new("user")).named(name)),
     );
     let two = service(
         &store,
         [
-            seconds(5).by(Header::new("user")).named("user"),
+            seconds(5).by(FromHeader::new("user")).named("user"),
             seconds(50).by(Constant("all")).named("all"),
         ],
     );
@@ -104,7 +103,7 @@ async fn limits_of_one_identity_are_one_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_later_refusal_gives_back_the_earlier() {
     let cluster = Cluster::start();
-    let store = patient(&cluster);
+    let store = patient(&cluster).build().unwrap();
     // The greatest cost for its limit is asked first; here nobody knows the limits, so they are asked in their order.
     let limits = [(0, 9), (1, 9), (2, 2)];
     let limiters = limiters(
@@ -140,7 +139,7 @@ async fn a_later_refusal_gives_back_the_earlier() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_keeps_what_it_is_granted() {
     let cluster = Cluster::start();
-    let store = patient(&cluster);
+    let store = patient(&cluster).build().unwrap();
     let names = [0, 1].map(|node| cluster.name_on(node));
     let [first, second] = limiters(&store, names.map(|name| (name, 9))).await;
     let all = RateLimiter::all([&first, &second]).unwrap();
@@ -192,7 +191,10 @@ fn scripts_of(cluster: &Cluster, limiter: &RateLimiter) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
     let mut cluster = Cluster::start();
-    let store = patient(&cluster).deadline(Duration::from_millis(500));
+    let store = patient(&cluster)
+        .deadline(Duration::from_millis(500))
+        .build()
+        .unwrap();
     let names = [0, 1, 2].map(|node| (cluster.name_on(node), 9));
     let limiters = limiters(&store, names).await;
     let all = RateLimiter::all(&limiters).unwrap();
@@ -218,7 +220,7 @@ async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_are_diagnosed_wherever_they_are() {
     let cluster = Cluster::start();
-    let store = patient(&cluster);
+    let store = patient(&cluster).build().unwrap();
     for node in 0..MASTERS {
         let [limiter] = limiters(&store, [(cluster.name_on(node), 9)]).await;
         assert!(limiter.try_acquire_many(4).await.unwrap().is_allowed());
@@ -242,7 +244,12 @@ async fn lists_are_whole_across_slots() {
     let fleet = Fleet {
         masters: masters.clone(),
         // Every refusal is to be in the record.
-        stores: [(); 2].map(|()| patient(&cluster).deny_cache(Duration::ZERO).unwrap()),
+        stores: [(); 2].map(|()| {
+            patient(&cluster)
+                .deny_cache(Duration::ZERO)
+                .build()
+                .unwrap()
+        }),
         names: [0, 1, 2, 3, 4, 5].map(name),
     };
     let fault = async |random: &mut Random| {
@@ -323,8 +330,12 @@ mod warnings {
 
     #[test]
     fn entries_of_several_slots_are_named_when_they_are_built() {
-        let cluster = || RedisStore::open_cluster(["redis://127.0.0.1:1/"]).unwrap();
-        let by_user = |name| seconds(5).by(Header::new("user")).named(name);
+        let cluster = || {
+            RedisStore::cluster(["redis://127.0.0.1:1/"])
+                .build()
+                .unwrap()
+        };
+        let by_user = |name| seconds(5).by(FromHeader::new("user")).named(name);
         let by_all = || seconds(5).by(Constant("all")).named("all");
         let several = vec![by_user("a"), by_all()];
         let text = said(&cluster(), several.clone());

@@ -248,7 +248,7 @@ async fn lists_are_whole_on_one_server() {
         masters: vec![&server],
         // Every refusal is to be in the record.
         stores: [&proxy.url(), &server.url()]
-            .map(|url| patient(url).deny_cache(Duration::ZERO).unwrap()),
+            .map(|url| patient(url).deny_cache(Duration::ZERO).build().unwrap()),
         names: [0, 1, 2, 3, 4, 5].map(name),
     };
     let resent = fleet.run(seed, async |_| proxy.cut_replies(1)).await;

@@ -6,7 +6,7 @@ use http::StatusCode;
 use tower_ratelimit::{
     ErrorKind, FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitLayer, RefusalKind, Rule,
     Source, Store,
-    key::{Constant, Header},
+    key::{Constant, FromHeader},
 };
 
 use super::{
@@ -35,8 +35,8 @@ fn seconds(permits: u64) -> Limit {
 
 async fn per_address_and_per_user_and_per_route<S: Store>(world: World<S>) {
     let service = world.service([
-        seconds(6).by(Header::new("address")).named("address"),
-        seconds(4).by(Header::new("user")).named("user").cost(2),
+        seconds(6).by(FromHeader::new("address")).named("address"),
+        seconds(4).by(FromHeader::new("user")).named("user").cost(2),
         seconds(5).by(Constant("export")).named("route"),
     ]);
     let ann = [("address", "here"), ("user", "ann")];
@@ -72,8 +72,12 @@ async fn per_address_and_per_user_and_per_route<S: Store>(world: World<S>) {
 
 async fn a_burst_and_an_hour<S: Store>(world: World<S>) {
     let service = world.service([
-        Limit::per_second(10).by(Header::new("user")).named("burst"),
-        Limit::per_hour(25).by(Header::new("user")).named("hour"),
+        Limit::per_second(10)
+            .by(FromHeader::new("user"))
+            .named("burst"),
+        Limit::per_hour(25)
+            .by(FromHeader::new("user"))
+            .named("hour"),
     ]);
     let mut granted = Vec::new();
     for _ in 0..4 {
@@ -99,7 +103,7 @@ async fn a_burst_and_an_hour<S: Store>(world: World<S>) {
 async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
     let rule = |name: &str, permits, millis| {
         let limit = Limit::new(permits, Duration::from_millis(millis));
-        limit.by(Header::new("user")).named(name)
+        limit.by(FromHeader::new("user")).named(name)
     };
     let service = world.service([
         rule("short", 2, 300),
@@ -212,7 +216,7 @@ async fn a_limiter_of_two_rules_is_charged_once_for_both<S: Store>(world: World<
 async fn a_missing_key_charges_nobody<S: Store>(world: World<S>) {
     let service = world.service([
         seconds(5).by(Constant("all")).named("all"),
-        seconds(5).by(Header::new("user")).named("user"),
+        seconds(5).by(FromHeader::new("user")).named("user"),
     ]);
     assert_eq!(
         ask(&service, &[("user", "ann")]).await.0,
@@ -231,7 +235,9 @@ async fn a_rule_that_does_not_concern_the_request_is_left_out<S: Store>(world: W
     use tower_ratelimit::key::KeyExtractor;
     let service = world.service([
         seconds(5).by(Constant("all")).named("all"),
-        seconds(1).by(Header::new("user").or_skip()).named("user"),
+        seconds(1)
+            .by(FromHeader::new("user").or_skip())
+            .named("user"),
         seconds(1).by(Constant("free")).named("free").cost_by(|_| 0),
     ]);
     for _ in 0..2 {
@@ -343,7 +349,7 @@ async fn a_full_store_refuses_the_whole_list() {
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(4);
     let service = service(
         &store,
-        ["a", "b", "c"].map(|name| seconds(2).by(Header::new("user")).named(name)),
+        ["a", "b", "c"].map(|name| seconds(2).by(FromHeader::new("user")).named(name)),
     );
     assert_eq!(ask(&service, &[("user", "ann")]).await.0, StatusCode::OK);
     let (status, decision) = ask(&service, &[("user", "bob")]).await;
@@ -373,8 +379,10 @@ async fn a_list_makes_room_for_all_of_itself() {
     let service = service(
         &store,
         [
-            seconds(2).by(Header::new("user")).named("user"),
-            seconds(2).by(Header::new("order").or_skip()).named("order"),
+            seconds(2).by(FromHeader::new("user")).named("user"),
+            seconds(2)
+                .by(FromHeader::new("order").or_skip())
+                .named("order"),
         ],
     );
     for number in 0..100 {
@@ -392,11 +400,11 @@ async fn a_list_makes_room_for_all_of_itself() {
 async fn a_decision_is_one_command() {
     let server = RedisServer::start();
     let mut feed = Feed::open(&server);
-    let layer = RateLimitLayer::builder(&patient(&server.url()))
+    let layer = RateLimitLayer::builder(&patient(&server.url()).build().unwrap())
         .otherwise([
-            seconds(2).by(Header::new("address")).named("address"),
-            seconds(9).by(Header::new("user")).named("user").cost(3),
-            Limit::per_hour(9).by(Header::new("user")).named("hour"),
+            seconds(2).by(FromHeader::new("address")).named("address"),
+            seconds(9).by(FromHeader::new("user")).named("user").cost(3),
+            Limit::per_hour(9).by(FromHeader::new("user")).named("hour"),
         ])
         .build()
         .unwrap();

@@ -366,8 +366,8 @@ async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
 #[tokio::test]
 async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
     type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
-    let store = RedisStore::open(RedisServer::shared().url()).unwrap();
-    let store = store.deadline(Duration::from_secs(5));
+    let store = RedisStore::builder(RedisServer::shared().url());
+    let store = store.deadline(Duration::from_secs(5)).build().unwrap();
     for round in 0..60 {
         let log = RateLimiter::new(&store, &unique("log")).unwrap();
         let window = RateLimiter::new(&store, &unique("window")).unwrap();

@@ -6,7 +6,7 @@ use http::{Request, Response, StatusCode};
 use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
     Decision, Grant, IntoRules, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
-    Refusal, Store,
+    RedisStoreBuilder, Refusal, Store,
 };
 
 use crate::support::{RedisServer, unique};
@@ -36,7 +36,9 @@ impl World<RedisStore> {
         let (clock, prefix) = (ManualClock::new(), unique("lists"));
         let store = patient(&RedisServer::shared().url())
             .prefix(&prefix)
-            .client_clock(clock.clone());
+            .client_clock(clock.clone())
+            .build()
+            .unwrap();
         Self {
             store,
             clock,
@@ -46,9 +48,8 @@ impl World<RedisStore> {
 }
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
-pub fn patient(url: &str) -> RedisStore {
-    RedisStore::open(url)
-        .unwrap()
+pub fn patient(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url)
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
 }

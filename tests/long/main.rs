@@ -91,7 +91,7 @@ async fn random_faults_over_random_load() {
     let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
     let server = aside(|| RedisServer::start_with(&persistent));
     let proxy = Proxy::start(server.address());
-    let handles = (0..HANDLES).map(|_| RedisStore::open(proxy.url()).unwrap());
+    let handles = (0..HANDLES).map(|_| RedisStore::builder(proxy.url()));
     let handles = handles.map(|store| guarded(store, BUDGET)).collect();
     let record = Record::begin();
     let watch = aside(|| record.watch(&server));
@@ -150,7 +150,7 @@ async fn random_faults_over_random_load() {
     oracles::never_over(&ledger, &ended.limiters);
     tally.check_heard(&ledger, &ended.limiters);
     let most = oracles::few_connections(&proxy.came(), HANDLES, CUT);
-    let direct = patient(RedisStore::open(server.url()).unwrap());
+    let direct = patient(RedisStore::builder(server.url()));
     let value = |key: &str| server.cli(&["GET", key]);
     let now = || time_of(&server);
     all_is_free(&direct, &ended.limiters, Duration::ZERO, now, value).await;

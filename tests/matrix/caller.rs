@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
     Decision, Decisions, Error, FailurePolicy, RateLimitLayer, RateLimiter, RedisStore, Rule,
-    key::{Constant, Header},
+    key::{Constant, FromHeader},
 };
 
 use super::{
@@ -119,7 +119,7 @@ pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) ->
     for (place, allowed) in lane.limits().enumerate() {
         let (limit, name) = (allowed.limit(), rule(lane, place));
         let rule = match allowed.by_user {
-            true => Rule::new(&name, limit, Header::new("x-user")),
+            true => Rule::new(&name, limit, FromHeader::new("x-user")),
             false => Rule::new(&name, limit, Constant("all")),
         };
         let rule = match lane.policy() {

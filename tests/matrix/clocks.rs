@@ -86,8 +86,8 @@ async fn row_22_a_caller_whose_clock_is_an_hour_off() {
     let (name, rate) = (shared.name.clone(), shared.allowed.rate as u32);
     let mut taken = 0;
     for hours in [1, -1] {
-        let store = RedisStore::open(scene.server.url()).unwrap();
-        let store = patient(store).client_clock(Skewed(hours * 3_600_000));
+        let store = RedisStore::builder(scene.server.url());
+        let store = patient(store.client_clock(Skewed(hours * 3_600_000)));
         let wrong = RateLimiter::new(&store, &name).unwrap();
         for _ in 0..10 {
             taken += u32::from(wrong.try_acquire().await.unwrap().is_allowed());
@@ -96,7 +96,7 @@ async fn row_22_a_caller_whose_clock_is_an_hour_off() {
     }
     assert!(taken > 0, "the wrong one was granted nothing");
     scene.healed().await;
-    let store = patient(RedisStore::open(scene.server.url()).unwrap());
+    let store = patient(RedisStore::builder(scene.server.url()));
     let needy = RateLimiter::new(&store, &name).unwrap();
     let decision = needy.try_acquire_many(rate).await.unwrap();
     assert!(!decision.is_allowed(), "under load some are in use");
@@ -115,10 +115,10 @@ async fn row_22_callers_whose_clocks_differ() {
     let server = aside(RedisServer::start);
     let proxy = Proxy::start(server.address());
     let handles = [100, -100].map(|skew| {
-        let store = RedisStore::open(proxy.url()).unwrap();
+        let store = RedisStore::builder(proxy.url());
         guarded(store.client_clock(Skewed(skew)), BUDGET)
     });
-    let direct = RedisStore::open(server.url()).unwrap();
+    let direct = RedisStore::builder(server.url());
     let row = "row 22, skewed";
     let mut stage = Stage::begin(row, &[&server], handles.to_vec(), direct, BUDGET).await;
     stage.load.decided(60).await;

@@ -31,7 +31,7 @@ const FORGOTTEN: Expected = Expected {
 
 impl Played {
     async fn begin(row: &'static str, cluster: Cluster, budget: Duration) -> Self {
-        let open = || RedisStore::open_cluster(cluster.urls()).unwrap();
+        let open = || RedisStore::cluster(cluster.urls());
         let handles = vec![guarded(open(), budget), guarded(open(), budget)];
         let nodes: Vec<&RedisServer> = cluster.nodes.iter().collect();
         let stage = Stage::begin(row, &nodes, handles, open(), budget).await;

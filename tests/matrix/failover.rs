@@ -42,7 +42,7 @@ impl Watched {
             let sentinel = Sentinel::start(&master, &replica);
             (master, replica, sentinel)
         });
-        let open = || RedisStore::open_sentinel([sentinel.url()], MASTER_NAME).unwrap();
+        let open = || RedisStore::sentinel([sentinel.url()], MASTER_NAME);
         let handles = vec![guarded(open(), BUDGET), guarded(open(), BUDGET)];
         let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET).await;
         Self {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::RedisStore;
+use tower_ratelimit::RedisStoreBuilder;
 
 /// The longest that a decision may take in most rows: far more than one takes, and short beside the faults.
 pub const BUDGET: Duration = Duration::from_millis(250);
@@ -20,11 +20,8 @@ pub const SHARE: f64 = 0.5;
 pub const PATIENCE: Duration = Duration::from_millis(120);
 
 /// A handle with its guards on: refusals told again, the deadline; the line and leases are on by themselves and by rule.
-pub fn guarded(store: RedisStore, budget: Duration) -> RedisStore {
-    let store = store
-        .deadline(budget)
-        .deny_cache(Duration::from_secs(1))
-        .unwrap();
+pub fn guarded(store: RedisStoreBuilder, budget: Duration) -> RedisStoreBuilder {
+    let store = store.deadline(budget).deny_cache(Duration::from_secs(1));
     match budget > BUDGET {
         true => store.response_timeout(budget).connect_timeout(budget),
         false => store,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::{runtime::Handle, task::JoinSet};
-use tower_ratelimit::{RateLimiter, RedisStore};
+use tower_ratelimit::{RateLimiter, RedisStore, RedisStoreBuilder};
 
 use super::{
     answer::Answer,
@@ -67,14 +67,19 @@ struct LaneCounts {
 
 impl Load {
     /// Begins to ask, through each of the handles.
-    pub fn start(handles: Vec<RedisStore>, prefix: &str, budget: Duration, seed: u64) -> Self {
+    pub fn start(
+        handles: Vec<RedisStoreBuilder>,
+        prefix: &str,
+        budget: Duration,
+        seed: u64,
+    ) -> Self {
         Self::begin(handles, prefix, budget, seed, Book::Here(Vec::new()))
     }
 
     /// As `start`, with the answers in a file, a line each.
     pub fn start_into(
         file: &Path,
-        handles: Vec<RedisStore>,
+        handles: Vec<RedisStoreBuilder>,
         prefix: &str,
         budget: Duration,
         seed: u64,
@@ -83,7 +88,7 @@ impl Load {
     }
 
     fn begin(
-        handles: Vec<RedisStore>,
+        handles: Vec<RedisStoreBuilder>,
         prefix: &str,
         budget: Duration,
         seed: u64,
@@ -109,7 +114,7 @@ impl Load {
             limiters: Limiter::all(prefix),
             handles: handles
                 .into_iter()
-                .map(|store| store.prefix(prefix))
+                .map(|store| store.prefix(prefix).build().unwrap())
                 .collect(),
             counts,
             tasks: JoinSet::new(),

@@ -94,11 +94,11 @@ async fn row_06_replies_that_are_torn_or_nonsense() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_a_server_that_is_not_there_at_first() {
     let mut server = aside(RedisServer::start);
-    let direct = RedisStore::open(server.url()).unwrap();
+    let direct = RedisStore::builder(server.url());
     aside(|| server.kill());
     let proxy = Proxy::start(server.address());
     let handles = [proxy.url(), server.url()]
-        .map(|url| guarded(RedisStore::open(url).unwrap(), BUDGET))
+        .map(|url| guarded(RedisStore::builder(url), BUDGET))
         .to_vec();
     let mut stage = Stage::open("row 7, nobody", &[], handles, direct, BUDGET);
     stage.load.met_policy(100).await;
@@ -117,7 +117,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
 /// There is nothing to heal: what counts is what it costs meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_a_name_that_does_not_resolve() {
-    let nowhere = RedisStore::open("redis://redis.invalid:6379/").unwrap();
+    let nowhere = RedisStore::builder("redis://redis.invalid:6379/");
     let handles = vec![guarded(nowhere, BUDGET)];
     let load = Load::start(handles, &unique("matrix"), BUDGET, 7);
     load.met_policy(100).await;

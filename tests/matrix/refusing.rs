@@ -37,7 +37,7 @@ async fn row_16_permissions_that_are_taken_away() {
     allow(&server, ">secret", "~*", "");
     let open = |url: String| {
         let url = url.replace("redis://", "redis://limiter:secret@");
-        RedisStore::open(url).unwrap()
+        RedisStore::builder(url)
     };
     let mut scene = Scene::begin_on("row 16", server, BUDGET, open).await;
     for (password, keys, without) in [

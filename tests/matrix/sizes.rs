@@ -11,7 +11,7 @@ use std::{
 use http::{Request, Response};
 use tokio::task::JoinSet;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Source, key::Header};
+use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Source, key::FromHeader};
 
 use super::{
     load::LONG,
@@ -122,7 +122,9 @@ async fn row_25_keys_that_are_all_different() {
     // What is to be bounded is the handles' memory, not that of whoever reads along.
     scene.ledger.lock().unwrap().leave_out("stranger");
     let store = scene.load.handles[0].clone();
-    let rule = Limit::per_minute(1).by(Header::new("x-user")).named("once");
+    let rule = Limit::per_minute(1)
+        .by(FromHeader::new("x-user"))
+        .named("once");
     let layer = RateLimitLayer::new(&store, rule);
     let inner =
         service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
@@ -209,7 +211,7 @@ async fn row_25_permits_that_expire_all_at_once() {
     const PERMITS: u64 = 500_000;
     const CHUNK: u64 = 5_000;
     let mut scene = Scene::begin("row 25, expired").await;
-    let direct = patient(scene.direct.clone());
+    let direct = patient(tower_ratelimit::RedisStore::builder(scene.server.url()));
     let name = unique("expired");
     let full = RateLimiter::new(&direct, &name).unwrap();
     let limit = Limit::new(PERMITS, Duration::from_secs(1));

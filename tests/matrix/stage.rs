@@ -11,7 +11,9 @@ use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::block_in_place,
 };
-use tower_ratelimit::{Decision, ErrorKind, Limit, RateLimiter, RedisStore, Source};
+use tower_ratelimit::{
+    Decision, ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder, Source,
+};
 
 use super::{
     answer::Answer,
@@ -77,8 +79,8 @@ impl Stage {
     pub async fn begin(
         row: &'static str,
         servers: &[&RedisServer],
-        handles: Vec<RedisStore>,
-        direct: RedisStore,
+        handles: Vec<RedisStoreBuilder>,
+        direct: RedisStoreBuilder,
         budget: Duration,
     ) -> Self {
         let stage = Self::open(row, servers, handles, direct, budget);
@@ -90,8 +92,8 @@ impl Stage {
     pub fn open(
         row: &'static str,
         servers: &[&RedisServer],
-        handles: Vec<RedisStore>,
-        direct: RedisStore,
+        handles: Vec<RedisStoreBuilder>,
+        direct: RedisStoreBuilder,
         budget: Duration,
     ) -> Self {
         let ledger = Arc::<Mutex<Ledger>>::default();
@@ -210,7 +212,7 @@ impl Scene {
 
     pub async fn begin_with(row: &'static str, args: &[&str], budget: Duration) -> Self {
         let server = aside(|| RedisServer::start_with(args));
-        Self::begin_on(row, server, budget, |url| RedisStore::open(url).unwrap()).await
+        Self::begin_on(row, server, budget, RedisStore::builder).await
     }
 
     /// With handles that are opened in a way of the row's own.
@@ -218,13 +220,13 @@ impl Scene {
         row: &'static str,
         server: RedisServer,
         budget: Duration,
-        open: impl Fn(String) -> RedisStore,
+        open: impl Fn(String) -> RedisStoreBuilder,
     ) -> Self {
         let proxy = Proxy::start(server.address());
         let handles = (0..HANDLES)
             .map(|_| guarded(open(proxy.url()), budget))
             .collect();
-        let direct = RedisStore::open(server.url()).unwrap();
+        let direct = RedisStore::builder(server.url());
         let stage = Stage::begin(row, &[&server], handles, direct, budget).await;
         Self {
             server,
@@ -273,7 +275,7 @@ impl Scene {
 
     /// The same where another server has the data in the end.
     pub async fn judge_elsewhere(mut self, other: &RedisServer, expected: Expected) -> Vec<Answer> {
-        self.stage.direct = patient(RedisStore::open(other.url()).unwrap());
+        self.stage.direct = patient(RedisStore::builder(other.url()));
         judge_on(other, &self.proxy, self.stage, expected, 2).await
     }
 
@@ -342,11 +344,12 @@ pub fn aside<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// A store whose answers a busy machine does not turn into failures, and which asks each time.
-pub fn patient(store: RedisStore) -> RedisStore {
+pub fn patient(store: RedisStoreBuilder) -> RedisStore {
     store
         .deadline(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
         .deny_cache(Duration::ZERO)
+        .build()
         .unwrap()
 }
 

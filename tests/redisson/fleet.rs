@@ -406,12 +406,13 @@ fn each_waits_for_the_other() {
     const INTERVAL: i64 = 400;
     let server = RedisServer::start();
     let mut java = Oracle::start(&oracle::versions()[0], server.port(), JavaClock::System);
-    let store = RedisStore::open(server.url())
-        .unwrap()
+    let store = RedisStore::builder(server.url())
         .client_clock(SystemClock)
         .deadline(Duration::from_secs(20))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap()
         .expect("a time");
     let name = unique("wait");
     let limiter = RateLimiter::new(&store, &name).unwrap();

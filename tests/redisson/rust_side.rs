@@ -27,15 +27,15 @@ pub struct RustSide {
 impl RustSide {
     pub fn new(url: &str, client: &str) -> Self {
         let clock = ManualClock::new();
-        let store = RedisStore::open(url)
-            .unwrap()
+        let store = RedisStore::builder(url)
             .client_id(client)
-            .unwrap()
             .client_clock(clock.clone())
             // A step that took long on a busy machine is no failure.
             .deadline(Duration::from_secs(20))
             // Every refusal is to be the script's.
             .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap()
             .expect("a time")
             .response_timeout(Duration::from_secs(20));
         Self {

@@ -220,14 +220,15 @@ fn java_shares_a_limit_that_is_noted_in_slots() {
         let server = RedisServer::start();
         let oracle = Oracle::start(&version, server.port(), JavaClock::Fake);
         let clock = ManualClock::new();
-        let store = RedisStore::open(server.url())
-            .unwrap()
+        let store = RedisStore::builder(server.url())
             .client_clock(clock.clone())
             // A step that took long on a busy machine is no failure.
             .deadline(Duration::from_secs(20))
             .response_timeout(Duration::from_secs(20))
             // Every refusal is to be the script's: Java gives nothing back, but grants beside us.
             .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap()
             .unwrap();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let shared = std::cell::RefCell::new((oracle, Tally::default()));

@@ -60,17 +60,15 @@ fn rust_process() {
     let mut next = || orders.next().unwrap();
     let (url, name) = (next(), next());
     let until = Duration::from_millis(next().parse().unwrap());
-    let mut store = RedisStore::open(url)
-        .unwrap()
+    let mut store = RedisStore::builder(url)
         .deadline(Duration::from_secs(20))
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
-        .expect("a time")
         .response_timeout(Duration::from_secs(20));
     if next() == "false" {
         store = store.client_clock(SystemClock);
     }
-    let limiter = RateLimiter::new(&store, name).unwrap();
+    let limiter = RateLimiter::new(&store.build().unwrap(), name).unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)

@@ -25,7 +25,7 @@ fn memory(limiter: &RateLimiter) -> u64 {
 #[tokio::test]
 async fn a_large_limit_takes_the_memory_of_its_slots() {
     let clock = clock();
-    let store = redis_by(&clock);
+    let store = redis_by(&clock).build().unwrap();
     // Never exhausted, so that nobody is made to remove what has expired.
     let limit = Limit::per_minute(10_000_000);
     let slotted = super::limiter(&store, limit).await.slots(1000).unwrap();

@@ -60,7 +60,7 @@ async fn a_receipt_gives_back_once_in_memory() {
 
 #[tokio::test]
 async fn a_receipt_gives_back_once_in_redis() {
-    let store = redis_by(&clock());
+    let store = redis_by(&clock()).build().unwrap();
     a_receipt_gives_back_once(store.clone(), async || store.close().await).await;
     assert_eq!(store.lost_receipts(), 0);
 }
@@ -68,7 +68,7 @@ async fn a_receipt_gives_back_once_in_redis() {
 /// By the server's clock, too: the slot is the one that the script noted it in.
 #[tokio::test]
 async fn a_receipt_knows_its_slot_by_the_servers_clock() {
-    let store = redis_store();
+    let store = redis_store().build().unwrap();
     let slotted = limiter(&store, Limit::new(50, HOUR))
         .await
         .slots(10_000)
@@ -138,6 +138,6 @@ async fn answers_are_charged_in_memory() {
 
 #[tokio::test]
 async fn answers_are_charged_in_redis() {
-    let store = redis_by(&clock());
+    let store = redis_by(&clock()).build().unwrap();
     answers_are_charged(store.clone(), async || store.close().await).await;
 }

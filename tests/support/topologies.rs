@@ -7,7 +7,7 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use tower_ratelimit::{RedisStore, deadpool_redis, redis};
+use tower_ratelimit::{RedisStore, RedisStoreBuilder, deadpool_redis, redis};
 
 #[cfg(feature = "tls")]
 use super::certificates::{Authority, HERE};
@@ -83,56 +83,50 @@ impl Topology {
     }
 
     /// A new store there, with patience for a busy machine
-    pub fn store(self) -> RedisStore {
+    pub fn store(self) -> RedisStoreBuilder {
         let store = match self {
-            Self::Tcp => RedisStore::open(RedisServer::shared().url()),
+            Self::Tcp => RedisStore::builder(RedisServer::shared().url()),
             Self::Socket => {
                 let path = lone().dir().join(SOCKET);
-                RedisStore::open(format!("redis+unix://{}", path.display()))
+                RedisStore::builder(format!("redis+unix://{}", path.display()))
             }
             Self::User => {
                 let port = lone().port();
-                RedisStore::open(format!("redis://limiter:{PASSWORD}@127.0.0.1:{port}/"))
+                RedisStore::builder(format!("redis://limiter:{PASSWORD}@127.0.0.1:{port}/"))
             }
-            Self::Pool => Ok(RedisStore::with_pool(pool(lone()))),
+            Self::Pool => RedisStore::pool(pool(lone())),
             #[cfg(feature = "tls")]
-            Self::Tls => RedisStore::open(tls_url(lone()))
-                .and_then(|store| store.certificates(authority().believed())),
+            Self::Tls => RedisStore::builder(tls_url(lone())).certificates(authority().believed()),
             #[cfg(feature = "tls")]
-            Self::MutualTls => {
-                RedisStore::open(tls_url(strict())).and_then(|store| store.certificates(shown()))
-            }
+            Self::MutualTls => RedisStore::builder(tls_url(strict())).certificates(shown()),
             #[cfg(feature = "sentinel")]
-            Self::Sentinel => RedisStore::open_sentinel([watched().sentinel.url()], MASTER_NAME),
+            Self::Sentinel => RedisStore::sentinel([watched().sentinel.url()], MASTER_NAME),
             #[cfg(feature = "sentinel")]
-            Self::SentinelPool => Ok(RedisStore::with_sentinel_pool(sentinel_pool(
-                &watched().sentinel,
-            ))),
+            Self::SentinelPool => RedisStore::sentinel_pool(sentinel_pool(&watched().sentinel)),
             #[cfg(all(feature = "sentinel", feature = "tls"))]
             Self::SecuredSentinel => {
                 let port = secured_watched().sentinel.tls_port();
-                RedisStore::open_sentinel(
+                RedisStore::sentinel(
                     [format!("rediss://:{WATCHWORD}@127.0.0.1:{port}/")],
                     &format!("rediss://limiter:{PASSWORD}@{MASTER_NAME}"),
                 )
-                .and_then(|store| store.certificates(shown()))
+                .certificates(shown())
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster => RedisStore::open_cluster(cluster().urls()),
+            Self::Cluster => RedisStore::cluster(cluster().urls()),
             #[cfg(feature = "cluster")]
-            Self::ClusterPool => Ok(RedisStore::with_cluster_pool(cluster_pool(cluster()))),
+            Self::ClusterPool => RedisStore::cluster_pool(cluster_pool(cluster())),
             #[cfg(all(feature = "cluster", feature = "tls"))]
             Self::SecuredCluster => {
                 let nodes = secured_cluster().nodes.iter().map(|node| {
                     let port = node.tls_port();
                     format!("rediss://limiter:{PASSWORD}@127.0.0.1:{port}/")
                 });
-                RedisStore::open_cluster(nodes).and_then(|store| store.certificates(shown()))
+                RedisStore::cluster(nodes).certificates(shown())
             }
         };
         println!("{self:?}");
         store
-            .expect("an address")
             .connect_timeout(LONG)
             .response_timeout(LONG)
             .deadline(LONG)

@@ -45,7 +45,8 @@ fn replace(server: &RedisServer, tls: &Tls) {
 async fn renewed_certificates_and_killed_connections_cost_no_decision() {
     let authority = Authority::new("ours");
     let server = lenient(&authority.issue(HERE));
-    let traffic = Traffic::start(&patient(believing(&server, &authority)));
+    let store = believing(&server, &authority).deny_cache(Duration::ZERO);
+    let traffic = Traffic::start(&patient(store));
     traffic.answered(100).await;
     traffic.all_by_store("before");
     for _ in 0..5 {
@@ -112,14 +113,13 @@ async fn a_stalled_handshake_holds_nobody_up() {
             held.push(connection);
         }
     });
-    let store = RedisStore::open(url).unwrap();
-    let store = store
-        .certificates(Authority::new("ours").believed())
-        .unwrap();
     let connecting = Duration::from_secs(5);
-    let store = store
+    let store = RedisStore::builder(url)
+        .certificates(Authority::new("ours").believed())
         .deadline(Duration::from_millis(20))
-        .connect_timeout(connecting);
+        .connect_timeout(connecting)
+        .build()
+        .unwrap();
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     let mut longest = Duration::ZERO;
     for _ in 0..20 {

@@ -1,7 +1,7 @@
 //! What is wrong with certificates is found before anything is sent, and none of their bytes is repeated.
 
 use tower_ratelimit::{
-    ConfigError, RedisStore, deadpool_redis,
+    ConfigError, RedisStore, RedisStoreBuilder, deadpool_redis,
     redis::{ClientTlsConfig, TlsCertificates},
 };
 
@@ -10,14 +10,14 @@ use super::{
     support::{RedisServer, sentinel::MASTER_NAME},
 };
 
-fn complaint(store: RedisStore, certificates: TlsCertificates) -> String {
-    let error = store.certificates(certificates).unwrap_err();
+fn complaint(store: RedisStoreBuilder, certificates: TlsCertificates) -> String {
+    let error = store.certificates(certificates).build().unwrap_err();
     assert!(matches!(error, ConfigError::Certificates(_)), "{error}");
     error.to_string()
 }
 
-fn secured() -> RedisStore {
-    RedisStore::open("rediss://user:secret@127.0.0.1/").unwrap()
+fn secured() -> RedisStoreBuilder {
+    RedisStore::builder("rediss://user:secret@127.0.0.1/")
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn what_cannot_be_read_is_named() {
         assert!(complaint.contains(words), "{complaint}");
     }
     let store = secured().certificates(shown(&client.certificate, &client.key));
-    let told = format!("{:?}", store.unwrap());
+    let told = format!("{store:?} {:?}", store.clone().build().unwrap());
     for secret in ["secret", "PRIVATE", &client.key[40..60]] {
         assert!(!told.contains(secret), "{told}");
     }
@@ -65,23 +65,25 @@ fn what_cannot_be_read_is_named() {
 fn certificates_are_for_addresses_with_tls() {
     let authority = Authority::new("ours");
     let plain = [
-        RedisStore::open("redis://127.0.0.1/").unwrap(),
-        RedisStore::open("redis+unix:///tmp/redis").unwrap(),
-        RedisStore::open_cluster(["redis://127.0.0.1/"]).unwrap(),
-        RedisStore::open_sentinel(["redis://127.0.0.1/"], MASTER_NAME).unwrap(),
+        RedisStore::builder("redis://127.0.0.1/"),
+        RedisStore::builder("redis+unix:///tmp/redis"),
+        RedisStore::cluster(["redis://127.0.0.1/"]),
+        RedisStore::sentinel(["redis://127.0.0.1/"], MASTER_NAME),
     ];
     for store in plain {
         let complaint = complaint(store, authority.believed());
         assert!(complaint.contains("`rediss://`"), "{complaint}");
     }
     for (sentinel, master) in [("rediss://a/", "m"), ("redis://a/", "rediss://m")] {
-        let store = RedisStore::open_sentinel([sentinel], master).unwrap();
-        store.certificates(authority.believed()).unwrap();
+        let store = RedisStore::sentinel([sentinel], master);
+        store.certificates(authority.believed()).build().unwrap();
     }
-    let store = RedisStore::open_cluster(["rediss://a/", "rediss://b/"]).unwrap();
-    store.certificates(authority.believed()).unwrap();
+    let store = RedisStore::cluster(["rediss://a/", "rediss://b/"]);
+    store.certificates(authority.believed()).build().unwrap();
     // One node with TLS and one without is a mistake of its own.
-    let error = RedisStore::open_cluster(["rediss://a/", "redis://b/"]).unwrap_err();
+    let error = RedisStore::cluster(["rediss://a/", "redis://b/"])
+        .build()
+        .unwrap_err();
     assert!(matches!(error, ConfigError::Url(_)), "{error}");
 }
 
@@ -90,7 +92,7 @@ async fn a_pool_has_its_own() {
     let server = RedisServer::start();
     let manager = deadpool_redis::Manager::new(server.url()).unwrap();
     let pool = deadpool_redis::Pool::builder(manager);
-    let store = RedisStore::with_pool(pool.build().unwrap());
+    let store = RedisStore::pool(pool.build().unwrap());
     let complaint = complaint(store, Authority::new("ours").believed());
     assert!(complaint.contains("pool"), "{complaint}");
 }

@@ -11,7 +11,7 @@ use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     ConfigError, Decision, FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitBody,
     RateLimitLayer, RateLimiter, RedisStore, Refusal, RefusalKind, Rule, Source, Tiers,
-    key::{Constant, Extension, FromParts, Header, KeyExtractor, PeerAddr, PeerIp},
+    key::{Constant, FromExtension, FromHeader, FromParts, KeyExtractor, PeerAddr, PeerIp},
     limit_by,
 };
 
@@ -70,16 +70,17 @@ fn grpc(mut request: Request<String>, content_type: &'static str) -> Request<Str
 
 /// Nobody listens there: the port is reserved, and below those that anybody is given.
 fn down() -> RedisStore {
-    RedisStore::open("redis://127.0.0.1:1/")
-        .unwrap()
+    RedisStore::builder("redis://127.0.0.1:1/")
         .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap()
 }
 
 #[tokio::test]
 async fn over_the_limit() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
-    let layer = RateLimitLayer::new(&store, Limit::per_minute(1).by(Header::new("x-key")));
+    let layer = RateLimitLayer::new(&store, Limit::per_minute(1).by(FromHeader::new("x-key")));
     assert_eq!(code(&layer, request("a")).await, 200);
     clock.advance(Duration::from_millis(1));
 
@@ -147,7 +148,7 @@ async fn a_missing_key_is_the_callers_fault_unless_it_is_the_peers_address() {
         .insert(PeerAddr("192.0.2.1:9".parse().unwrap()));
     assert_eq!(code(&by_ip, noted).await, 200);
 
-    let by_user = layer(Limit::per_hour(1).by(Extension::<u64>::key()));
+    let by_user = layer(Limit::per_hour(1).by(FromExtension::<u64>::key()));
     assert_eq!(code(&by_user, nobody()).await, 401);
     let mut known = nobody();
     known.extensions_mut().insert(7_u64);
@@ -158,7 +159,7 @@ async fn a_missing_key_is_the_callers_fault_unless_it_is_the_peers_address() {
 
 #[tokio::test]
 async fn a_missing_key_can_be_excused() {
-    let or = layer(Limit::per_hour(1).by(Header::new("x-key").or(Header::new("x-other"))));
+    let or = layer(Limit::per_hour(1).by(FromHeader::new("x-key").or(FromHeader::new("x-other"))));
     let other = |key: &str| {
         let request = Request::builder().header("x-other", key);
         request.body(String::new()).unwrap()
@@ -170,7 +171,7 @@ async fn a_missing_key_can_be_excused() {
     let neither = answer(&or, nobody()).await;
     assert_eq!(refusal(&neither).missing(), Some("x-key"));
 
-    let shared = layer(Limit::per_hour(1).by(Header::new("x-key").or_shared()));
+    let shared = layer(Limit::per_hour(1).by(FromHeader::new("x-key").or_shared()));
     assert_eq!(code(&shared, nobody()).await, 200);
     assert_eq!(code(&shared, request("a")).await, 200);
     assert_eq!(code(&shared, request("shared")).await, 200);
@@ -179,7 +180,7 @@ async fn a_missing_key_can_be_excused() {
     let store = MemoryStore::new();
     let skip = RateLimitLayer::new(
         &store,
-        Limit::per_hour(1).by(Header::new("x-key").or_skip()),
+        Limit::per_hour(1).by(FromHeader::new("x-key").or_skip()),
     );
     for _ in 0..3 {
         let passed = answer(&skip, nobody()).await;
@@ -194,7 +195,7 @@ async fn a_missing_key_can_be_excused() {
 /// It would choose to be somebody else, or nobody.
 #[tokio::test]
 async fn a_key_sent_twice_is_refused() {
-    let key = || Header::new("x-key");
+    let key = || FromHeader::new("x-key");
     for layer in [
         layer(Limit::per_hour(1).by(key())),
         layer(Limit::per_hour(1).by(key().or(Constant("all")))),
@@ -425,7 +426,7 @@ async fn tiers_count_apart_and_an_unknown_one_is_the_first() {
             _ => "invented",
         },
     );
-    let layer = layer(Rule::new("api", tiers, Header::new("x-key")));
+    let layer = layer(Rule::new("api", tiers, FromHeader::new("x-key")));
     let of = |path: &str| {
         let request = Request::builder().uri(path).header("x-key", "a");
         request.body(String::new()).unwrap()
@@ -452,7 +453,7 @@ async fn tiers_count_apart_and_an_unknown_one_is_the_first() {
 #[tokio::test]
 async fn a_limit_from_the_request_keeps_what_was_used() {
     let limit = limit_by(|parts| Limit::per_hour(if parts.uri.path() == "/more" { 3 } else { 1 }));
-    let layer = layer(Rule::new("api", limit, Header::new("x-key")));
+    let layer = layer(Rule::new("api", limit, FromHeader::new("x-key")));
     let more = || {
         let request = Request::builder().uri("/more").header("x-key", "a");
         request.body(String::new()).unwrap()
@@ -494,7 +495,7 @@ async fn two_failures_refuse_whatever_the_policy_is() {
     assert_eq!(code(&layer, request("b")).await, 503);
 
     let name = unique("shared");
-    let (memory, redis) = (MemoryStore::new(), redis());
+    let (memory, redis) = (MemoryStore::new(), redis().build().unwrap());
     for (layer, limiter) in [
         (
             RateLimitLayer::new(&memory, Rule::shared(&name)),
@@ -527,7 +528,9 @@ async fn the_table_chooses_the_rule() -> Result<(), ConfigError> {
     let layer = RateLimitLayer::builder(&MemoryStore::new())
         .on(
             "POST /login",
-            [Limit::per_hour(1).by(Header::new("x-key")).named("login")],
+            [Limit::per_hour(1)
+                .by(FromHeader::new("x-key"))
+                .named("login")],
         )
         .on_grpc(
             "shop.Orders/Create",

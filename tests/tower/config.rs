@@ -7,7 +7,7 @@ use tower::{Layer, Service};
 use tower_ratelimit::{
     Algorithm, ConfigError, FailurePolicy, IntoRules, Limit, MemoryStore, RateLimit,
     RateLimitLayer, RateLimiter, RedisStore, Rule, Rules, Tiers,
-    key::{ClientIp, Constant, Extension, FromParts, Header, KeyExtractor, PeerIp, Secret},
+    key::{ClientIp, Constant, FromExtension, FromHeader, FromParts, KeyExtractor, PeerIp, Secret},
     limit_by,
 };
 
@@ -28,9 +28,6 @@ fn duplicate(name: &str) -> ConfigError {
 fn every_mistake_is_named() {
     const MS: Duration = Duration::from_millis(1);
     let memory = MemoryStore::new();
-    let prefixed = RedisStore::open("redis://127.0.0.1/")
-        .unwrap()
-        .prefix("my shop");
     let all = Constant("all");
     let error = |result: Result<RateLimitLayer, ConfigError>| result.unwrap_err();
 
@@ -54,11 +51,10 @@ fn every_mistake_is_named() {
             "1ms",
         ),
         (
-            error(
-                RateLimitLayer::builder(&prefixed)
-                    .otherwise(by_key(1))
-                    .build(),
-            ),
+            RedisStore::builder("redis://127.0.0.1/")
+                .prefix("my shop")
+                .build()
+                .unwrap_err(),
             ConfigError::Prefix("my shop".to_owned()),
             "\"my shop\"",
         ),
@@ -118,14 +114,14 @@ fn every_mistake_is_named() {
         ),
         (
             error(otherwise(Limit::per_hour(1).by(
-                Constant("k").or((PeerIp, Header::new("x key").or_skip())),
+                Constant("k").or((PeerIp, FromHeader::new("x key").or_skip())),
             ))),
             ConfigError::HeaderName("x key".to_owned()),
             "\"x key\"",
         ),
         (
             error(otherwise(
-                Limit::per_hour(1).by((PeerIp, Header::credential("x-session"))),
+                Limit::per_hour(1).by((PeerIp, FromHeader::credential("x-session"))),
             )),
             ConfigError::Credential("x-session".to_owned()),
             "\"x-session\"",
@@ -234,9 +230,9 @@ fn every_mistake_is_named() {
             "\"export\" decides by 1.5 of its limit when the store fails",
         ),
         (
-            RedisStore::open("redis://127.0.0.1/")
-                .unwrap()
+            RedisStore::builder("redis://127.0.0.1/")
                 .breaker(33)
+                .build()
                 .unwrap_err(),
             ConfigError::Breaker(33),
             "opens after 32 failures at most, not after 33",
@@ -261,9 +257,9 @@ fn every_mistake_is_named() {
             "the address of Redis",
         ),
         (
-            RedisStore::open("redis://127.0.0.1/")
-                .unwrap()
+            RedisStore::builder("redis://127.0.0.1/")
                 .client_id("a b")
+                .build()
                 .unwrap_err(),
             ConfigError::ClientId("a b".to_owned()),
             "\"a b\"",
@@ -350,7 +346,7 @@ fn one_name_is_one_rule_on_all_layers_of_a_store() {
         duplicate("default"),
         "another limit"
     );
-    let other_key = Limit::per_hour(1).by(Header::new("x-other"));
+    let other_key = Limit::per_hour(1).by(FromHeader::new("x-other"));
     assert_eq!(
         build(other_key.clone()).unwrap_err(),
         duplicate("default"),
@@ -405,8 +401,8 @@ fn closures_are_different_keys() {
     assert!(build(a.clone(), a.clone()).is_ok());
     assert_eq!(build(a, b).unwrap_err(), duplicate("default"));
 
-    let low = Extension::by(|user: &u64| (user & 1).to_string());
-    let high = Extension::by(|user: &u64| (user >> 1).to_string());
+    let low = FromExtension::by(|user: &u64| (user & 1).to_string());
+    let high = FromExtension::by(|user: &u64| (user >> 1).to_string());
     let (low, high) = (low.or(PeerIp), high.or(PeerIp));
     assert_eq!(
         build(Limit::per_hour(1).by(low), Limit::per_hour(1).by(high)).unwrap_err(),

@@ -62,14 +62,14 @@ async fn busy(store: impl Store) {
 #[tokio::test]
 async fn refusals_are_answered_while_the_inner_service_is_busy() {
     busy(MemoryStore::new()).await;
-    busy(redis()).await;
+    busy(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
 async fn no_place_is_taken_before_the_decision() {
     let semaphore = Arc::new(Semaphore::new(1));
     let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
-    let mut service = layer(&redis(), by_key(1)).layer(limited);
+    let mut service = layer(&redis().build().unwrap(), by_key(1)).layer(limited);
     for expected in [200, 429] {
         let mut future = service.ready().await.unwrap().call(request("a"));
         assert_eq!(semaphore.available_permits(), 1, "before it is polled");

@@ -8,7 +8,7 @@ use std::{
 use http::{Extensions, Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
-    Decision, Decisions, Limit, MemoryStore, RateLimitLayer, RedisStore, Source, key::Header,
+    Decision, Decisions, Limit, MemoryStore, RateLimitLayer, RedisStore, Source, key::FromHeader,
 };
 
 use super::{Inner, by_key, nobody, redis, request, status};
@@ -38,7 +38,7 @@ fn named(store: &MemoryStore, name: &str, permits: u64) -> RateLimitLayer {
     RateLimitLayer::new(
         store,
         Limit::per_hour(permits)
-            .by(Header::new("x-key"))
+            .by(FromHeader::new("x-key"))
             .named(name),
     )
 }
@@ -61,7 +61,7 @@ fn watched() -> (
 async fn a_decision_is_in_the_request_and_in_the_response() {
     for layer in [
         RateLimitLayer::new(&MemoryStore::new(), by_key(2)),
-        RateLimitLayer::new(&redis(), by_key(2)),
+        RateLimitLayer::new(&redis().build().unwrap(), by_key(2)),
     ] {
         let (seen, inner) = watched();
         let service = layer.layer(inner);

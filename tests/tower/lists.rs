@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     ConfigError, Decision, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
     RefusalKind, Requests, Rules, Source,
-    key::{ClientIp, Constant, FromParts, Header, KeyExtractor, PeerAddr, PeerIp},
+    key::{ClientIp, Constant, FromHeader, FromParts, KeyExtractor, PeerAddr, PeerIp},
 };
 
 use super::{Inner, by_key};
@@ -96,7 +96,7 @@ async fn an_address_that_is_not_known_is_not_let_pass() {
 
 #[tokio::test]
 async fn keys_are_listed_as_they_are() {
-    let listed = || Requests::with_key(Header::new("x-tenant"), ["acme", "a,b", "%", ""]);
+    let listed = || Requests::with_key(FromHeader::new("x-tenant"), ["acme", "a,b", "%", ""]);
     for (tenant, is_listed) in [
         (Some("acme"), true),
         (Some("a,b"), true),
@@ -125,14 +125,14 @@ async fn keys_are_listed_as_they_are() {
         );
     }
     // Where an alternative is found, it is not taken for the first.
-    let key = Header::new("x-tenant").or(Header::new("x-key"));
+    let key = FromHeader::new("x-tenant").or(FromHeader::new("x-key"));
     let denied = strict().deny(Requests::with_key(key, ["a"]));
     assert_eq!(
         send(denied, request("GET", "/", &[("x-key", "a")])).await,
         ASKED
     );
     // Credentials go nowhere, and need no digest.
-    let key = Header::new("authorization");
+    let key = FromHeader::new("authorization");
     let denied = strict().deny(Requests::with_key(key, ["Bearer stolen"]));
     let stolen = request("GET", "/", &[("authorization", "Bearer stolen")]);
     assert_eq!(send(denied, stolen).await, 403);
@@ -327,7 +327,7 @@ fn mistakes_in_lists_are_named() {
     }
     let found = error(Requests::from_networks(ClientIp::hops(65), ["::/0"]));
     assert_eq!(found, ConfigError::Hops(65));
-    let found = error(Requests::with_key(Header::new("x key"), ["a"]));
+    let found = error(Requests::with_key(FromHeader::new("x key"), ["a"]));
     assert_eq!(found, ConfigError::HeaderName("x key".to_owned()));
     for found in [
         error(Requests::on("health")),

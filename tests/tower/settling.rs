@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
     Algorithm, Charge, Cost, FailurePolicy, Limit, ManualClock, MemoryStore, Outcome,
-    RateLimitLayer, RateLimiter, RedisStore, Rule, Store, TimeToLive, key::Header,
+    RateLimitLayer, RateLimiter, RedisStore, Rule, Store, TimeToLive, key::FromHeader,
 };
 
 use super::{Inner, redis, request, status};
@@ -324,7 +324,7 @@ where
 async fn only_failed_logins_count() {
     async fn check(store: impl Store, settled: impl AsyncFn()) {
         let failures = Limit::per_hour(2)
-            .by(Header::new("x-key"))
+            .by(FromHeader::new("x-key"))
             .named("login")
             .charge_if(|outcome: &Outcome| outcome.status() == StatusCode::UNAUTHORIZED);
         let answers = Answers::default();
@@ -344,7 +344,7 @@ async fn only_failed_logins_count() {
         }
     }
     check(MemoryStore::new(), async || {}).await;
-    let store = redis();
+    let store = redis().build().unwrap();
     check(store.clone(), async || store.close().await).await;
 }
 
@@ -363,14 +363,14 @@ async fn a_handlers_cost_is_charged() {
         assert_eq!(used(&store, &name).await, 73, "nothing was said");
     }
     check(MemoryStore::new(), async || {}).await;
-    let store = redis();
+    let store = redis().build().unwrap();
     check(store.clone(), async || store.close().await).await;
 }
 
 #[tokio::test]
 async fn what_was_used_beyond_the_limit_is_paid_by_those_who_come() {
     async fn check(store: impl Store, settled: impl AsyncFn()) {
-        let layer = RateLimitLayer::new(&store, Limit::per_hour(5).by(Header::new("x-key")));
+        let layer = RateLimitLayer::new(&store, Limit::per_hour(5).by(FromHeader::new("x-key")));
         let service = layer.layer(Answers::default().service());
         assert_eq!(
             exchange(&service, answered("x-cost", "500")).await,
@@ -384,13 +384,13 @@ async fn what_was_used_beyond_the_limit_is_paid_by_those_who_come() {
         assert_eq!(exchange(&service, request("b")).await, StatusCode::OK);
     }
     check(MemoryStore::new(), async || {}).await;
-    let store = redis();
+    let store = redis().build().unwrap();
     check(store.clone(), async || store.close().await).await;
 }
 
 #[tokio::test]
 async fn one_layer_that_is_met_twice_charges_once() {
-    let (memory, redis) = (MemoryStore::new(), redis());
+    let (memory, redis) = (MemoryStore::new(), redis().build().unwrap());
     for (layer, other) in [
         (
             RateLimitLayer::new(&memory, rule("twice").cost(7)),
@@ -627,7 +627,7 @@ async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>, seconds: u64
         &memory,
         noted(
             Limit::per_second(10)
-                .by(Header::new("x-key"))
+                .by(FromHeader::new("x-key"))
                 .algorithm(algorithm),
         ),
     );
@@ -646,12 +646,12 @@ async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>, seconds: u64
     }
 
     let prefix = unique("t");
-    let redis = redis().prefix(&prefix);
+    let redis = redis().prefix(&prefix).build().unwrap();
     let layer = RateLimitLayer::new(
         &redis,
         noted(
             Limit::per_hour(10)
-                .by(Header::new("x-key"))
+                .by(FromHeader::new("x-key"))
                 .algorithm(algorithm),
         ),
     );

@@ -10,7 +10,7 @@ use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     Charge, Decision, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
     Rule, Source, Store,
-    key::{Header, KeyExtractor},
+    key::{FromHeader, KeyExtractor},
 };
 
 use super::{Inner, nobody, redis, request};
@@ -18,7 +18,7 @@ use crate::support::unique;
 
 fn rule(name: &str, permits: u64) -> Rule {
     Limit::per_hour(permits)
-        .by(Header::new("x-key"))
+        .by(FromHeader::new("x-key"))
         .named(name)
 }
 
@@ -81,7 +81,7 @@ async fn counts_and_refuses_nobody(store: impl Store) {
 #[tokio::test]
 async fn a_rule_that_is_tried_out_counts_and_refuses_nobody() {
     counts_and_refuses_nobody(MemoryStore::new()).await;
-    counts_and_refuses_nobody(redis()).await;
+    counts_and_refuses_nobody(redis().build().unwrap()).await;
 }
 
 async fn takes_nothing_of_a_refused_request(store: impl Store) {
@@ -98,7 +98,7 @@ async fn takes_nothing_of_a_refused_request(store: impl Store) {
 #[tokio::test]
 async fn a_request_that_is_refused_takes_nothing_of_what_is_tried_out() {
     takes_nothing_of_a_refused_request(MemoryStore::new()).await;
-    takes_nothing_of_a_refused_request(redis()).await;
+    takes_nothing_of_a_refused_request(redis().build().unwrap()).await;
 }
 
 async fn alone(store: impl Store) {
@@ -129,7 +129,7 @@ async fn alone(store: impl Store) {
 #[tokio::test]
 async fn a_layer_tries_out_all_its_rules() {
     alone(MemoryStore::new()).await;
-    alone(redis()).await;
+    alone(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
@@ -154,7 +154,11 @@ async fn callers_are_told_nothing_of_a_rule_that_is_tried_out() {
 /// A request that a rule cannot count for itself passes it by, and meets the others.
 async fn mistakes(store: impl Store) {
     let unset = || Rule::shared(&unique("unset")).named("unset");
-    let no_key = || Limit::per_hour(5).by(Header::new("x-none")).named("no-key");
+    let no_key = || {
+        Limit::per_hour(5)
+            .by(FromHeader::new("x-none"))
+            .named("no-key")
+    };
     for tried in [
         unset().shadow(),
         no_key().shadow(),
@@ -186,7 +190,7 @@ async fn mistakes(store: impl Store) {
 #[tokio::test]
 async fn mistakes_of_a_rule_that_is_tried_out_refuse_nobody() {
     mistakes(MemoryStore::new()).await;
-    mistakes(redis()).await;
+    mistakes(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
@@ -269,7 +273,7 @@ async fn one_limiter_twice(store: impl Store) {
 #[tokio::test]
 async fn a_limiter_that_is_tried_out_and_enforced_is_enforced() {
     one_limiter_twice(MemoryStore::new()).await;
-    one_limiter_twice(redis()).await;
+    one_limiter_twice(redis().build().unwrap()).await;
 }
 
 /// What was not taken is not settled: neither given back nor charged.
@@ -305,7 +309,7 @@ async fn settling(store: impl Store) {
 #[tokio::test]
 async fn what_was_not_taken_is_not_settled() {
     settling(MemoryStore::new()).await;
-    let store = redis();
+    let store = redis().build().unwrap();
     settling(store.clone()).await;
     store.close().await;
     let layer = layer(&store, [rule("tried", 2).shadow()]);
@@ -317,7 +321,7 @@ async fn what_was_not_taken_is_not_settled() {
 /// Extractors that excuse a missing key are no mistake.
 #[tokio::test]
 async fn a_key_that_may_be_missing_is_skipped_as_ever() {
-    let key = Header::new("x-key").or_skip();
+    let key = FromHeader::new("x-key").or_skip();
     let rule = Limit::per_hour(1).by(key).enforce_share(100);
     let layer = layer(&MemoryStore::new(), [rule]);
     assert_eq!(send(&layer, nobody()).await.0, 200);

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     Algorithm, ConfigError, Decision, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    RateLimitLayerBuilder, RefusalKind, Rule, Store, key::Header,
+    RateLimitLayerBuilder, RefusalKind, Rule, Store, key::FromHeader,
 };
 
 use super::{Inner, polled, redis, request};
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn rule(permits: u64) -> Rule {
     Limit::new(permits, 10 * SECOND)
-        .by(Header::new("x-key"))
+        .by(FromHeader::new("x-key"))
         .named("api")
 }
 
@@ -41,7 +41,7 @@ impl Stage<tower_ratelimit::RedisStore> {
     fn redis() -> Self {
         let clock = ManualClock::new();
         Self {
-            store: redis().client_clock(clock.clone()),
+            store: redis().client_clock(clock.clone()).build().unwrap(),
             clock,
             inner: Inner::default(),
         }

@@ -3,7 +3,7 @@
 use std::{fs, ops::Sub, sync::OnceLock, time::Duration};
 
 use tower_ratelimit::{
-    RedisStore,
+    RedisStore, RedisStoreBuilder,
     redis::{self, aio::MultiplexedConnection},
 };
 
@@ -43,9 +43,14 @@ impl Database {
         self.server.port()
     }
 
+    /// Builds a store whose every decision is Redis' own.
+    pub(crate) fn builder(&self) -> RedisStoreBuilder {
+        patient(&self.url()).deny_cache(Duration::ZERO)
+    }
+
     /// A store whose every decision is Redis' own.
     pub(crate) fn store(&self) -> RedisStore {
-        patient(&self.url()).deny_cache(Duration::ZERO).unwrap()
+        self.builder().build().unwrap()
     }
 
     /// A connection that nobody else uses.
@@ -130,9 +135,8 @@ impl Database {
 }
 
 /// A store that lets nothing be decided by a policy, with the usual cache of refusals.
-pub(crate) fn patient(url: &str) -> RedisStore {
-    RedisStore::open(url)
-        .unwrap()
+pub(crate) fn patient(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url)
         .deadline(PATIENCE)
         .response_timeout(PATIENCE)
 }

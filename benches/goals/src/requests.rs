@@ -10,15 +10,15 @@ use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::task::JoinSet;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, RateLimitLayer, Source, key::Header};
+use tower_ratelimit::{Decision, RateLimitLayer, Source, key::FromHeader};
 
 /// Who asks stands in this field.
 pub(crate) const USER: HeaderName = HeaderName::from_static(NAME);
 const NAME: &str = "x-user";
 
 /// Limits by it.
-pub(crate) fn by_user() -> Header {
-    Header::new(NAME)
+pub(crate) fn by_user() -> FromHeader {
+    FromHeader::new(NAME)
 }
 
 /// Users' names, as a header brings them.

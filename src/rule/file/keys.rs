@@ -9,7 +9,8 @@ use super::{
 use crate::{
     error::ConfigError,
     key::{
-        All, Any, ClientIp, Constant, ForwardedHeader, Header, KeyExtractor, PeerIp, Route, intern,
+        All, Any, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route,
+        intern,
     },
     name::is_word,
 };
@@ -106,8 +107,8 @@ impl Keys {
             text => Ok(intern(text)),
         };
         let key = match (term, term.split_once(':')) {
-            (_, Some(("header", name))) => Any::new(Header::new(text(name)?)),
-            (_, Some(("credential", name))) => Any::new(Header::credential(text(name)?)),
+            (_, Some(("header", name))) => Any::new(FromHeader::new(text(name)?)),
+            (_, Some(("credential", name))) => Any::new(FromHeader::credential(text(name)?)),
             (_, Some(("constant", name))) => Any::new(Constant(text(name)?)),
             ("peer", _) => Any::new(PeerIp),
             ("route", _) => Any::new(Route::new()),
@@ -169,7 +170,7 @@ impl Keys {
                 }
             }),
             (_, Some(("header", header))) if table.get("plain").is_some() => {
-                let header = Header::new(intern(header));
+                let header = FromHeader::new(intern(header));
                 let plain = table.get("plain").map_or(Ok(false), |plain| plain.flag())?;
                 Any::new(if plain { header.plain() } else { header })
             }

@@ -44,7 +44,7 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{MemoryStore, RateLimitLayer, RulesFile, key::Extension};
+/// use tower_ratelimit::{MemoryStore, RateLimitLayer, RulesFile, key::FromExtension};
 ///
 /// #[derive(Clone)]
 /// struct User {
@@ -53,7 +53,7 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 /// }
 ///
 /// let file = RulesFile::new()
-///     .key("user", Extension::by(|user: &User| user.id.clone()))
+///     .key("user", FromExtension::by(|user: &User| user.id.clone()))
 ///     .tiers("plan", |parts| match parts.extensions.get::<User>() {
 ///         Some(user) if user.paying => "paid",
 ///         _ => "free",

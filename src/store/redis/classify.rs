@@ -177,7 +177,7 @@ const CREDENTIALS: Meaning = row(Class::Credentials, ErrorKind::Rejected)
     .remedy("the server has no such user and password: compare the address with `ACL LIST`");
 
 const MOVED: Meaning = row(Class::Moving, ErrorKind::Unavailable)
-    .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::open_cluster`");
+    .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
 const FORBIDDEN: Meaning = row(Class::Refused, ErrorKind::Rejected).remedy(
     "the user lacks a permission: see `RedisStore::verify`, and the README for all of them",
 );

@@ -12,7 +12,7 @@ use redis::{
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::topology;
-use super::{RedisStore, source::Source};
+use super::{RedisStore, RedisStoreBuilder, source::Source};
 use crate::error::ConfigError;
 
 /// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
@@ -34,165 +34,169 @@ pub(super) enum Endpoint {
 
 /// # Ways to Redis
 impl RedisStore {
-    /// A store at an address: `redis://[user:password@]host[:port][/db]`, over TLS `rediss://..`, or
-    /// `redis+unix:///path[?user=..&pass=..&db=..]` for a unix socket.
-    ///
-    /// TLS is the feature `tls`: see [`certificates`](Self::certificates). Nothing is sent yet.
+    /// Opens a store at an address, with the default settings: `builder(address).build()`.
     ///
     /// # Errors
     ///
     /// [`ConfigError::Url`] if the address cannot be read.
-    pub fn open(address: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
-        let info = read_address(address)?;
-        // Fails here, and not at the first request, where the platform lacks what the address asks for.
-        let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Address(Box::new(client))))
-    }
-
-    /// A store on a Redis Cluster. One or more addresses of its nodes; the others are found there.
-    ///
-    /// A limiter's keys are in one slot, so a decision is still one command, to the master of that slot. A master that is
-    /// down or silent costs its own slots and no others, if the Cluster has `cluster-require-full-coverage no`. One whose
-    /// *host* is gone, so that connecting to it hangs, holds up the others too until a replica takes over: redis-rs sends
-    /// nothing while it tries, for a quarter of [`connect_timeout`](Self::connect_timeout) at a time. While a slot moves to
-    /// another master, its limiters meet the failure policy: Redis answers TRYAGAIN to commands of several keys.
-    ///
-    /// Commands that may run twice are repeated when a connection is lost, five times at most and 1 to 10 milliseconds
-    /// apart. [`release`](crate::RateLimiter::release), [`rename`](crate::RateLimiter::rename) and what takes from an
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in
-    /// [slots](crate::RateLimiter::slots) are sent once, over connections of their own that the first of them makes.
-    /// [`ping`](Self::ping) asks all masters. Nothing is sent yet.
-    ///
-    /// Credentials and `rediss://` hold for all nodes. Nodes are reached by the address that they tell of themselves, so
-    /// their certificates must have it: the IP address, or the name in `cluster-announce-hostname` with
-    /// `cluster-preferred-endpoint-type hostname`.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Url`] if there is no address, one cannot be read, or they differ in credentials or TLS.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn open_cluster(
-        addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
-    ) -> Result<Self, ConfigError> {
-        let cluster = topology::Cluster::new(read_addresses(addresses)?);
-        cluster.check().map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Cluster(Box::new(cluster))))
-    }
-
-    /// A store on the master that sentinels watch over. One or more addresses of sentinels; one that answers suffices.
-    ///
-    /// `master` is the name under which they know it, `mymaster`, or an address with the name for a host where the master
-    /// wants credentials, a database or TLS: `rediss://user:password@mymaster/1`. Those in a sentinel's address are for the
-    /// sentinel, and each sentinel may have its own.
-    ///
-    /// All sentinels are asked, at once, whenever a connection is made: by the first command, and when a connection is lost
-    /// or leads to a replica. So a failover needs no restart. Nothing is sent yet.
-    ///
-    /// The master is reached by the address that sentinels know, so its certificate must have that one: the IP address, or
-    /// its name with `sentinel resolve-hostnames yes` and `sentinel announce-hostnames yes`.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Url`] if there is no address, or one cannot be read.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub fn open_sentinel(
-        sentinels: impl IntoIterator<Item = impl IntoConnectionInfo>,
-        master: &str,
-    ) -> Result<Self, ConfigError> {
-        let sentinels = topology::Sentinels::new(read_addresses(sentinels)?, master)
-            .map_err(|error| bad_url(&error))?;
-        Ok(Self::with_endpoint(Endpoint::Sentinel(Box::new(sentinels))))
-    }
-
-    /// A store whose connections come from a pool: one is checked out for all calls, and again when it is lost.
-    ///
-    /// It is taken out of the pool for good, which leaves the pool its full size for others. The pool's own settings apply
-    /// to it: switch TCP_NODELAY and the timeouts on there. The size of the pool does not matter here.
-    #[must_use]
-    pub fn with_pool(pool: Pool) -> Self {
-        Self::with_endpoint(Endpoint::Ready(Source::Pool(pool)))
-    }
-
-    /// A store on a Redis Cluster, by a pool: as [`with_pool`](Self::with_pool).
-    ///
-    /// Prefer [`open_cluster`](Self::open_cluster) unless there is a pool already. What the pool makes has the settings
-    /// redis-rs begins with, and `deadpool_redis` has no others: only the store's
-    /// [`response_timeout`](Self::response_timeout) counts, and a lost command is sent again up to sixteen times, whichever it
-    /// is. So [`release`](crate::RateLimiter::release) may give back twice what it was told, when a connection is
-    /// lost at the wrong moment, and a fixed window, GCRA or slots may take twice; for one interval at most, all of them.
-    /// Ordinary limits are not affected: who asks twice for the same takes once.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    #[must_use]
-    pub fn with_cluster_pool(pool: deadpool_redis::cluster::Pool) -> Self {
-        Self::with_endpoint(Endpoint::Ready(Source::ClusterPool(pool)))
-    }
-
-    /// A store on the master that sentinels watch over, by a pool: as [`with_pool`](Self::with_pool).
-    ///
-    /// A pool keeps connections to a master that has been demoted, which answer PING as before. So each that is checked out
-    /// is asked for its `ROLE` first, and dropped if it is no master's: after a failover the store goes through what is in
-    /// stock until the pool makes one that is. [`response_timeout`](Self::response_timeout) is the store's.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    #[must_use]
-    pub fn with_sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
-        Self::with_endpoint(Endpoint::Ready(Source::SentinelPool(pool)))
-    }
-
-    /// A store on a connection of the caller's, which looks after itself: `redis::aio::ConnectionManager` for example.
-    ///
-    /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision would be made by the
-    /// failure policy until the process restarts. Use [`open`](Self::open) or [`with_pool`](Self::with_pool) instead.
-    ///
-    /// No command is waited for longer than the store's [`response_timeout`](Self::response_timeout), whatever the
-    /// connection does.
-    #[must_use]
-    pub fn with_connection<C>(connection: C) -> Self
-    where
-        C: ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        Self::with_endpoint(Endpoint::Ready(Source::Own(Arc::new(connection))))
-    }
-
-    /// Which certificates TLS goes by: the authorities that Redis' own must come from, and what this process shows for
-    /// itself, where Redis wants that (mutual TLS). All of them as PEM.
-    ///
-    /// Without this, the authorities are those that the machine trusts, read anew for each connection (`SSL_CERT_FILE`
-    /// names other ones), and nothing is shown. Redis' certificate must have the name or the IP address in the store's
-    /// address. One that is refused, on either side, is an error of kind [`Tls`](crate::ErrorKind::Tls) that says what to do,
-    /// and meets the failure policy; a certificate that is renewed in Redis counts from the next connection on.
-    ///
-    /// The cryptography is that which the process has chosen for rustls (`CryptoProvider::install_default`), and ring's
-    /// where it has not when the first connection is made. Returns a store with a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Certificates`] if one of them cannot be read, the key is not the certificate's, no address begins with
-    /// `rediss://`, or the store is on a pool or connection of the caller's, which has its own.
     ///
     /// # Example
     ///
-    /// ```no_run
-    /// use tower_ratelimit::{RedisStore, redis::{ClientTlsConfig, TlsCertificates}};
-    ///
-    /// let store = RedisStore::open("rediss://redis.internal:6380/")?.certificates(TlsCertificates {
-    ///     root_cert: Some(std::fs::read("ca.pem")?),
-    ///     client_tls: Some(ClientTlsConfig {
-    ///         client_cert: std::fs::read("service.pem")?,
-    ///         client_key: std::fs::read("service.key")?,
-    ///     }),
-    /// })?;
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg(feature = "tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
-    pub fn certificates(mut self, certificates: TlsCertificates) -> Result<Self, ConfigError> {
-        super::tls::check(&certificates)?;
-        self.settings.endpoint = self.settings.endpoint.with_certificates(certificates)?;
-        Ok(Self::assemble(self.settings))
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1/")?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn open(address: impl AsRef<str>) -> Result<Self, ConfigError> {
+        Self::builder(address).build()
+    }
+
+    /// Begins a store at an address: `redis://[user:password@]host[:port][/db]`, over TLS
+    /// `rediss://..`, or `redis+unix:///path[?user=..&pass=..&db=..]` for a unix socket.
+    ///
+    /// Characters that have a meaning in an address are percent-encoded in user and password: `%40`
+    /// for `@`, `%2F` for `/`. TLS is the feature `tls`: see
+    /// [`certificates`](RedisStoreBuilder::certificates).
+    pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(read_address(address).and_then(|info| {
+            // Fails here, and not at the first request, where the platform lacks what the address
+            // asks for.
+            let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
+            Ok(Endpoint::Address(Box::new(client)))
+        }))
+    }
+
+    /// Begins a store on a Redis Cluster, by one or more addresses of its nodes; the others are
+    /// found there.
+    ///
+    /// A limiter's keys are in one slot, so a decision is still one command, to the master of that
+    /// slot. A master that is down or silent costs its own slots and no others, if the Cluster has
+    /// `cluster-require-full-coverage no`. One whose *host* is gone, so that connecting to it
+    /// hangs, holds up the others too until a replica takes over: redis-rs sends nothing while it
+    /// tries, for a quarter of [`connect_timeout`](RedisStoreBuilder::connect_timeout) at a time.
+    /// While a slot moves to another master, its limiters meet the failure policy: Redis answers
+    /// TRYAGAIN to commands of several keys.
+    ///
+    /// Commands that may run twice are repeated when a connection is lost, five times at most and 1
+    /// to 10 milliseconds apart. [`release`](crate::RateLimiter::release),
+    /// [`rename`](crate::RateLimiter::rename) and what takes from an
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in [slots](crate::RateLimiter::slots) are
+    /// sent once, over connections of their own that the first of them makes. [`ping`](Self::ping)
+    /// asks all masters.
+    ///
+    /// Credentials and `rediss://` hold for all nodes, and all addresses must agree in them. Nodes
+    /// are reached by the address that they announce, so their certificates must have it: the IP
+    /// address, or the name in `cluster-announce-hostname` with `cluster-preferred-endpoint-type
+    /// hostname`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::cluster(["redis://10.0.0.1/", "redis://10.0.0.2/"]).build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(read_addresses(addresses).and_then(|nodes| {
+            let cluster = topology::Cluster::new(nodes);
+            cluster.check().map_err(|error| bad_url(&error))?;
+            Ok(Endpoint::Cluster(Box::new(cluster)))
+        }))
+    }
+
+    /// Begins a store on the master that sentinels watch over, by one or more addresses of
+    /// sentinels; one that answers suffices.
+    ///
+    /// `master` is the name under which they know it, `mymaster`, or an address with the name for a
+    /// host where the master wants credentials, a database or TLS:
+    /// `rediss://user:password@mymaster/1`. Those in a sentinel's address are for the sentinel, and
+    /// each sentinel may have its own.
+    ///
+    /// All sentinels are asked, at once, whenever a connection is made: by the first command, and
+    /// when a connection is lost or leads to a replica. So a failover needs no restart.
+    ///
+    /// The master is reached by the address that sentinels know, so its certificate must have that
+    /// one: the IP address, or its name with `sentinel resolve-hostnames yes` and
+    /// `sentinel announce-hostnames yes`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379/", "redis://10.0.0.2:26379/"];
+    /// let store = RedisStore::sentinel(sentinels, "mymaster").build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+    ) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(read_addresses(sentinels).and_then(|sentinels| {
+            let sentinels = topology::Sentinels::new(sentinels, master);
+            let sentinels = sentinels.map_err(|error| bad_url(&error))?;
+            Ok(Endpoint::Sentinel(Box::new(sentinels)))
+        }))
+    }
+
+    /// Begins a store whose connections come from a pool: one is checked out for all calls, and
+    /// again when it is lost.
+    ///
+    /// It is taken out of the pool for good, which leaves the pool its full size for others. The
+    /// pool's own settings apply to it: switch TCP_NODELAY and the timeouts on there. The size of
+    /// the pool does not matter here.
+    pub fn pool(pool: Pool) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Pool(pool))))
+    }
+
+    /// Begins a store on a Redis Cluster, by a pool: as [`pool`](Self::pool).
+    ///
+    /// Prefer [`cluster`](Self::cluster) unless there is a pool already. What the pool makes has
+    /// the settings redis-rs begins with, and `deadpool_redis` has no others: only the store's
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout) counts, and a lost command is sent
+    /// again up to sixteen times, whichever it is. So [`release`](crate::RateLimiter::release) may
+    /// give back twice, when a connection is lost at the wrong moment, and a fixed window, GCRA or
+    /// slots may take twice; for one interval at most, all of them. Ordinary limits are not
+    /// affected: an acquire that is sent twice takes once.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::ClusterPool(pool))))
+    }
+
+    /// Begins a store on the master that sentinels watch over, by a pool: as [`pool`](Self::pool).
+    ///
+    /// A pool keeps connections to a master that has been demoted, which answer PING as before. So
+    /// each that is checked out is asked for its `ROLE` first, and dropped if it is no master's:
+    /// after a failover the store goes through what is in stock until the pool makes one that is.
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout) is the store's.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::SentinelPool(pool))))
+    }
+
+    /// Begins a store on a connection of the caller's, which looks after itself:
+    /// `redis::aio::ConnectionManager` for example.
+    ///
+    /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision
+    /// would be made by the failure policy until the process restarts. Use
+    /// [`builder`](Self::builder) or [`pool`](Self::pool) instead.
+    ///
+    /// No command is waited for longer than the store's
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout), whatever the connection does.
+    pub fn connection<C>(connection: C) -> RedisStoreBuilder
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Own(Arc::new(connection)))))
     }
 }
 
@@ -218,7 +222,10 @@ impl Endpoint {
     }
 
     #[cfg(feature = "tls")]
-    fn with_certificates(self, certificates: TlsCertificates) -> Result<Self, ConfigError> {
+    pub(super) fn with_certificates(
+        self,
+        certificates: TlsCertificates,
+    ) -> Result<Self, ConfigError> {
         match self {
             Self::Address(client) => {
                 let info = super::tls::equip(client.get_connection_info(), certificates)?;
@@ -252,15 +259,15 @@ pub(super) fn tcp_settings() -> TcpSettings {
     settings
 }
 
-fn read_address(address: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
-    let info = address.into_connection_info();
+fn read_address(address: impl AsRef<str>) -> Result<ConnectionInfo, ConfigError> {
+    let info = address.as_ref().into_connection_info();
     info.map(|info| info.set_tcp_settings(tcp_settings()))
         .map_err(|error| bad_url(&error))
 }
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 fn read_addresses(
-    addresses: impl IntoIterator<Item = impl IntoConnectionInfo>,
+    addresses: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Result<Vec<ConnectionInfo>, ConfigError> {
     addresses.into_iter().map(read_address).collect()
 }

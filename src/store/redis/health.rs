@@ -5,9 +5,8 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 use super::{RedisStore, Settings, classify::Class, connection::Failed, wire};
 use crate::{
     clock::SteadyClock,
-    error::ConfigError,
     name::Name,
-    store::guard::breaker::{Breakers, MOST_FAILURES, Seems, Told},
+    store::guard::breaker::{Breakers, Seems, Told},
 };
 
 /// One failure is chance, and each costs somebody a deadline; a pause of the server that is over soon has as many in no
@@ -19,38 +18,6 @@ const SLOTS_TOGETHER: u16 = 512;
 const SLOTS: u16 = 16_384;
 
 impl RedisStore {
-    /// After how many failures among the last twice as many calls Redis is left alone. Default: 5; zero: never; at most
-    /// 32.
-    ///
-    /// A call fails that is not answered within the [`deadline`](Self::deadline), or by a server that is loading, busy or
-    /// part of no whole Cluster. While the breaker is open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at
-    /// once, and a [`RateLimiter`](crate::RateLimiter) is told [`Unavailable`](crate::ErrorKind::Unavailable); who waits for
-    /// permits, too. After 50 to 100 milliseconds one call goes through, and if that is answered, all do; if not, the next
-    /// one goes after twice the time, up to a second. [More](crate::docs::failure).
-    ///
-    /// Fewer failures open it sooner, and by a pause of Redis that would have been over soon. A limit that is asked by one
-    /// caller after the other loses so many deadlines before it opens. Returns a store with a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Breaker`] if it is more than 32.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::RedisStore;
-    ///
-    /// let store = RedisStore::open("redis://127.0.0.1/")?.breaker(10)?;
-    /// # Ok::<_, tower_ratelimit::ConfigError>(())
-    /// ```
-    pub fn breaker(mut self, failures: u32) -> Result<Self, ConfigError> {
-        if failures > MOST_FAILURES {
-            return Err(ConfigError::Breaker(failures));
-        }
-        self.settings.breaker = failures;
-        Ok(Self::assemble(self.settings))
-    }
-
     /// How Redis is, as far as this store has seen: nothing is sent.
     ///
     /// For a page of one's own, or a metric. Not for deciding whether the service is healthy: with a
@@ -122,7 +89,7 @@ impl Health {
     }
 
     /// The breakers: one, or one for each 512 slots of a Cluster, in their order. None where
-    /// [`breaker`](RedisStore::breaker) is zero.
+    /// [`breaker`](super::RedisStoreBuilder::breaker) is zero.
     #[must_use]
     pub fn nodes(&self) -> &[NodeHealth] {
         &self.nodes
@@ -165,8 +132,8 @@ impl NodeHealth {
         self.lasts
     }
 
-    /// How many of the last calls failed: as many as [`breaker`](RedisStore::breaker) says open it. Zero while it is not
-    /// closed.
+    /// How many of the last calls failed: as many as
+    /// [`breaker`](super::RedisStoreBuilder::breaker) says open it. Zero while it is not closed.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
@@ -231,7 +198,7 @@ mod tests {
     use redis::RedisError;
 
     use super::*;
-    use crate::store::redis::RedisStore;
+    use crate::error::ConfigError;
 
     fn heard(error: impl Into<RedisError>) -> Told {
         told(&Failed {
@@ -305,10 +272,13 @@ mod tests {
 
     #[test]
     fn more_failures_than_can_be_told_are_a_mistake() {
-        let store = || RedisStore::open("redis://127.0.0.1/").unwrap();
-        assert_eq!(store().breaker(33).unwrap_err(), ConfigError::Breaker(33));
-        assert_eq!(store().breaker(32).unwrap().health().nodes().len(), 1);
-        assert_eq!(store().breaker(0).unwrap().health().nodes().len(), 0);
-        assert!(store().health().is_well());
+        let store = |failures| {
+            let store = RedisStore::builder("redis://127.0.0.1/").breaker(failures);
+            store.build()
+        };
+        assert_eq!(store(33).unwrap_err(), ConfigError::Breaker(33));
+        assert_eq!(store(32).unwrap().health().nodes().len(), 1);
+        assert_eq!(store(0).unwrap().health().nodes().len(), 0);
+        assert!(store(5).unwrap().health().is_well());
     }
 }

@@ -44,7 +44,7 @@ use self::{
     record::{Recorder, Tape, Told, What},
     recorded::{Counted, History},
 };
-use super::{RedisStore, model::support};
+use super::{RedisStore, RedisStoreBuilder, model::support};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Receipt, Source},
@@ -90,12 +90,13 @@ impl Guards {
         }
     }
 
-    fn put_on(self, store: RedisStore) -> RedisStore {
+    fn put_on(self, store: RedisStoreBuilder) -> RedisStoreBuilder {
         // A busy machine is no fault of the server's.
-        let store = store.response_timeout(Duration::from_secs(20));
-        let store = store.connect_timeout(Duration::from_secs(20));
-        let store = store.deadline(self.deadline);
-        store.deny_cache(self.deny_cache).unwrap()
+        store
+            .response_timeout(Duration::from_secs(20))
+            .connect_timeout(Duration::from_secs(20))
+            .deadline(self.deadline)
+            .deny_cache(self.deny_cache)
     }
 }
 
@@ -139,12 +140,13 @@ impl World {
         let tape = Tape::new(clock.clone());
         let names = [unique("history"), unique("history")];
         let handles = (0..HANDLES).map(|handle| {
-            let store = guards.put_on(RedisStore::open(server.url()).unwrap());
-            let store = store.client_id(&client_id(handle)).unwrap();
+            let store = guards.put_on(RedisStore::builder(server.url()));
+            let store = store.client_id(&client_id(handle));
             let store = match &clock {
                 Some(clock) => store.client_clock(clock.clone()),
                 None => store,
             };
+            let store = store.build().unwrap();
             let store = Recorder::new(handle, store, Arc::clone(&tape));
             let limiters = [0, 1].map(|limiter| RateLimiter::new(&store, &names[limiter]).unwrap());
             Handle { store, limiters }

@@ -1,5 +1,6 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
+mod builder;
 mod classify;
 mod connection;
 mod diagnose;
@@ -32,17 +33,18 @@ use std::{
     time::Duration,
 };
 
+pub use self::{
+    builder::RedisStoreBuilder,
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    health::{BreakerState, ConnectionState, Health, NodeHealth},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
+};
 use self::{
     connection::Connection,
     endpoint::Endpoint,
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
-};
-pub use self::{
-    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
-    health::{BreakerState, ConnectionState, Health, NodeHealth},
-    verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
@@ -59,14 +61,10 @@ use super::{
 use crate::{
     clock::{Clock, SteadyClock, moment},
     decision::{Decision, Receipt},
-    error::{ConfigError, Error, ErrorKind},
-    name::{Name, is_word},
+    error::{Error, ErrorKind},
+    name::Name,
 };
 
-const DEFAULT_PREFIX: &str = "ratelimit";
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
-const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
-const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many leases are given back at once when a store is closed: each is a receipt.
@@ -74,8 +72,13 @@ const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 
 /// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
 ///
-/// The keys and their bytes are those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0). One decision is one
-/// command, the first for a new key included. Clones share connection and settings.
+/// The keys and their bytes are those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0).
+/// One decision is one command, the first for a new key included. Clones share the connection, the
+/// breaker and what is cached.
+///
+/// [`open`](Self::open) takes an address and the defaults. All else begins with a
+/// [`RedisStoreBuilder`]: [`builder`](Self::builder) for one server, [`cluster`](Self::cluster),
+/// [`sentinel`](Self::sentinel), or a pool or connection of your own.
 ///
 /// # Connection
 ///
@@ -83,7 +86,7 @@ const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 /// down; [`ping`](Self::ping) checks. A lost connection is replaced within a second of Redis being back, and a command
 /// whose connection was lost is sent once more with the same ids, which takes nothing twice. TCP_NODELAY and keepalive
 /// are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the response timeout 500 milliseconds.
-/// A request waits at most for the [`deadline`](Self::deadline), 50 milliseconds.
+/// A request waits at most for the [`deadline`](RedisStoreBuilder::deadline), 50 milliseconds.
 ///
 /// # Requests that come together
 ///
@@ -94,7 +97,7 @@ const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 /// # Clock
 ///
 /// The server's by default: no process with a wrong clock can bend a limit.
-/// [`client_clock`](Self::client_clock) counts by this process's, as Redisson does.
+/// [`client_clock`](RedisStoreBuilder::client_clock) counts by this process's, as Redisson does.
 ///
 /// # Server
 ///
@@ -106,7 +109,7 @@ const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 /// # fn main() -> Result<(), tower_ratelimit::ConfigError> {
 /// use tower_ratelimit::{Limit, RateLimitLayer, RedisStore, key::PeerIp};
 ///
-/// let store = RedisStore::open("redis://127.0.0.1/")?.prefix("shop");
+/// let store = RedisStore::builder("redis://127.0.0.1/").prefix("shop").build()?;
 /// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
 /// # Ok(())
 /// # }
@@ -117,10 +120,9 @@ pub struct RedisStore {
     shared: Arc<Shared>,
 }
 
-/// What a store was told. A change makes a new store.
+/// The settings of a store, which never change.
 #[derive(Clone)]
 struct Settings {
-    endpoint: Endpoint,
     prefix: Arc<str>,
     client_id: Option<Arc<str>>,
     clock: Option<Arc<dyn Clock>>,
@@ -132,104 +134,6 @@ struct Settings {
 }
 
 impl RedisStore {
-    /// What the names of limiters that rules make begin with. Default: `ratelimit`.
-    ///
-    /// Limiters with exact names, [`RateLimiter`](crate::RateLimiter) and
-    /// [`Rule::shared`](crate::Rule::shared), are not affected. Characters: `A-Z a-z 0-9 . _ -`; a layer with another
-    /// prefix is a [`ConfigError::Prefix`]. Returns a store with a connection of its own.
-    #[must_use]
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.settings.prefix = prefix.into();
-        Self::assemble(self.settings)
-    }
-
-    /// Which client this is to limits [per client](crate::RateType::PerClient). Default: a random UUID, as in Redisson.
-    ///
-    /// Returns a store with a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::ClientId`] if it has other characters than `A-Z a-z 0-9 . _ -`.
-    pub fn client_id(mut self, id: &str) -> Result<Self, ConfigError> {
-        if !is_word(id) {
-            return Err(ConfigError::ClientId(id.to_owned()));
-        }
-        self.settings.client_id = Some(id.into());
-        Ok(Self::assemble(self.settings))
-    }
-
-    /// Counts by a clock of this process instead of the server's, as Redisson does.
-    ///
-    /// Every process that shares a limit should then run NTP: one that is ahead takes permits early, and makes the
-    /// others wait. An [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) ends by the server's all the same. Returns a
-    /// store with a connection of its own.
-    #[must_use]
-    pub fn client_clock(mut self, clock: impl Clock) -> Self {
-        self.settings.clock = Some(Arc::new(clock));
-        Self::assemble(self.settings)
-    }
-
-    /// The longest that a decision may take, everything included. Default: 50 milliseconds.
-    ///
-    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may have taken is given back.
-    /// Returns a store with a connection of its own.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.settings.deadline = deadline;
-        Self::assemble(self.settings)
-    }
-
-    /// For how long a refusal may be told again without asking Redis. Default: 1 second; zero: not at all.
-    ///
-    /// A refusal says when there can be room, and stands until then: who asks the same again is told it from memory, with
-    /// the wait that is left, and `Source::Cache`. It is dropped when this store grants anything on one of its limiters, gives
-    /// back or changes one. What other processes give back or change reaches it when Redis is asked again: this time is
-    /// the longest that they wait for that. A key that is refused all the time costs Redis at most two calls in it.
-    ///
-    /// At most 131 072 refusals are kept. [More](crate::docs::tuning) on when to change it. Returns a store with a
-    /// connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::DenyCache`] if it is longer than a minute.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_ratelimit::RedisStore;
-    ///
-    /// let store = RedisStore::open("redis://127.0.0.1/")?.deny_cache(Duration::from_secs(10))?;
-    /// # Ok::<_, tower_ratelimit::ConfigError>(())
-    /// ```
-    pub fn deny_cache(mut self, longest: Duration) -> Result<Self, ConfigError> {
-        if longest > LONGEST_DENY_CACHE {
-            return Err(ConfigError::DenyCache(longest));
-        }
-        self.settings.deny_cache = longest;
-        Ok(Self::assemble(self.settings))
-    }
-
-    /// The longest that connecting may take. Default: 1 second. Requests do not wait for it longer than their
-    /// [`deadline`](Self::deadline).
-    ///
-    /// Returns a store with a connection of its own.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.connect_timeout = timeout;
-        Self::assemble(self.settings)
-    }
-
-    /// The longest that one reply may take; a connection that is silent for as long is replaced. Default: 500
-    /// milliseconds.
-    ///
-    /// Returns a store with a connection of its own.
-    #[must_use]
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.response_timeout = timeout;
-        Self::assemble(self.settings)
-    }
-
     /// Checks that Redis answers.
     ///
     /// # Errors
@@ -284,22 +188,8 @@ impl RedisStore {
         self.shared.server().returns.lost().charges()
     }
 
-    fn with_endpoint(endpoint: Endpoint) -> Self {
-        Self::assemble(Settings {
-            endpoint,
-            prefix: DEFAULT_PREFIX.into(),
-            client_id: None,
-            clock: None,
-            deadline: DEFAULT_DEADLINE,
-            deny_cache: DEFAULT_DENY_CACHE,
-            breaker: health::DEFAULT_FAILURES,
-            connect_timeout: CONNECT_TIMEOUT,
-            response_timeout: RESPONSE_TIMEOUT,
-        })
-    }
-
-    fn assemble(settings: Settings) -> Self {
-        let connection = Arc::new(settings.connection());
+    fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
+        let connection = Arc::new(settings.connection(endpoint));
         let lines = Lines::default();
         let clock = settings.clock.clone();
         let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
@@ -358,9 +248,9 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn connection(&self) -> Connection {
+    fn connection(&self, endpoint: &Endpoint) -> Connection {
         let (connecting, response) = (self.connect_timeout, self.response_timeout);
-        let source = self.endpoint.source(connecting, response);
+        let source = endpoint.source(connecting, response);
         Connection::new(source, connecting, response)
     }
 }
@@ -433,19 +323,5 @@ impl AnyStore for Shared {
 
     fn rule_names(&self) -> &RuleNames {
         &self.rule_names
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_id_is_a_word() {
-        let store = RedisStore::open("redis://localhost").unwrap();
-        assert_eq!(
-            store.client_id("a b").unwrap_err(),
-            ConfigError::ClientId("a b".to_owned())
-        );
     }
 }

@@ -95,7 +95,7 @@ pub(super) fn refusal(error: &RedisError) -> Option<Error> {
 const REMEDIES: &[(&str, &str)] = &[
     (
         "invalid peer certificate: UnknownIssuer",
-        "Redis' certificate comes from no authority that is trusted here: give `RedisStore::certificates` the authority's",
+        "Redis' certificate comes from no authority that is trusted here: give `RedisStoreBuilder::certificates` the authority's",
     ),
     (
         "invalid peer certificate: certificate expired",
@@ -115,7 +115,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "received fatal alert: CertificateRequired",
-        "Redis wants a certificate of this process: give one to `RedisStore::certificates`",
+        "Redis wants a certificate of this process: give one to `RedisStoreBuilder::certificates`",
     ),
     (
         "received fatal alert: CertificateExpired",
@@ -139,7 +139,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "received fatal alert: HandshakeFailure",
-        "Redis refuses the handshake: it may want a certificate of this process (`RedisStore::certificates`), or has no cipher in \
+        "Redis refuses the handshake: it may want a certificate of this process (`RedisStoreBuilder::certificates`), or has no cipher in \
          common with it",
     ),
     (
@@ -156,7 +156,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "tls-rustls-insecure",
-        "`#insecure` believes anybody, and is not built in: give `RedisStore::certificates` the authority's certificate",
+        "`#insecure` believes anybody, and is not built in: give `RedisStoreBuilder::certificates` the authority's certificate",
     ),
     (
         "invalid dns name",
@@ -210,6 +210,10 @@ mod tests {
         ));
         let refusal = refusal(&met).expect("a refusal");
         assert_eq!(refusal.kind(), ErrorKind::Tls);
-        assert!(refusal.to_string().contains("RedisStore::certificates"));
+        assert!(
+            refusal
+                .to_string()
+                .contains("RedisStoreBuilder::certificates")
+        );
     }
 }

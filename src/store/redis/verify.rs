@@ -62,7 +62,7 @@ impl RedisStore {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_ratelimit::{RedisStore, Severity};
     ///
-    /// let store = RedisStore::open("redis://127.0.0.1/")?.prefix("shop");
+    /// let store = RedisStore::builder("redis://127.0.0.1/").prefix("shop").build()?;
     /// let verification = store.verify().await?;
     /// println!("{verification}");
     /// if verification.worst() == Some(Severity::Error) {

@@ -1,6 +1,6 @@
 //! The cases of `who.rs`: whom a server believes, what it reads, and on which socket.
 
-use tower_ratelimit::key::{ClientIp, ForwardedHeader, Header, KeyExtractor, PeerIp, Secret};
+use tower_ratelimit::key::{ClientIp, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Secret};
 
 use super::{
     super::sockets::{
@@ -517,7 +517,7 @@ pub(super) const CASES: &[Case] = &[
         name: "credentials",
         by: |limit| {
             let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e").unwrap();
-            limit.by(Header::new("authorization").digest(&secret))
+            limit.by(FromHeader::new("authorization").digest(&secret))
         },
         on: Socket::Tcp,
         steps: &[

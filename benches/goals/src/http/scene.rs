@@ -122,7 +122,7 @@ impl Scene {
     pub(crate) fn layer(&self, redis: &str) -> RateLimitLayer {
         let mut store = patient(redis);
         if let Some(cap) = self.cap {
-            store = store.deny_cache(cap).unwrap();
+            store = store.deny_cache(cap);
         }
         let mut rule = self
             .limit
@@ -133,7 +133,7 @@ impl Scene {
         if let Some(lease) = self.lease {
             rule = rule.lease(lease);
         }
-        RateLimitLayer::builder(&store)
+        RateLimitLayer::builder(&store.build().unwrap())
             .otherwise(rule)
             .headers([HeaderStyle::Draft11])
             .build()

@@ -85,7 +85,10 @@ fn runtime() -> Runtime {
 }
 
 fn layer(database: &Database, limit: Limit) -> RateLimitLayer {
-    RateLimitLayer::new(&patient(&database.url()), limit.by(by_user()))
+    RateLimitLayer::new(
+        &patient(&database.url()).build().unwrap(),
+        limit.by(by_user()),
+    )
 }
 
 struct Refusals {
@@ -183,7 +186,7 @@ impl Grants {
         let runtime = runtime();
         let database = Database::start();
         let limit = Limit::per_minute(1 << 40);
-        let spare = RateLimitLayer::builder(&patient(&database.url()))
+        let spare = RateLimitLayer::builder(&patient(&database.url()).build().unwrap())
             .otherwise(limit.by(by_user()))
             .headers([])
             .count_remaining(false)

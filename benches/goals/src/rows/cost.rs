@@ -104,11 +104,11 @@ impl Decisions {
         let runtime = Runtime::new().unwrap();
         let database = Database::start();
         let _inside = runtime.enter();
-        let mut store = database.store();
+        let mut store = database.builder();
         if kind.client_clock {
             store = store.client_clock(SystemClock);
         }
-        let layer = RateLimitLayer::builder(&store)
+        let layer = RateLimitLayer::builder(&store.build().unwrap())
             .otherwise(kind.limit.by(by_user()).named("ours"))
             .count_remaining(kind.exact)
             .build()

@@ -64,7 +64,8 @@ impl Line {
         let database = Database::start();
         let (connection, limiter) = runtime.block_on(async {
             let connection = database.connection().await;
-            let store = RedisStore::with_connection(connection.clone()).deadline(PATIENCE);
+            let store = RedisStore::connection(connection.clone()).deadline(PATIENCE);
+            let store = store.build().unwrap();
             let limiter = RateLimiter::new(&store, "latency").unwrap();
             assert!(limiter.try_set_rate(AMPLE).await.unwrap());
             (connection, limiter)

@@ -113,7 +113,8 @@ impl Live {
         let database = Database::start();
         let _inside = runtime.enter();
         let clock = ManualClock::new();
-        let store = database.store().client_clock(clock.clone());
+        let store = database.builder().client_clock(clock.clone());
+        let store = store.build().unwrap();
         let limiter = RateLimiter::new(&store, "live-ours").unwrap();
         let limiter = (way.counting)(limiter);
         assert!(runtime.block_on(limiter.try_set_rate(LIVE)).unwrap());

@@ -70,7 +70,8 @@ impl fmt::Debug for Keys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OtherClient {
-    /// The id of its Redisson instance, or that given to [`RedisStore::client_id`](crate::RedisStore::client_id)
+    /// The id of its Redisson instance, or that given to
+    /// [`RedisStoreBuilder::client_id`](crate::RedisStoreBuilder::client_id)
     pub id: String,
     /// Its grants of the last interval
     pub live_entries: u64,

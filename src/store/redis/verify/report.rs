@@ -207,10 +207,10 @@ impl fmt::Display for ServerFinding {
                 )
             }
             Self::Replica => f.write_str(
-                "it is a replica, and grants nothing: give the master's address, or use `RedisStore::open_sentinel`",
+                "it is a replica, and grants nothing: give the master's address, or use `RedisStore::sentinel`",
             ),
             Self::NodeOfCluster => f.write_str(
-                "it is a node of a Cluster, and refuses the slots of others: use `RedisStore::open_cluster`",
+                "it is a node of a Cluster, and refuses the slots of others: use `RedisStore::cluster`",
             ),
             Self::SlotsWithoutMaster(slots) => write!(
                 f,

@@ -1,0 +1,329 @@
+//! The settings of a [`RedisStore`], and their checks.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+#[cfg(feature = "tls")]
+use redis::TlsCertificates;
+
+use super::{
+    CONNECT_TIMEOUT, RESPONSE_TIMEOUT, RedisStore, Settings, endpoint::Endpoint,
+    health::DEFAULT_FAILURES,
+};
+use crate::{
+    clock::Clock,
+    error::ConfigError,
+    name::{check_prefix, is_word},
+    store::guard::breaker::MOST_FAILURES,
+};
+
+const DEFAULT_PREFIX: &str = "ratelimit";
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
+const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
+
+/// Builds a [`RedisStore`]: where Redis is, then settings, then [`build`](Self::build).
+///
+/// [`RedisStore::builder`], [`cluster`](RedisStore::cluster), [`sentinel`](RedisStore::sentinel),
+/// [`pool`](RedisStore::pool) and [`connection`](RedisStore::connection) make one. What is wrong
+/// with an address or a setting is an error of `build` and of nothing else. Two stores built from
+/// clones of a builder share no connection: to share one, clone the store.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::RedisStore;
+///
+/// let store = RedisStore::builder("redis://127.0.0.1/")
+///     .prefix("shop")
+///     .deadline(Duration::from_millis(20))
+///     .build()?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct RedisStoreBuilder {
+    endpoint: Result<Endpoint, ConfigError>,
+    #[cfg(feature = "tls")]
+    certificates: Option<TlsCertificates>,
+    settings: Settings,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(endpoint: Result<Endpoint, ConfigError>) -> Self {
+        Self {
+            endpoint,
+            #[cfg(feature = "tls")]
+            certificates: None,
+            settings: Settings {
+                prefix: DEFAULT_PREFIX.into(),
+                client_id: None,
+                clock: None,
+                deadline: DEFAULT_DEADLINE,
+                deny_cache: DEFAULT_DENY_CACHE,
+                breaker: DEFAULT_FAILURES,
+                connect_timeout: CONNECT_TIMEOUT,
+                response_timeout: RESPONSE_TIMEOUT,
+            },
+        }
+    }
+
+    /// Sets the prefix of the names of limiters that rules make. Default: `ratelimit`.
+    ///
+    /// Limiters with exact names, [`RateLimiter`](crate::RateLimiter) and
+    /// [`Rule::shared`](crate::Rule::shared), are not affected. Characters: `A-Z a-z 0-9 . _ -`, at
+    /// least one.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the id of this client, by which limits [per client](crate::RateType::PerClient) count.
+    /// Default: a random UUID, as in Redisson.
+    ///
+    /// Characters: `A-Z a-z 0-9 . _ -`, at least one.
+    pub fn client_id(mut self, id: &str) -> Self {
+        self.settings.client_id = Some(id.into());
+        self
+    }
+
+    /// Counts by a clock of this process instead of the server's, as Redisson does.
+    ///
+    /// Every process that shares a limit should then run NTP: one that is ahead takes permits
+    /// early, and makes the others wait. An
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) ends by the server's clock all the
+    /// same.
+    pub fn client_clock(mut self, clock: impl Clock) -> Self {
+        self.settings.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sets the longest time that a decision may take, everything included. Default: 50
+    /// milliseconds.
+    ///
+    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may
+    /// have taken is given back.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.settings.deadline = deadline;
+        self
+    }
+
+    /// Sets for how long a refusal may be repeated without asking Redis. Default: 1 second; zero:
+    /// not at all; at most a minute.
+    ///
+    /// A refusal says when there can be room, and stands until then: a caller that asks the same
+    /// again gets it from memory, with the wait that is left, and `Source::Cache`. It is dropped
+    /// when this store grants anything on one of its limiters, gives back or changes one. What
+    /// other processes give back or change reaches it when Redis is asked again: this time is the
+    /// longest that they wait for that. A key that is refused all the time costs Redis at most two
+    /// calls in it.
+    ///
+    /// At most 131 072 refusals are kept. [More](crate::docs::tuning) on when to change it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::builder("redis://127.0.0.1/")
+    ///     .deny_cache(Duration::from_secs(10))
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn deny_cache(mut self, longest: Duration) -> Self {
+        self.settings.deny_cache = longest;
+        self
+    }
+
+    /// Sets after how many failures among the last twice as many calls Redis is left alone.
+    /// Default: 5; zero: never; at most 32.
+    ///
+    /// A call fails that is not answered within the [`deadline`](Self::deadline), or by a server
+    /// that is loading, busy or part of no whole Cluster. While the breaker is open, requests meet
+    /// their [`FailurePolicy`](crate::FailurePolicy) at once, and a
+    /// [`RateLimiter`](crate::RateLimiter) returns [`Unavailable`](crate::ErrorKind::Unavailable),
+    /// to those that wait for permits, too. After 50 to 100 milliseconds one call goes through, and
+    /// if that is answered, all do; if not, the next one goes after twice the time, up to a second.
+    /// [More](crate::docs::failure).
+    ///
+    /// Fewer failures open it sooner, and by a pause of Redis that would have been over soon. A
+    /// limit that is asked by one caller after the other loses so many deadlines before it opens.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::builder("redis://127.0.0.1/").breaker(10).build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn breaker(mut self, failures: u32) -> Self {
+        self.settings.breaker = failures;
+        self
+    }
+
+    /// Sets the longest time that connecting may take. Default: 1 second. Requests do not wait for
+    /// it longer than their [`deadline`](Self::deadline).
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets the longest time that one reply may take; a connection that is silent for as long is
+    /// replaced. Default: 500 milliseconds.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.response_timeout = timeout;
+        self
+    }
+
+    /// Sets the certificates of TLS: the authorities that Redis' own must come from, and what this
+    /// process shows for itself, where Redis wants that (mutual TLS). All of them as PEM.
+    ///
+    /// Without this, the authorities are those that the machine trusts, read anew for each
+    /// connection (`SSL_CERT_FILE` names other ones), and nothing is shown. Redis' certificate must
+    /// have the name or the IP address in the store's address. One that is refused, on either side,
+    /// is an error of kind [`Tls`](crate::ErrorKind::Tls) that says what to do, and meets the
+    /// failure policy; a certificate that is renewed in Redis counts from the next connection on.
+    ///
+    /// The cryptography is what the process has chosen for rustls
+    /// (`CryptoProvider::install_default`), and ring's where it has not when the first connection
+    /// is made.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{RedisStore, redis::{ClientTlsConfig, TlsCertificates}};
+    ///
+    /// let certificates = TlsCertificates {
+    ///     root_cert: Some(std::fs::read("ca.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: std::fs::read("service.pem")?,
+    ///         client_key: std::fs::read("service.key")?,
+    ///     }),
+    /// };
+    /// let store = RedisStore::builder("rediss://redis.internal:6380/")
+    ///     .certificates(certificates)
+    ///     .build()?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
+        self.certificates = Some(certificates);
+        self
+    }
+
+    /// Builds the store. Nothing is sent yet; [`RedisStore::ping`] checks that Redis answers.
+    ///
+    /// # Errors
+    ///
+    /// The first of these:
+    ///
+    /// - [`ConfigError::Url`] if an address cannot be read or used, or there is none;
+    /// - [`ConfigError::Certificates`] if a certificate cannot be read, the key is not the
+    ///   certificate's, no address begins with `rediss://`, or the store is on a pool or connection
+    ///   of the caller's, which has its own;
+    /// - [`ConfigError::Prefix`] or [`ConfigError::ClientId`] if it is empty or has other characters
+    ///   than `A-Z a-z 0-9 . _ -`;
+    /// - [`ConfigError::DenyCache`] if it is longer than a minute;
+    /// - [`ConfigError::Breaker`] if it is more than 32.
+    pub fn build(self) -> Result<RedisStore, ConfigError> {
+        let Self {
+            endpoint, settings, ..
+        } = self;
+        let endpoint = endpoint?;
+        #[cfg(feature = "tls")]
+        let endpoint = match self.certificates {
+            Some(certificates) => {
+                super::tls::check(&certificates)?;
+                endpoint.with_certificates(certificates)?
+            }
+            None => endpoint,
+        };
+        check_prefix(&settings.prefix)?;
+        if let Some(id) = settings.client_id.as_deref().filter(|id| !is_word(id)) {
+            return Err(ConfigError::ClientId(id.to_owned()));
+        }
+        if settings.deny_cache > LONGEST_DENY_CACHE {
+            return Err(ConfigError::DenyCache(settings.deny_cache));
+        }
+        if settings.breaker > MOST_FAILURES {
+            return Err(ConfigError::Breaker(settings.breaker));
+        }
+        Ok(RedisStore::assemble(&endpoint, settings))
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("prefix", &self.settings.prefix)
+            .field("deadline", &self.settings.deadline)
+            .field("deny_cache", &self.settings.deny_cache)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(build: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> ConfigError {
+        let built = build(RedisStore::builder("redis://localhost")).build();
+        built.map(drop).unwrap_err()
+    }
+
+    #[test]
+    fn each_setting_is_checked_when_the_store_is_built() {
+        for bad in ["a b", "", "{a}"] {
+            assert_eq!(
+                refused(|store| store.client_id(bad)),
+                ConfigError::ClientId(bad.to_owned())
+            );
+            assert_eq!(
+                refused(|store| store.prefix(bad)),
+                ConfigError::Prefix(bad.to_owned())
+            );
+        }
+        let longer = LONGEST_DENY_CACHE + Duration::from_nanos(1);
+        assert_eq!(
+            refused(|store| store.deny_cache(longer)),
+            ConfigError::DenyCache(longer)
+        );
+        assert_eq!(
+            refused(|store| store.breaker(MOST_FAILURES + 1)),
+            ConfigError::Breaker(MOST_FAILURES + 1)
+        );
+    }
+
+    #[test]
+    fn an_address_is_any_text() {
+        let address = String::from("redis://localhost");
+        assert!(RedisStore::open(&address).is_ok());
+        assert!(RedisStore::open(address.as_str()).is_ok());
+        #[cfg(feature = "cluster")]
+        assert!(RedisStore::cluster([&address]).build().is_ok());
+        assert!(RedisStore::open(address).is_ok());
+    }
+
+    #[test]
+    fn the_last_setting_of_a_kind_counts() {
+        let store = RedisStore::builder("redis://localhost")
+            .prefix("a b")
+            .prefix("shop")
+            .breaker(99)
+            .breaker(1);
+        assert!(store.clone().build().is_ok());
+        assert!(store.prefix("").build().is_err());
+    }
+
+    #[test]
+    fn clones_of_a_store_share_everything_and_builders_nothing() {
+        let builder = RedisStore::builder("redis://localhost");
+        let store = builder.clone().build().unwrap();
+        assert!(Arc::ptr_eq(&store.shared, &store.clone().shared));
+        let other = builder.build().unwrap();
+        assert!(!Arc::ptr_eq(&store.shared, &other.shared));
+    }
+}
