@@ -1,6 +1,6 @@
 //! The table of rules: first match wins.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
@@ -247,14 +247,9 @@ impl Planner {
         defaults: Defaults,
     ) -> Result<Self, ConfigError> {
         let ready = |entry: &str, rules: Vec<Rule>| {
-            for (place, rule) in rules.iter().enumerate() {
-                if rules
-                    .iter()
-                    .take(place)
-                    .any(|other| other.label() == rule.label())
-                {
-                    return Err(ConfigError::DuplicateName(rule.label().to_owned()));
-                }
+            let mut labels = HashSet::new();
+            if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
+                return Err(ConfigError::DuplicateName(twice.label().to_owned()));
             }
             let rules: Vec<_> = rules
                 .into_iter()
