@@ -135,6 +135,10 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
         let pattern = Pattern::route(route.text()?).map_err(|error| route.fail(error))?;
         all.push(pattern);
     }
+    if let Some(grpc) = entry.get("grpc") {
+        let pattern = Pattern::grpc(grpc.text()?).map_err(|error| grpc.fail(error))?;
+        all.push(pattern);
+    }
     if let Some(method) = entry.get("method") {
         let route = entry.get("route");
         if route.is_some_and(|route| route.text().is_ok_and(|route| !route.starts_with('/'))) {
@@ -144,10 +148,6 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
     }
     if let Some(host) = entry.get("host") {
         all.push(hosts(&host)?);
-    }
-    if let Some(grpc) = entry.get("grpc") {
-        let pattern = Pattern::grpc(grpc.text()?).map_err(|error| grpc.fail(error))?;
-        all.push(pattern);
     }
     if let Some(when) = entry.get("when") {
         let name = when.text()?;
@@ -159,9 +159,10 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
     }
     match (all.pop(), all.is_empty()) {
         (Some(only), true) => Ok(only),
-        (Some(last), false) => Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
-            last.matches(parts) && all.iter().all(|pattern| pattern.matches(parts))
-        }))),
+        (Some(last), false) => {
+            all.push(last);
+            Ok(Pattern::All(all))
+        }
         (None, _) => Err(entry.fail(
             "it says no `route`, `grpc`, `host`, `method` or `when`: the rules for all other requests stand in \
              `[otherwise]`",
