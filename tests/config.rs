@@ -9,6 +9,8 @@
 
 #[path = "config/bad.rs"]
 mod bad;
+#[path = "config/cost.rs"]
+mod cost;
 #[path = "config/reload.rs"]
 mod reload;
 mod support;

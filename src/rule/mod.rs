@@ -2,6 +2,7 @@
 
 #[cfg(feature = "config")]
 mod file;
+mod index;
 mod list;
 mod pattern;
 mod ready;

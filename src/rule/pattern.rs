@@ -1,6 +1,6 @@
 //! Which requests an entry of the table is for.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, iter, sync::Arc};
 
 use http::{Extensions, Method, request::Parts};
 
@@ -19,6 +19,16 @@ pub(crate) enum Pattern {
         whole_service: bool,
     },
     Predicate(Arc<dyn Fn(&Parts) -> bool + Send + Sync>),
+    /// All of these; where a request goes, if one says it, comes first
+    All(Vec<Pattern>),
+}
+
+/// Where the requests of a pattern go, as far as the table can look it up.
+pub(super) enum Place<'a> {
+    Route(&'a [Segment]),
+    /// A method's path, or a service's with the slash behind it
+    Grpc(&'a str),
+    Anywhere,
 }
 
 impl Pattern {
@@ -33,6 +43,8 @@ impl Pattern {
             None => (None, pattern),
         };
         let segments = segments(path).map_err(refuse)?;
+        let segments = segments.map(|segment| segment.map(Segment::owned));
+        let segments = segments.collect::<Result<_, _>>().map_err(refuse)?;
         Ok(Self::Path(PathPattern { method, segments }))
     }
 
@@ -74,6 +86,30 @@ impl Pattern {
                 whole_service: false,
             } => parts.uri.path() == path,
             Self::Predicate(predicate) => predicate(parts),
+            Self::All(all) => all.iter().all(|pattern| pattern.matches(parts)),
+        }
+    }
+
+    /// Returns where its requests go.
+    pub(super) fn place(&self) -> Place<'_> {
+        match self {
+            Self::Path(pattern) => Place::Route(&pattern.segments),
+            Self::Grpc { path, .. } => Place::Grpc(path),
+            Self::Predicate(_) => Place::Anywhere,
+            Self::All(all) => all.first().map_or(Place::Anywhere, Self::place),
+        }
+    }
+
+    /// Whether a request that goes to its [`place`](Self::place) matches.
+    pub(super) fn matches_there(&self, parts: &Parts) -> bool {
+        match self {
+            Self::Path(pattern) => pattern.matches_method(parts),
+            Self::Grpc { .. } => true,
+            Self::Predicate(predicate) => predicate(parts),
+            Self::All(all) => all.split_first().is_none_or(|(first, others)| {
+                let mut others = others.iter();
+                first.matches_there(parts) && others.all(|other| other.matches(parts))
+            }),
         }
     }
 }
@@ -84,6 +120,7 @@ impl fmt::Debug for Pattern {
             Self::Path(_) => f.write_str("Path(..)"),
             Self::Grpc { path, .. } => write!(f, "Grpc({path})"),
             Self::Predicate(_) => f.write_str("Predicate(..)"),
+            Self::All(all) => f.debug_tuple("All").field(all).finish(),
         }
     }
 }
@@ -96,8 +133,8 @@ pub(crate) struct PathPattern {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Segment {
-    Text(String),
+pub(super) enum Segment<T = String> {
+    Text(T),
     /// `{name}`: one segment, not empty
     One,
     /// `{*name}`: the rest, not empty
@@ -106,16 +143,20 @@ enum Segment {
 
 impl PathPattern {
     fn matches(&self, parts: &Parts) -> bool {
+        self.matches_method(parts)
+            && (self.is_template(&parts.extensions) || self.matches_path(full_path(parts)))
+    }
+
+    fn matches_method(&self, parts: &Parts) -> bool {
         let method = self.method.as_ref();
         method.is_none_or(|method| counts_as(&parts.method, method))
-            && (self.is_template(&parts.extensions) || self.matches_path(full_path(parts)))
     }
 
     /// Whether this is the route that serves the request, whatever its parameters are called.
     fn is_template(&self, extensions: &Extensions) -> bool {
-        template(extensions)
-            .and_then(|template| segments(template).ok())
-            .is_some_and(|segments| segments == self.segments)
+        let given = template(extensions).and_then(|template| segments(template).ok());
+        let meant = self.segments.iter().map(|segment| Some(segment.borrowed()));
+        given.is_some_and(|given| given.map(Result::ok).eq(meant))
     }
 
     fn matches_path(&self, path: &str) -> bool {
@@ -139,6 +180,26 @@ impl PathPattern {
     }
 }
 
+impl Segment {
+    fn borrowed(&self) -> Segment<&str> {
+        match self {
+            Self::Text(text) => Segment::Text(text),
+            Self::One => Segment::One,
+            Self::Rest => Segment::Rest,
+        }
+    }
+}
+
+impl Segment<&str> {
+    fn owned(self) -> Segment {
+        match self {
+            Self::Text(text) => Segment::Text(text.to_owned()),
+            Self::One => Segment::One,
+            Self::Rest => Segment::Rest,
+        }
+    }
+}
+
 pub(super) fn method_of(text: &str) -> Result<Method, &'static str> {
     if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Err("methods are written in capitals");
@@ -152,7 +213,7 @@ pub(super) fn counts_as(given: &Method, meant: &Method) -> bool {
 }
 
 /// The path as it was sent; inside a nested axum router the request's own lacks its beginning.
-fn full_path(parts: &Parts) -> &str {
+pub(super) fn full_path(parts: &Parts) -> &str {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
         return uri.path();
@@ -160,36 +221,40 @@ fn full_path(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
-fn segments(path: &str) -> Result<Vec<Segment>, &'static str> {
+/// The segments of a route, or what is wrong with one.
+pub(super) fn segments(
+    path: &str,
+) -> Result<impl Iterator<Item = Result<Segment<&str>, &'static str>>, &'static str> {
     let path = path
         .strip_prefix('/')
         .ok_or("the path does not begin with `/`")?;
-    let mut segments = Vec::new();
     let mut parts = path.split('/').peekable();
-    while let Some(part) = parts.next() {
-        let inner = part
-            .strip_prefix('{')
-            .and_then(|part| part.strip_suffix('}'));
-        segments.push(match inner {
-            Some(name) => match name.strip_prefix('*') {
-                Some("") => return Err("a parameter has no name"),
-                Some(_) if parts.peek().is_some() => {
-                    return Err("`{*rest}` stands at the end");
-                }
-                Some(_) => Segment::Rest,
-                None if name.is_empty() => return Err("a parameter has no name"),
-                None => Segment::One,
-            },
-            None if part.contains(['{', '}']) => {
-                return Err("a parameter is a whole segment, as in `/users/{id}`");
-            }
-            None if part.starts_with([':', '*']) => {
-                return Err("a parameter is written `{id}`, the rest `{*rest}`");
-            }
-            None => Segment::Text(part.to_owned()),
-        });
+    Ok(iter::from_fn(move || {
+        let part = parts.next()?;
+        Some(segment(part, parts.peek().is_none()))
+    }))
+}
+
+fn segment(part: &str, is_last: bool) -> Result<Segment<&str>, &'static str> {
+    let inner = part
+        .strip_prefix('{')
+        .and_then(|part| part.strip_suffix('}'));
+    match inner {
+        Some(name) => match name.strip_prefix('*') {
+            Some("") => Err("a parameter has no name"),
+            Some(_) if !is_last => Err("`{*rest}` stands at the end"),
+            Some(_) => Ok(Segment::Rest),
+            None if name.is_empty() => Err("a parameter has no name"),
+            None => Ok(Segment::One),
+        },
+        None if part.contains(['{', '}']) => {
+            Err("a parameter is a whole segment, as in `/users/{id}`")
+        }
+        None if part.starts_with([':', '*']) => {
+            Err("a parameter is written `{id}`, the rest `{*rest}`")
+        }
+        None => Ok(Segment::Text(part)),
     }
-    Ok(segments)
 }
 
 #[cfg(test)]

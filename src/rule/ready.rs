@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     sync::{
         Arc,
@@ -253,20 +254,23 @@ impl Ready {
             // Each has a name of its own.
             Limits::Tiers(..) => None,
         };
-        for (place, rule) in rules.iter().enumerate() {
-            for other in rules.iter().take(place) {
-                let (Some(this), Some(that)) = (named(rule), named(other)) else {
+        // The first on a limiter stands for all: those before the one at hand agree among each other.
+        let mut firsts: HashMap<String, Named> = HashMap::new();
+        for this in rules.iter().filter_map(named) {
+            let that = match firsts.entry(this.naming.to_string()) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(this);
                     continue;
-                };
-                let same = this.naming.to_string() == that.naming.to_string();
-                let agree = this.naming.algorithm() == that.naming.algorithm()
-                    && this.naming.slots() == that.naming.slots()
-                    && this.rule.charge_if().is_none()
-                    && that.rule.charge_if().is_none();
-                if same && !agree {
-                    let names = [that, this].map(|named| named.rule.name.to_string());
-                    return Err(ConfigError::OneLimiter(names));
                 }
+                Entry::Occupied(first) => first.into_mut(),
+            };
+            let agree = this.naming.algorithm() == that.naming.algorithm()
+                && this.naming.slots() == that.naming.slots()
+                && this.rule.charge_if().is_none()
+                && that.rule.charge_if().is_none();
+            if !agree {
+                let names = [&*that, &this].map(|named| named.rule.name.to_string());
+                return Err(ConfigError::OneLimiter(names));
             }
         }
         Ok(())

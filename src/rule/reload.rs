@@ -1,6 +1,11 @@
 //! Looks after a rules file while a service runs.
 
-use std::{fmt, path::PathBuf, sync::Weak, time::Duration};
+use std::{
+    fmt, panic,
+    path::PathBuf,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use super::RulesFile;
 use crate::{
@@ -19,8 +24,8 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// Reloads a layer's rules whenever their file has changed. Made by
 /// [`RateLimitLayer::watch`](crate::RateLimitLayer::watch); it does nothing until [`run`](Self::run) is spawned.
 ///
-/// The file is read every 5 seconds, or as [`every`](Self::every) says, on a thread where it may block. What counts is its
-/// text, so that all ways to replace a file are seen: writing it, renaming another over it, and the symbolic links by which
+/// The file is read every 5 seconds, or as [`every`](Self::every) says. Reading and applying it
+/// happen on a thread that may block: requests go on meanwhile. What counts is its text, so that all ways to replace a file are seen: writing it, renaming another over it, and the symbolic links by which
 /// Kubernetes updates a mounted config map (not one mounted by `subPath`, which Kubernetes leaves as it is). A text must
 /// have stayed the same for a tenth of a second; better still, rename a finished file over the old one.
 ///
@@ -45,7 +50,7 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 #[must_use = "it does nothing until `run` is spawned"]
 pub struct Watch {
     layer: Weak<Shared>,
-    file: RulesFile,
+    file: Arc<RulesFile>,
     path: PathBuf,
     every: Duration,
     report: Option<Box<Report>>,
@@ -55,7 +60,7 @@ impl Watch {
     pub(crate) fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
         Self {
             layer,
-            file,
+            file: Arc::new(file),
             path,
             every: EVERY,
             report: None,
@@ -79,7 +84,8 @@ impl Watch {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it ends the watch. The layer has the rules that were applied last, whole.
+    /// Dropping it ends the watch. The layer has the rules that were applied last, whole; a file
+    /// that is being applied at that moment may still come into force.
     pub async fn run(mut self) {
         let mut last = None;
         while self.layer.strong_count() > 0 {
@@ -88,16 +94,11 @@ impl Watch {
                 tokio::time::sleep(SETTLED).await;
                 let again = read(self.path.clone()).await;
                 if again == text {
-                    let Some(layer) = self.layer.upgrade() else {
+                    let (layer, file) = (Weak::clone(&self.layer), Arc::clone(&self.file));
+                    let Some(applied) = apply(layer, file, again).await else {
                         return;
                     };
-                    let parsed = again.and_then(|text| self.file.parse(&text));
-                    let applied = parsed.and_then(|rules| layer.reload(rules));
-                    drop(layer);
-                    self.tell(match &applied {
-                        Ok(()) => Ok(()),
-                        Err(error) => Err(error),
-                    });
+                    self.tell(applied.as_ref().copied());
                     last = Some(text);
                     break;
                 }
@@ -123,6 +124,29 @@ impl Watch {
         if let Some(report) = &mut self.report {
             report(result);
         }
+    }
+}
+
+/// Applies a text where it may take its time: requests must not wait for thousands of rules.
+///
+/// `None` if the layer or the runtime is gone.
+async fn apply(
+    layer: Weak<Shared>,
+    file: Arc<RulesFile>,
+    text: Result<String, ConfigError>,
+) -> Option<Result<(), ConfigError>> {
+    let applying = tokio::task::spawn_blocking(move || {
+        let rules = text.and_then(|text| file.parse(&text));
+        let layer = layer.upgrade()?;
+        Some(rules.and_then(|rules| layer.reload(rules)))
+    });
+    match applying.await {
+        Ok(applied) => applied,
+        // A closure of the user's has panicked: that ends the watch.
+        Err(error) => match error.try_into_panic() {
+            Ok(reason) => panic::resume_unwind(reason),
+            Err(_) => None,
+        },
     }
 }
 

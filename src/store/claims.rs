@@ -56,10 +56,15 @@ impl RuleNames {
         {
             return false;
         }
-        claims.push(Claim {
-            fingerprint,
-            holder: Arc::downgrade(&holder.token),
-        });
+        // Once for each holder: thousands of its entries may have the same rule.
+        let holder = Arc::downgrade(&holder.token);
+        let known = |claim: &Claim| claim.holder.ptr_eq(&holder) && !differs(claim);
+        if !claims.iter().any(known) {
+            claims.push(Claim {
+                fingerprint,
+                holder,
+            });
+        }
         true
     }
 }

@@ -4,11 +4,17 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread::{self, ThreadId},
     time::Duration,
 };
 
+use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
-use tower_ratelimit::{MemoryStore, RateLimitLayer};
+use tower_ratelimit::{
+    ConfigError, MemoryStore, RateLimitLayer, RulesFile,
+    key::{Key, KeyExtractor, NoKey},
+};
 
 use super::{file, layer, met, one, request, support::unique};
 
@@ -49,11 +55,15 @@ struct Watched {
 
 impl Watched {
     fn new(path: &Path) -> Self {
+        Self::of(file(), path)
+    }
+
+    fn of(file: RulesFile, path: &Path) -> Self {
         let layer = RateLimitLayer::builder(&MemoryStore::new())
             .build()
             .unwrap();
         let (sender, told) = mpsc::unbounded_channel();
-        let watch = layer.watch(file(), path).every(Duration::from_millis(1));
+        let watch = layer.watch(file, path).every(Duration::from_millis(1));
         let watch = watch.report(move |result| {
             sender.send(result.err().map(ToString::to_string)).unwrap();
         });
@@ -158,6 +168,37 @@ async fn a_config_map_is_swapped() {
     fs::remove_dir_all(folder.join("..2026_01")).unwrap();
     let rest = met(&watched.layer, request("GET", "/", &[])).await;
     assert_eq!(rest[0].0, "all");
+}
+
+/// A key that notes where it is checked: where a file that names it is read, and where its rules are made.
+#[derive(Debug)]
+struct Noting(Arc<Mutex<Vec<ThreadId>>>);
+
+impl KeyExtractor for Noting {
+    fn extract(&self, _: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        key.push("x");
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.0.lock().unwrap().push(thread::current().id());
+        Ok(())
+    }
+}
+
+/// Thousands of rules take their time, and requests must not wait for them.
+#[tokio::test]
+async fn a_file_is_applied_beside_the_runtime() {
+    let folder = Folder::new();
+    let path = folder.join("limits.toml");
+    fs::write(&path, text(10).replace("peer", "noting")).unwrap();
+    let threads = Arc::default();
+    let file = RulesFile::new().key("noting", Noting(Arc::clone(&threads)));
+    let mut watched = Watched::of(file, &path);
+    assert_eq!(watched.told().await, None);
+    let threads = threads.lock().unwrap();
+    assert!(threads.len() > 1, "{threads:?}");
+    assert!(!threads.contains(&thread::current().id()), "{threads:?}");
 }
 
 #[tokio::test]

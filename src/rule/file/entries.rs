@@ -1,6 +1,9 @@
 //! The entries: which requests meet which rules.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use http::{HeaderMap, Method, header, request::Parts};
 
@@ -25,12 +28,15 @@ pub(super) fn read(
     file: &Table<'_>,
 ) -> Result<Rules, ConfigError> {
     let mut rules = Rules::new();
+    // Looked up: each of thousands of entries may name another rule.
+    let places = named.iter().enumerate();
+    let places: HashMap<_, _> = places.map(|(at, named)| (named.name, at)).collect();
     if let Some(entries) = file.get("on") {
         for entry in entries.items()? {
             let entry = entry.table()?;
             entry.known(&FIELDS)?;
             let pattern = pattern(code, &entry)?;
-            let chosen = chosen(&mut named, &entry)?;
+            let chosen = chosen(&mut named, &places, &entry)?;
             let place = format!("on[{}]", rules.entries.len());
             rules.entries.push((place, Ok(pattern), chosen));
         }
@@ -38,7 +44,7 @@ pub(super) fn read(
     if let Some(otherwise) = file.get("otherwise") {
         let otherwise = otherwise.table()?;
         otherwise.known(&["rules"])?;
-        rules.otherwise = chosen(&mut named, &otherwise)?;
+        rules.otherwise = chosen(&mut named, &places, &otherwise)?;
     }
     match named.iter().find(|named| !named.used) {
         Some(unused) => Err(unused.table.fail(
@@ -98,21 +104,24 @@ pub(super) fn list(
     Ok(requests)
 }
 
-/// The rules that an entry names.
-fn chosen(named: &mut [Named<'_>], entry: &Table<'_>) -> Result<Vec<Rule>, ConfigError> {
+/// The rules that an entry names; `places` says where each of them stands.
+fn chosen(
+    named: &mut [Named<'_>],
+    places: &HashMap<&str, usize>,
+    entry: &Table<'_>,
+) -> Result<Vec<Rule>, ConfigError> {
     let names = entry.need("rules", "[\"api\"]")?;
     let mut chosen = Vec::new();
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for node in names.items()? {
         let name = node.text()?;
-        let known: Vec<_> = named.iter().map(|named| named.name).collect();
-        let Some(rule) = named.iter_mut().find(|named| named.name == name) else {
+        let Some(rule) = places.get(name).and_then(|place| named.get_mut(*place)) else {
+            let known: Vec<_> = named.iter().map(|named| named.name).collect();
             return Err(node.fail(no_such("rule", name, &known)));
         };
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             return Err(node.fail(format!("the rule {name:?} stands here twice")));
         }
-        seen.push(name);
         rule.used = true;
         chosen.push(rule.rule.clone());
     }
@@ -126,6 +135,10 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
         let pattern = Pattern::route(route.text()?).map_err(|error| route.fail(error))?;
         all.push(pattern);
     }
+    if let Some(grpc) = entry.get("grpc") {
+        let pattern = Pattern::grpc(grpc.text()?).map_err(|error| grpc.fail(error))?;
+        all.push(pattern);
+    }
     if let Some(method) = entry.get("method") {
         let route = entry.get("route");
         if route.is_some_and(|route| route.text().is_ok_and(|route| !route.starts_with('/'))) {
@@ -135,10 +148,6 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
     }
     if let Some(host) = entry.get("host") {
         all.push(hosts(&host)?);
-    }
-    if let Some(grpc) = entry.get("grpc") {
-        let pattern = Pattern::grpc(grpc.text()?).map_err(|error| grpc.fail(error))?;
-        all.push(pattern);
     }
     if let Some(when) = entry.get("when") {
         let name = when.text()?;
@@ -150,9 +159,10 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
     }
     match (all.pop(), all.is_empty()) {
         (Some(only), true) => Ok(only),
-        (Some(last), false) => Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
-            last.matches(parts) && all.iter().all(|pattern| pattern.matches(parts))
-        }))),
+        (Some(last), false) => {
+            all.push(last);
+            Ok(Pattern::All(all))
+        }
         (None, _) => Err(entry.fail(
             "it says no `route`, `grpc`, `host`, `method` or `when`: the rules for all other requests stand in \
              `[otherwise]`",

@@ -4,25 +4,42 @@ use std::{fmt::Display, ops::Range};
 
 use toml::{
     Spanned,
-    de::{DeTable, DeValue},
+    de::{DeString, DeTable, DeValue},
 };
 
 use crate::{error::ConfigError, name::is_word};
 
 /// A text, and what it says.
 pub(super) struct Source<'a> {
-    text: &'a str,
+    lines: Lines,
     table: Spanned<DeTable<'a>>,
+}
+
+/// The places at which the lines of a text end.
+///
+/// Each value is asked for its line, so that counting from the start would be quadratic in the text.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn new(text: &str) -> Self {
+        Self(text.match_indices('\n').map(|(end, _)| end).collect())
+    }
+
+    /// Returns the line of the byte at this place, counted from 1.
+    fn line(&self, at: usize) -> usize {
+        self.0.partition_point(|end| *end < at) + 1
+    }
 }
 
 impl<'a> Source<'a> {
     pub(super) fn new(text: &'a str) -> Result<Self, ConfigError> {
         // Editors of another system begin a file with it, and TOML does not know it.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let lines = Lines::new(text);
         match DeTable::parse(text) {
-            Ok(table) => Ok(Self { text, table }),
+            Ok(table) => Ok(Self { lines, table }),
             Err(error) => Err(ConfigError::File {
-                line: line(text, error.span().map_or(0, |span| span.start)),
+                line: lines.line(error.span().map_or(0, |span| span.start)),
                 field: String::new(),
                 // Its own words may have several lines; one is for a log.
                 reason: error.message().replace('\n', ", "),
@@ -32,7 +49,7 @@ impl<'a> Source<'a> {
 
     pub(super) fn root(&self) -> Table<'_> {
         Table {
-            text: self.text,
+            lines: &self.lines,
             path: String::new(),
             line: 1,
             table: self.table.get_ref(),
@@ -43,7 +60,7 @@ impl<'a> Source<'a> {
 /// A value and its place.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
-    text: &'a str,
+    lines: &'a Lines,
     path: String,
     line: usize,
     value: &'a DeValue<'a>,
@@ -52,7 +69,7 @@ pub(super) struct Node<'a> {
 /// A table and its place.
 #[derive(Clone)]
 pub(super) struct Table<'a> {
-    text: &'a str,
+    lines: &'a Lines,
     path: String,
     line: usize,
     table: &'a DeTable<'a>,
@@ -72,10 +89,10 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<Node<'a>> {
-        let mut fields = self.fields().into_iter();
+        let mut fields = self.table.iter();
         fields
-            .find(|(field, _)| *field == name)
-            .map(|(_, node)| node)
+            .find(|(field, _)| field.get_ref() == name)
+            .map(|(field, value)| self.node(field, value))
     }
 
     pub(super) fn need(&self, name: &str, example: &str) -> Result<Node<'a>, ConfigError> {
@@ -88,15 +105,9 @@ impl<'a> Table<'a> {
         let mut fields: Vec<_> = self
             .table
             .iter()
-            .map(|(name, value)| {
-                let (span, name) = (name.span(), name.get_ref().as_ref());
-                let path = match (self.path.as_str(), is_word(name)) {
-                    ("", true) => name.to_owned(),
-                    ("", false) => format!("{name:?}"),
-                    (path, true) => format!("{path}.{name}"),
-                    (path, false) => format!("{path}.{name:?}"),
-                };
-                (span.start, name, Node::new(self.text, path, &span, value))
+            .map(|(field, value)| {
+                let name = field.get_ref().as_ref();
+                (field.span().start, name, self.node(field, value))
             })
             .collect();
         fields.sort_by_key(|(start, ..)| *start);
@@ -104,6 +115,17 @@ impl<'a> Table<'a> {
             .into_iter()
             .map(|(_, name, node)| (name, node))
             .collect()
+    }
+
+    fn node(&self, field: &Spanned<DeString<'a>>, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
+        let name = field.get_ref().as_ref();
+        let path = match (self.path.as_str(), is_word(name)) {
+            ("", true) => name.to_owned(),
+            ("", false) => format!("{name:?}"),
+            (path, true) => format!("{path}.{name}"),
+            (path, false) => format!("{path}.{name:?}"),
+        };
+        Node::new(self.lines, path, &field.span(), value)
     }
 
     pub(super) fn line(&self) -> usize {
@@ -117,15 +139,15 @@ impl<'a> Table<'a> {
 
 impl<'a> Node<'a> {
     fn new(
-        text: &'a str,
+        lines: &'a Lines,
         path: String,
         at: &Range<usize>,
         value: &'a Spanned<DeValue<'a>>,
     ) -> Self {
         Self {
-            text,
+            lines,
             path,
-            line: line(text, at.start),
+            line: lines.line(at.start),
             value: value.get_ref(),
         }
     }
@@ -172,7 +194,7 @@ impl<'a> Node<'a> {
 
     pub(super) fn table(&self) -> Result<Table<'a>, ConfigError> {
         Ok(Table {
-            text: self.text,
+            lines: self.lines,
             path: self.path.clone(),
             line: self.line,
             table: self.value.as_table().ok_or_else(|| self.other("a table"))?,
@@ -185,7 +207,7 @@ impl<'a> Node<'a> {
         Ok(items
             .map(|(place, item)| {
                 let path = format!("{}[{place}]", self.path);
-                Self::new(self.text, path, &item.span(), item)
+                Self::new(self.lines, path, &item.span(), item)
             })
             .collect())
     }
@@ -236,11 +258,6 @@ fn fail(line: usize, path: &str, reason: impl Display) -> ConfigError {
         field: path.to_owned(),
         reason: reason.to_string(),
     }
-}
-
-fn line(text: &str, at: usize) -> usize {
-    let before = text.as_bytes().iter().take(at);
-    before.filter(|byte| **byte == b'\n').count() + 1
 }
 
 /// Says that there is no such thing, and what there is instead.
