@@ -140,6 +140,8 @@ end
 
 -- For errors that are found only here: a log that cannot be read. What was swept stays swept.
 local function abandon()
+  -- Lua 5.2 has moved it; Redis lets no script name a global that is not there.
+  local unpack = rawget(_G, 'unpack') or table.unpack
   for place = 1, limiters do
     local book = books[place]
     for _, member in ipairs(book.removed or {}) do

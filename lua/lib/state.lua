@@ -179,6 +179,21 @@ local function keep_alive(hash, value_key, log, keep_alive_time, interval, writt
   end
 end
 
+-- PEXPIRE on the conditions that Redis itself knows since 7.0: NX without, XX with, GT below, LT
+-- above an earlier time, or empty for always. A key without a TTL counts as one that never ends.
+-- 1 if the key took it, else 0.
+local function expire(key, millis, when)
+  if when ~= '' then
+    local left, wanted = redis.call('PTTL', key), tonumber(millis)
+    local lasts = left < 0
+    if when == 'NX' and not lasts or when == 'XX' and lasts
+      or when == 'GT' and (lasts or wanted <= left) or when == 'LT' and not lasts and wanted >= left then
+      return 0
+    end
+  end
+  return redis.call('PEXPIRE', key, millis)
+end
+
 -- What stands under an operation's keys, where a limit must be set. nil and the reply that says why if it cannot be counted
 -- with.
 local function read_books()
