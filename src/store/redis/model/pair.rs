@@ -141,6 +141,11 @@ impl Pair {
             *now += by;
             return;
         }
+        self.set_back(by);
+    }
+
+    /// Sets all scores back.
+    pub(super) fn set_back(&mut self, by: i64) {
         let mut moved = Log::default();
         let scores: Vec<(Vec<u8>, i64)> =
             self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
