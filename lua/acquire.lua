@@ -52,6 +52,8 @@ if usual then
     local stored, known, first = value, true, 1
     local entries = missing <= 0 and call('ZCARD', log)
     local agreed = entries and value + entries == rate
+    -- A log that this call makes has no TTL yet.
+    local fresh = entries == 0
     local expired
     if exact or not agreed then
       expired = now - interval
@@ -60,7 +62,7 @@ if usual then
       local gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
       if gone == entries then
         call('UNLINK', log)
-        value = rate
+        value, fresh = rate, true
       else
         agreed = gone == 0
       end
@@ -105,7 +107,7 @@ if usual then
         elseif newest <= expired then
           -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
           call('UNLINK', log)
-          value, missing, known = rate, 0, true
+          value, missing, known, fresh = rate, 0, true, true
         elseif known and value + freed <= rate then
           call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
           value, missing = value + freed, missing - freed
@@ -142,8 +144,8 @@ if usual then
       status = 1
     else
       -- Walk from the oldest entry to the one whose expiry makes enough room.
-      -- A refusal that wrote nothing leaves the lives alone: what it met, they outlast. But where nobody can write the
-      -- limit again, one that is asked must not vanish.
+      -- A refusal that wrote nothing renews no TTL: the keys outlast what it met. But where no
+      -- caller brings the limit, a limiter in use must not vanish.
       wrote = value ~= stored or source == 'redis'
       local freed, at = 0, first
       while freed < missing do
@@ -165,24 +167,23 @@ if usual then
     end
 
     if status then
-      if wrote then
-        local keep = tonumber(limit[4]) or 0
-        if keep > 0 then
-          -- See keep_alive in lib/state.lua: none of the keys is new, or the log's life is none.
-          local life = interval + math.floor(interval / 10)
-          local left = call('PTTL', log)
-          if left < keep / 2 or left < life then
-            local ttl = math.max(keep, life)
-            call('PEXPIRE', KEYS[1], ttl)
-            call('PEXPIRE', value_key, ttl)
-            call('PEXPIRE', log, ttl)
-          end
-        else
-          local ttl = call('PTTL', KEYS[1])
-          if ttl > 0 then
-            call('PEXPIRE', value_key, ttl)
-            call('PEXPIRE', log, ttl)
-          end
+      -- See keep_alive in lib/state.lua. A refusal that wrote nothing only puts a lost TTL back.
+      local keep = tonumber(limit[4]) or 0
+      if keep > 0 then
+        local life = interval + math.floor(interval / 10)
+        local enough = wrote and math.max(keep / 2, life) or 0
+        if fresh or call('PTTL', value_key) < enough
+          or limit[3] == '1' and call('PTTL', KEYS[1]) < enough then
+          local ttl = math.max(keep, life)
+          call('PEXPIRE', KEYS[1], ttl)
+          call('PEXPIRE', value_key, ttl)
+          call('PEXPIRE', log, ttl)
+        end
+      else
+        local ttl = call('PTTL', KEYS[1])
+        if ttl > 0 and (wrote or call('PTTL', value_key) < 0) then
+          call('PEXPIRE', value_key, ttl)
+          call('PEXPIRE', log, ttl)
         end
       end
       -- Mostly what was just added is the newest, and no score need be read.

@@ -140,6 +140,8 @@ end
 
 -- For errors that are found only here: a log that cannot be read. What was swept stays swept.
 local function abandon()
+  -- Lua 5.2 has moved it; Redis lets no script name a global that is not there.
+  local unpack = rawget(_G, 'unpack') or table.unpack
   for place = 1, limiters do
     local book = books[place]
     for _, member in ipairs(book.removed or {}) do
@@ -165,7 +167,8 @@ if anything then
       book.newest = entries > 0 and now or nil
     else
       local id = string.sub(asks[1].takes[place].member, 2, 17)
-      book.value, book.newest = agree(book.log, book.value, book.rate, book.interval, now, id)
+      book.value, book.newest, book.restored =
+        agree(book.log, book.value, book.rate, book.interval, now, id)
       if not book.value then
         return abandon()
       end
@@ -189,6 +192,9 @@ if anything then
         return abandon()
       end
     end
+    -- Neither value nor log is new, and the hash is shared with no other pair of them.
+    book.old = book.stored and book.changed == 0 and book.newest and not book.restored
+      and book.limit[3] ~= '1'
     local prepared = begin_notes(book, place, now)
     book.untouched = book.value
     if not prepared then
@@ -301,7 +307,7 @@ for place = 1, limiters do
       redis.call('SET', book.value_key, book.value, 'KEEPTTL')
     end
     keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval, book.changed == 1,
-      book.stored and book.changed == 0)
+      book.old)
   end
   reply[#reply + 1] = anything and book.value or 0
   reply[#reply + 1] = book.newest and (exact and book.newest + book.interval - now or book.interval) or 0

@@ -2,7 +2,7 @@
 --
 -- KEYS  1-5, see lib/state.lua
 -- ARGV  1  ms from now
---       2  when: empty for always, NX without, XX with, GT below, LT above an earlier time (these need Redis 7)
+--       2  when: empty for always, NX without, XX with, GT below, LT above an earlier time
 -- Reply 1 if any of the keys took it, else 0
 --
 -- RRateLimiter.expire, expireIfNotSet, expireIfSet, expireIfGreater and expireIfLess of Redisson 4.7.0. With a keep-alive
@@ -10,10 +10,6 @@
 
 local taken = 0
 for _, key in ipairs(KEYS) do
-  if ARGV[2] == '' then
-    taken = math.max(taken, redis.call('PEXPIRE', key, ARGV[1]))
-  else
-    taken = math.max(taken, redis.call('PEXPIRE', key, ARGV[1], ARGV[2]))
-  end
+  taken = math.max(taken, expire(key, ARGV[1], ARGV[2]))
 end
 return taken

@@ -22,6 +22,10 @@ local TRIED = {
   { 'HSET', key, 'rate', '0', 'interval' }, { 'INCRBY', key, 'x' }, { 'SETRANGE', key, '-1', 'x' },
 }
 
+-- Another Lua has them elsewhere, and to name a global that is not there is an error.
+local unpack = rawget(_G, 'unpack') or table.unpack
+local compile = rawget(_G, 'loadstring') or load
+
 local tried, removes = {}, false
 local function try(command)
   local reply = redis.pcall(unpack(command))
@@ -41,8 +45,6 @@ if ARGV[1] == '1' then
   end
 end
 
--- Another Lua may have another name for it, and a name that is missing is an error.
-local compile = rawget(_G, 'loadstring') or load
 local compiled = {}
 for place = 2, #ARGV do
   local chunk, why = compile(ARGV[place])

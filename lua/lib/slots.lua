@@ -37,6 +37,17 @@ local function add_member(book, id, permits)
   return member
 end
 
+-- Adds a member under a caller's id. Where that has one already, as where a call comes twice, under
+-- one that follows from it: what value counts as taken must be in the log.
+local function add_own_member(book, id, permits)
+  for _ = 0, 255 do
+    if add_member(book, id, permits) then
+      return
+    end
+    id = string.sub(id, 1, 15) .. string.char((string.byte(id, 16) + 1) % 256)
+  end
+end
+
 local function remove_member(book, member)
   redis.call('ZREM', book.log, member)
   book.removed[#book.removed + 1] = member
@@ -64,14 +75,14 @@ local function write_slot(book)
   local held = book.slot and permits_of(book.slot) or 0
   if held + book.noted > FULL then
     -- It goes on under an id that nobody else has, and leaves its own to the next one.
-    add_member(book, book.own_id, held)
+    add_own_member(book, book.own_id, held)
     remove_member(book, book.slot)
     book.slot, held = nil, 0
   end
   local sum = add_member(book, id_of_slot(book.ends), held + book.noted)
   if not sum then
     -- There is such a member under another score: somebody set it back.
-    add_member(book, book.own_id, book.noted)
+    add_own_member(book, book.own_id, book.noted)
   else
     if book.slot then
       remove_member(book, book.slot)

@@ -89,6 +89,7 @@ end
 -- Brings permits left and log into agreement (design: "self-healing, exactly").
 -- `value` is what the value key holds, or nil to have it counted from the log.
 -- Returns value, and the score of the newest entry or nil if the log is empty; a nil value means a foreign member.
+-- The third is true where the log was made anew, and so has no TTL.
 local function agree(log, value, rate, interval, now, id)
   local newest = redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   newest = newest and tonumber(newest)
@@ -109,7 +110,7 @@ local function agree(log, value, rate, interval, now, id)
   end
   if value < rate then
     restore(log, now, rate - value, id)
-    return value, now
+    return value, now, true
   end
   return value, nil
 end
@@ -150,14 +151,16 @@ end
 -- With a keepAliveTime the TTL covers at least every entry's life, and is renewed when less than half of it is left.
 -- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does; but a limit
 -- `written` just now has none, and takes it off what is left of an earlier one: grants must not vanish while they count.
--- Where value and log are `together`, neither of them new, they were given their lives together, and a look at the log's
--- is enough: it alone must outlast what it holds. What another program did to the others' lasts until the next renewal.
-local function keep_alive(hash, value_key, log, keep_alive_time, interval, written, together)
+-- Redisson's SET takes the TTL off the value alone, and its next acquire puts it back. Where the
+-- log is as `old` as the value, and the hash is of this value alone, the value's TTL stands for all
+-- three. The hash of a limit per client is shared: another client's `expire` and `clearExpire`
+-- change its TTL, and not that of this client's value.
+local function keep_alive(hash, value_key, log, keep_alive_time, interval, written, old)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
     local enough = math.max(keep_alive_time / 2, life)
-    if redis.call('PTTL', log) < enough or not together
-      and (redis.call('PTTL', hash) < enough or redis.call('PTTL', value_key) < enough) then
+    if redis.call('PTTL', value_key) < enough or not old
+      and (redis.call('PTTL', hash) < enough or redis.call('PTTL', log) < enough) then
       local ttl = math.max(keep_alive_time, life)
       redis.call('PEXPIRE', hash, ttl)
       redis.call('PEXPIRE', value_key, ttl)
@@ -174,6 +177,21 @@ local function keep_alive(hash, value_key, log, keep_alive_time, interval, writt
       redis.call('PEXPIRE', log, ttl)
     end
   end
+end
+
+-- PEXPIRE on the conditions that Redis itself knows since 7.0: NX without, XX with, GT below, LT
+-- above an earlier time, or empty for always. A key without a TTL counts as one that never ends.
+-- 1 if the key took it, else 0.
+local function expire(key, millis, when)
+  if when ~= '' then
+    local left, wanted = redis.call('PTTL', key), tonumber(millis)
+    local lasts = left < 0
+    if when == 'NX' and not lasts or when == 'XX' and lasts
+      or when == 'GT' and (lasts or wanted <= left) or when == 'LT' and not lasts and wanted >= left then
+      return 0
+    end
+  end
+  return redis.call('PEXPIRE', key, millis)
 end
 
 -- What stands under an operation's keys, where a limit must be set. nil and the reply that says why if it cannot be counted

@@ -30,7 +30,7 @@ local function take_back(log, taken, rest)
   -- Others may have given back by number what was noted here.
   local credited = math.min(held, permits_of(taken) - (rest ~= '' and permits_of(rest) or 0))
   if credited < held and not add_member(book, id_of_slot(book.ends), held - credited) then
-    add_member(book, string.sub(taken, 2, 17), held - credited)
+    add_own_member(book, string.sub(taken, 2, 17), held - credited)
   end
   remove_member(book, member)
   return credited

@@ -54,8 +54,7 @@ impl RateLimiter {
         self.expire_when(time, ExpireWhen::Always).await
     }
 
-    /// Lets the limiter vanish after `time` if `when` says so. Whether it did. Needs Redis 7, but for
-    /// [`Always`](ExpireWhen::Always).
+    /// Lets the limiter vanish after `time` if `when` says so. Whether it did.
     ///
     /// Sent once more after a lost connection, it may say `false` of what it did itself.
     ///

@@ -47,6 +47,8 @@ pub enum Op {
     Rename,
     LoseValue(bool),
     LoseLog(bool),
+    /// Nobody asks until every key that has a time to live has vanished
+    Idle,
 }
 
 #[derive(Clone, Debug)]
@@ -162,22 +164,7 @@ impl Case {
             keep_alive: Some(0),
             ..Limit::default()
         };
-        let case = |steps: &[(i64, Actor, Op)]| Self {
-            seed: 0,
-            names: ("", ""),
-            versions: [0; 2],
-            skews: [0; 4],
-            is_peer: false,
-            steps: steps
-                .iter()
-                .map(|(at, actor, op)| Step {
-                    actor: *actor,
-                    on: 0,
-                    at: *at,
-                    op: op.clone(),
-                })
-                .collect(),
-        };
+        let case = |steps: &[(i64, Actor, Op)]| Self::of(steps, generations);
         let mut cases = vec![
             // An entry of no permits has expired, and nothing else has.
             case(&[
@@ -238,11 +225,27 @@ impl Case {
         ]);
         renamed.steps[3].on = 1;
         cases.push(renamed);
-        for case in &mut cases {
-            case.steps
-                .retain(|step| supports(step, generations, [0; 2]));
-        }
         cases
+    }
+
+    /// These steps on one name, as far as the first version knows them.
+    fn of(steps: &[(i64, Actor, Op)], generations: &[Generation]) -> Self {
+        let steps = steps.iter().map(|(at, actor, op)| Step {
+            actor: *actor,
+            on: 0,
+            at: *at,
+            op: op.clone(),
+        });
+        Self {
+            seed: 0,
+            names: ("", ""),
+            versions: [0; 2],
+            skews: [0; 4],
+            is_peer: false,
+            steps: steps
+                .filter(|step| supports(step, generations, [0; 2]))
+                .collect(),
+        }
     }
 
     /// Java acquires beside Rust, which lowers rates, gives back, and whose scores run ahead as those of leases do.
@@ -270,9 +273,53 @@ impl Case {
                 _ => matches!(step.op, Op::Available | Op::Config | Op::Life),
             },
             Actor::Rust(_) => !matches!(step.op, Op::Delete | Op::Rename),
-            Actor::Redis => false,
+            Actor::Redis => matches!(step.op, Op::Idle),
         });
+        // What Redisson did last leaves `value` behind with nobody of ours in it.
+        let steps = case.steps.into_iter().flat_map(|step| {
+            let ask = Step {
+                actor: Actor::Rust(0),
+                op: Op::Acquire(1),
+                ..step
+            };
+            let asked = matches!(step.op, Op::Idle).then_some(ask);
+            asked.into_iter().chain([step])
+        });
+        case.steps = steps.collect();
         case
+    }
+
+    /// Java asks how much is left, which takes the TTL off `value`. Then Rust takes permits,
+    /// and the limiter idles.
+    pub fn idle(generations: &[Generation]) -> Vec<Self> {
+        let (java, rust, redis) = (Actor::Java(0), Actor::Rust(0), Actor::Redis);
+        let limit = |rate| Limit {
+            rate,
+            interval: 400,
+            keep_alive: Some(HOUR),
+            ..Limit::default()
+        };
+        // A value that stays has fewer permits than Redisson wants, or more than the new rate.
+        [(3, 2, 3), (10, 1, 3)]
+            .map(|(rate, taken, later)| {
+                let mut steps = vec![
+                    (0, java, Op::TrySetRate(limit(rate))),
+                    (0, java, Op::Acquire(1)),
+                    // One entry has expired, and the other keeps the log.
+                    (300, java, Op::Acquire(1)),
+                    (450, java, Op::Available),
+                ];
+                steps.extend((0..taken).map(|n| (451 + n, rust, Op::Acquire(1))));
+                steps.push((3900, redis, Op::Idle));
+                steps.push((3900, java, Op::Exists));
+                steps.push((3900, java, Op::TrySetRate(limit(later))));
+                steps.extend((0..=later).map(|n| (3901 + n, java, Op::Acquire(1))));
+                Self {
+                    is_peer: true,
+                    ..Self::of(&steps, generations)
+                }
+            })
+            .into()
     }
 }
 
@@ -313,7 +360,7 @@ impl Temper {
                 _ => random.within(1, 9),
             }
         };
-        match random.place(104) {
+        match random.place(106) {
             52..56 => step(Op::Resend),
             56..59 if matches!(actor, Actor::Rust(_)) => {
                 let keep = if random.percent(40) {
@@ -360,6 +407,10 @@ impl Temper {
                     ..step(lost(self.per_client))
                 }
             }
+            104..106 => Step {
+                actor: Actor::Redis,
+                ..step(Op::Idle)
+            },
             96..99 if self.many => step(Op::Burst(random.within(150, 250))),
             // Half of all steps, and those that a case does without.
             _ => step(Op::Acquire(permits(random))),

@@ -66,7 +66,12 @@ pub fn perform(
         Op::Delete => request("delete"),
         Op::Exists => request("exists"),
         Op::Rename => request("rename").text("to", &names[1 - on]),
-        Op::Burst(_) | Op::Resend | Op::Settle(_) | Op::LoseValue(_) | Op::LoseLog(_) => {
+        Op::Burst(_)
+        | Op::Resend
+        | Op::Settle(_)
+        | Op::LoseValue(_)
+        | Op::LoseLog(_)
+        | Op::Idle => {
             unreachable!("done by the driver: {op:?}")
         }
     };

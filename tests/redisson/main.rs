@@ -91,6 +91,9 @@ fn a_java_peer_is_not_disturbed() {
     println!("{steps} steps, TOWER_RATELIMIT_SEED={seed}");
     let mut stage = Stage::new(&oracle::versions());
     let mut cases = 0;
+    for case in Case::idle(stage.generations()) {
+        stage.must_pass(&case);
+    }
     while stage.steps < steps {
         let case = Case::peer(seed.wrapping_add(cases), stage.generations());
         stage.must_pass(&case);

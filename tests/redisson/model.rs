@@ -456,6 +456,18 @@ impl State {
         Reply::Flag(taken)
     }
 
+    /// All that has a time to live comes to its end.
+    pub fn idle(&mut self) {
+        self.limit.take_if(|limit| limit.ttl.is_some());
+        for pair in self.pairs.values_mut() {
+            pair.value.take_if(|_| pair.value_ttl.is_some());
+            if pair.log_ttl.is_some() {
+                pair.log.clear();
+            }
+        }
+        self.tidy();
+    }
+
     /// PERSIST on the five keys, in both languages.
     pub fn clear_expire(&mut self, client: &str) -> Reply {
         let mut cleared = self

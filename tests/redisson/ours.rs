@@ -20,6 +20,13 @@ impl Pair {
         self.log.last().map(|entry| entry.score)
     }
 
+    /// Whether value and log are there, stay, and share their hash with no other pair: then the
+    /// value's time to live stands for all three.
+    fn is_old(&self, limit: &Limit, now: i64) -> bool {
+        let stays = |newest| newest + limit.interval > now;
+        !limit.per_client && self.value.is_some() && self.newest().is_some_and(stays)
+    }
+
     /// SET with KEEPTTL.
     fn keep(&mut self, value: i64, marks: &mut Marks) {
         if self.value_ttl.is_some() {
@@ -159,9 +166,10 @@ impl State {
     pub fn our_call(&mut self, client: &str, now: i64, asks: &[Ask]) -> Vec<bool> {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();
-        let together = self.pair(client).value.is_some();
-        let granted = self.pair(client).take(&limit, now, asks, &mut marks).0;
-        self.our_keep_alive(client, together, &mut marks);
+        let pair = self.pair(client);
+        let old = pair.is_old(&limit, now);
+        let granted = pair.take(&limit, now, asks, &mut marks).0;
+        self.our_keep_alive(client, old, &mut marks);
         granted
     }
 
@@ -181,7 +189,7 @@ impl State {
         }
         let now = caller.now;
         let pair = self.pair(&caller.client);
-        let together = pair.value.is_some();
+        let old = pair.is_old(&limit, now);
         let (granted, value) = pair.take(&limit, now, &[(permits, caller.member.clone())], marks);
         let (reply, wait) = if granted[0] {
             (Reply::Granted, None)
@@ -204,7 +212,7 @@ impl State {
         let reset = pair
             .newest()
             .map_or(0, |newest| newest + limit.interval - now);
-        self.our_keep_alive(&caller.client, together, marks);
+        self.our_keep_alive(&caller.client, old, marks);
         Outcome {
             reply,
             // Waits and times in the past are told as none.
@@ -449,8 +457,8 @@ impl State {
         }
     }
 
-    /// Where value and log are `together`, as neither was missing, the log's life stands for all.
-    fn our_keep_alive(&mut self, client: &str, together: bool, marks: &mut Marks) {
+    /// Renews the times to live. Where value and log are `old`, the value's stands for all.
+    fn our_keep_alive(&mut self, client: &str, old: bool, marks: &mut Marks) {
         self.tidy();
         let Some(limit) = self.limit.clone() else {
             return;
@@ -462,9 +470,8 @@ impl State {
             let enough = (field / 2).max(life);
             let short =
                 |exists: bool, ttl: Option<i64>| !exists || ttl.is_none_or(|ttl| ttl < enough);
-            if short(!pair.log.is_empty(), pair.log_ttl)
-                || !together
-                    && (short(true, limit.ttl) || short(pair.value.is_some(), pair.value_ttl))
+            if short(pair.value.is_some(), pair.value_ttl)
+                || !old && (short(true, limit.ttl) || short(!pair.log.is_empty(), pair.log_ttl))
             {
                 Some(field.max(life))
             } else {

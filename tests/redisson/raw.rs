@@ -84,6 +84,17 @@ pub fn state(connection: &mut Connection, name: &str, clients: &[String]) -> Res
     Ok(state)
 }
 
+/// Has every key vanish that has a time to live, as if that were over.
+pub fn idle(connection: &mut Connection) {
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    for key in keys {
+        let left: i64 = redis::cmd("PTTL").arg(&key).query(connection).unwrap();
+        if left >= 0 {
+            redis::cmd("DEL").arg(&key).exec(connection).unwrap();
+        }
+    }
+}
+
 fn read<T: redis::FromRedisValue>(reply: Value) -> T {
     redis::from_redis_value(reply).unwrap_or_else(|_| panic!("a key of another type"))
 }

@@ -330,6 +330,11 @@ impl Play<'_> {
     /// The key that a step makes the server lose.
     fn lose(&mut self, step: &Step) -> Result<(), String> {
         let (suffix, own) = match step.op {
+            Op::Idle => {
+                raw::idle(&mut self.stage.connection);
+                self.world.iter_mut().for_each(State::idle);
+                return Ok(());
+            }
             Op::LoseValue(own) => ("value", own),
             Op::LoseLog(own) => ("permits", own),
             _ => unreachable!("no other step is the server's"),

@@ -3,6 +3,7 @@
 //! Every test has both go through the same steps, the scripts on a real server, and compares reply and keys after each.
 
 mod edges;
+mod engines;
 mod fixed_window;
 mod gcra;
 mod histories;

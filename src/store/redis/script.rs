@@ -380,7 +380,7 @@ impl Arguments {
         Self::new(keys.into(), self.iter().skip(self.keys))
     }
 
-    fn command(&self, verb: &str, script: &str) -> Cmd {
+    pub(super) fn command(&self, verb: &str, script: &str) -> Cmd {
         let mut command = Cmd::with_capacity(3 + self.count, 16 + script.len() + self.bytes.len());
         command.arg(verb).arg(script).arg(self.keys);
         self.iter().for_each(|argument| {

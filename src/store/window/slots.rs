@@ -78,12 +78,12 @@ impl Limiter {
         if let (Some(held), None) = (held, sum) {
             // Full: it goes on under another id.
             self.log.remove(held.id, held.permits);
-            self.log.insert(entry(own, held.permits));
+            self.insert_own(entry(own, held.permits));
         }
         let (id, sum) = (id_of_slot(end), sum.unwrap_or(noted));
         if self.log.holds(id, sum) {
             // Somebody set it back.
-            self.log.insert(entry(own, noted));
+            self.insert_own(entry(own, noted));
         } else {
             if let Some(held) = held {
                 self.log.remove(held.id, held.permits);
@@ -119,16 +119,13 @@ impl Limiter {
         self.log.remove(held.id, held.permits);
         let permits = held.permits - credited;
         if permits > 0 {
-            let id = if self.log.holds(held.id, permits) {
-                receipt.id
+            let rest = Entry { permits, ..held };
+            if self.log.holds(held.id, permits) {
+                let id = receipt.id;
+                self.insert_own(Entry { id, ..rest });
             } else {
-                held.id
-            };
-            self.log.insert(Entry {
-                permits,
-                id,
-                ..held
-            });
+                self.log.insert(rest);
+            }
         }
         self.credit(credited.into(), now, receipt.id)
     }
@@ -150,6 +147,18 @@ impl Limiter {
         // Debt: it was used, so it counts also below zero.
         self.value = Some(value - i64::from(more));
         Ok(-i64::from(more))
+    }
+
+    /// Adds an entry under a caller's id. Where that has one already, as where a call comes twice,
+    /// under one that follows from it.
+    fn insert_own(&mut self, mut entry: Entry) {
+        for _ in 0..=u8::MAX {
+            if !self.log.holds(entry.id, entry.permits) {
+                self.log.insert(entry);
+                return;
+            }
+            entry.id.0[15] = entry.id.0[15].wrapping_add(1);
+        }
     }
 
     /// The slot's entry, unless so many others that ended in the same millisecond stand before it.

@@ -109,36 +109,171 @@ fn a_refusal_renews_no_life_where_the_limit_can_be_written_again() {
 }
 
 #[test]
-fn a_log_with_a_short_life_renews_all() {
+fn a_value_with_a_short_life_renews_all() {
     for mut pair in pairs() {
         let how = of_a_rule(&pair);
         pair.acquire(1, how).unwrap();
         for how in [how, STORED] {
-            let log = pair.log_key();
+            let value = pair.value_key();
             expire(&mut pair, KEPT - 11_000);
-            pair.command(&["PEXPIRE", &log, "5000"]);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
-            // No life at all is a short one.
-            pair.command(&["PERSIST", &log]);
+            pair.command(&["PEXPIRE", &value, "5000"]);
             pair.acquire(1, how).unwrap();
             all_live(&mut pair, KEPT);
         }
     }
 }
 
-// Redisson's SET drops the life of value: it comes back before the log's is gone.
+/// One that the stored limit decides for, one that may write it, and one that writes it.
+fn hows(pair: &Pair) -> [How; 3] {
+    let init = How {
+        limit: LimitSource::StoreOrInit(pair.limit(5, 1000).for_request_key()),
+        ..STORED
+    };
+    [STORED, init, of_a_rule(pair)]
+}
+
+// Redisson's `availablePermits` takes the life off value, and its next acquire puts it back. The
+// next limiter of that name finds a value that outlives log and hash: Redisson then throws, or grants
+// more than the rate.
 #[test]
-fn a_life_that_was_dropped_comes_back_with_the_next_renewal() {
+fn a_value_whose_life_was_dropped_has_it_back_with_the_next_acquire() {
     for mut pair in pairs() {
-        let how = of_a_rule(&pair);
+        for how in hows(&pair) {
+            let limit = pair.limit(5, 1000).for_request_key();
+            pair.set_rate(limit, false, false);
+            pair.acquire(1, how).unwrap();
+            // Granted by one entry, by many permits, and refused; alone, and with another caller.
+            for (permits, verdict) in [
+                (1, Verdict::Granted),
+                (2, Verdict::Granted),
+                (5, Verdict::Refused),
+            ] {
+                for exact in [false, true] {
+                    let how = How { exact, ..how };
+                    let value = pair.value_key();
+                    pair.command(&["PERSIST", &value]);
+                    let answer = pair.acquire(permits, how).unwrap();
+                    assert_eq!(answer.verdict, verdict, "{permits} by {how:?}");
+                    all_live(&mut pair, KEPT);
+
+                    pair.command(&["PERSIST", &value]);
+                    let run = [5, 4].map(|permits| {
+                        let id = pair.new_id();
+                        (
+                            Sent {
+                                id,
+                                permits,
+                                lead: 0,
+                            },
+                            false,
+                        )
+                    });
+                    pair.send_run(&run, how).unwrap();
+                    all_live(&mut pair, KEPT);
+                    pair.advance(1000);
+                    pair.acquire(1, how).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_made_anew_lives_as_long_as_the_value() {
+    for mut pair in pairs() {
+        for how in hows(&pair) {
+            let limit = pair.limit(5, 1000).for_request_key();
+            for exact in [false, true] {
+                let how = How { exact, ..how };
+                pair.set_rate(limit, false, false);
+                pair.acquire(2, how).unwrap();
+                // All has expired.
+                pair.advance(1000);
+                pair.acquire(1, how).unwrap();
+                all_live(&mut pair, KEPT);
+                // All was given back.
+                pair.release(5);
+                pair.acquire(1, how).unwrap();
+                all_live(&mut pair, KEPT);
+                // It was lost, and what is in use is put back.
+                pair.lose_log();
+                pair.acquire(1, how).unwrap();
+                all_live(&mut pair, KEPT);
+            }
+        }
+    }
+}
+
+/// What `expire` has set to vanish does so whole.
+#[test]
+fn a_value_whose_life_was_dropped_gets_what_expire_has_set() {
+    for mut pair in pairs() {
+        for how in hows(&pair).map(|how| match how.limit {
+            LimitSource::StoreOrInit(_) => How {
+                limit: LimitSource::StoreOrInit(pair.limit(5, 1000)),
+                ..how
+            },
+            LimitSource::Code(_) => How {
+                limit: LimitSource::Code(pair.limit(5, 1000)),
+                ..how
+            },
+            LimitSource::Store => how,
+        }) {
+            let limit = pair.limit(5, 1000);
+            pair.set_rate(limit, false, false);
+            acquire_only(&mut pair);
+            expire(&mut pair, KEPT);
+            for permits in [1, 5] {
+                let value = pair.value_key();
+                pair.command(&["PERSIST", &value]);
+                let id = pair.new_id();
+                let arguments = pair.acquire_arguments(
+                    Sent {
+                        id,
+                        permits,
+                        lead: 0,
+                    },
+                    how,
+                );
+                pair.call(&ACQUIRE, &arguments).unwrap();
+                all_live(&mut pair, KEPT);
+            }
+        }
+    }
+}
+
+// `expire` and `clearExpire` of another client reach the hash, which all clients share.
+#[test]
+fn what_another_client_did_to_the_hash_lasts_until_the_next_acquire() {
+    let mut pair = Pair::new(RateType::PerClient, Clock::Given(START));
+    let hash = pair.keys[0].clone();
+    for how in hows(&pair) {
+        let limit = pair.limit(5, 1000).for_request_key();
+        pair.set_rate(limit, false, false);
         pair.acquire(1, how).unwrap();
-        for key in [pair.keys[0].clone(), pair.value_key()] {
-            expire(&mut pair, KEPT / 2 - 1);
-            pair.command(&["PERSIST", &key]);
+        for command in [&["PEXPIRE", &hash, "5000"][..], &["PERSIST", &hash]] {
+            pair.command(command);
             pair.acquire(1, how).unwrap();
             all_live(&mut pair, KEPT);
+            pair.command(command);
+            let run = [1, 5].map(|permits| {
+                let id = pair.new_id();
+                (
+                    Sent {
+                        id,
+                        permits,
+                        lead: 0,
+                    },
+                    false,
+                )
+            });
+            pair.send_run(&run, how).unwrap();
+            all_live(&mut pair, KEPT);
         }
+        // One that is only refused leaves no hash that never vanishes.
+        pair.command(&["PERSIST", &hash]);
+        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        all_live(&mut pair, KEPT);
     }
 }
 
