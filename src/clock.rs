@@ -10,14 +10,18 @@ use std::{
 #[cfg(feature = "redis")]
 use std::task;
 
-/// Milliseconds since the Unix epoch: the scores in the log.
+/// Milliseconds since the Unix epoch: the scores of a log in Redis.
 pub(crate) type Millis = u64;
 
 /// Tells the time that limits are counted by.
 ///
 /// [`SystemClock`] unless a test, or parity with a Java fleet, asks for another.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time since the Unix epoch. Milliseconds count; finer parts are dropped.
+    /// The time since the Unix epoch.
+    ///
+    /// A [`MemoryStore`](crate::MemoryStore) counts microseconds, and rounds so that no interval measured on this clock
+    /// has more than the limit. A [`RedisStore`](crate::RedisStore) counts whole milliseconds, as Redisson does: finer
+    /// parts are dropped.
     fn now(&self) -> Duration;
 
     /// Waits until [`now`](Self::now) is `time` or later: who waits for permits waits by it.
@@ -84,9 +88,123 @@ pub(crate) fn can_wait() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
-/// The clock's time in the unit of the log.
+/// The clock's time in the unit of a log in Redis.
+#[cfg(feature = "redis")]
 pub(crate) fn millis(clock: &dyn Clock) -> Millis {
     u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Ticks per millisecond in this process: microseconds.
+pub(crate) const TICKS: i64 = 1000;
+/// No time is later, in ticks: an interval and more can be added to it.
+const LATEST: i64 = i64::MAX / 2;
+
+/// An instant in ticks, the unit that a store counts in: milliseconds in Redis, microseconds in this process.
+///
+/// A grant is scored by the instant rounded up, and expires by the instant rounded down. So what is granted counts for a
+/// whole interval at least, wherever between two ticks that begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// Since the epoch, rounded down.
+    pub(crate) tick: i64,
+    /// How many nanoseconds after that tick it is.
+    past: u32,
+    per_ms: i64,
+    /// Whether all scores are by this clock: one that lies far ahead of it is wrong then.
+    pub(crate) is_own: bool,
+}
+
+impl Now {
+    /// The present by a clock that all scores are by.
+    pub(crate) fn by(clock: &dyn Clock) -> Self {
+        let time = clock.now();
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let tick = seconds
+            .saturating_mul(1000 * TICKS)
+            .saturating_add(time.subsec_micros().into());
+        Self {
+            past: time.subsec_nanos() % 1000,
+            ..Self::at(tick)
+        }
+    }
+
+    /// A tick of this process.
+    pub(crate) const fn at(tick: i64) -> Self {
+        Self {
+            tick: if tick < LATEST { tick } else { LATEST },
+            past: 0,
+            per_ms: TICKS,
+            is_own: true,
+        }
+    }
+
+    /// A millisecond, as Redis counts: it is rounded down for scores, too.
+    pub(crate) const fn millis(tick: i64) -> Self {
+        Self {
+            tick,
+            past: 0,
+            per_ms: 1,
+            is_own: true,
+        }
+    }
+
+    /// The same by a clock of which scores of others prove nothing.
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) fn given(self) -> Self {
+        Self {
+            is_own: false,
+            ..self
+        }
+    }
+
+    /// Rounded up: the score of a grant.
+    pub(crate) fn score(&self) -> i64 {
+        self.tick + i64::from(self.past > 0)
+    }
+
+    /// So many milliseconds in ticks.
+    pub(crate) fn ticks(&self, millis: i64) -> i64 {
+        millis.saturating_mul(self.per_ms)
+    }
+
+    /// So many microseconds in ticks, rounded up.
+    pub(crate) fn ticks_of_micros(&self, micros: i64) -> i64 {
+        if self.per_ms == TICKS {
+            micros
+        } else {
+            micros.div_euclid(1000) + i64::from(micros.rem_euclid(1000) > 0)
+        }
+    }
+
+    /// In microseconds, rounded down.
+    pub(crate) fn micros(&self) -> i64 {
+        self.tick.saturating_mul(TICKS / self.per_ms)
+    }
+
+    /// In microseconds, rounded up.
+    pub(crate) fn micros_up(&self) -> i64 {
+        self.score().saturating_mul(TICKS / self.per_ms)
+    }
+
+    /// The time until `ticks` after `tick`, exact to the nanosecond; none if it is over.
+    pub(crate) fn until(&self, ticks: i64) -> Duration {
+        let past = Duration::from_nanos(self.past.into());
+        self.duration(ticks).saturating_sub(past)
+    }
+
+    /// The same, counted from the score of a grant: of one that is made now, a whole interval.
+    pub(crate) fn until_from_score(&self, ticks: i64) -> Duration {
+        self.duration(ticks.saturating_sub(i64::from(self.past > 0)))
+    }
+
+    fn duration(&self, ticks: i64) -> Duration {
+        let ticks = u64::try_from(ticks).unwrap_or(0);
+        if self.per_ms == TICKS {
+            Duration::from_micros(ticks)
+        } else {
+            Duration::from_millis(ticks)
+        }
+    }
 }
 
 /// A moment to compare with others of this process; it does not jump.

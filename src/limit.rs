@@ -334,9 +334,9 @@ impl Slots {
     }
 
     /// The end of the slot that an instant is in: at that instant, or by less than one slot later. The same for all who
-    /// count an interval in as many slots, as they are told off from the epoch.
+    /// count an interval in as many slots, as they are told off from the epoch. Both are in ticks.
     ///
-    /// A stored interval may be too short for as many: it then has one for each millisecond.
+    /// A stored interval may be too short for as many: it then has one for each tick.
     pub(crate) fn end(self, now: i64, interval: i64) -> i64 {
         let width = interval.max(1).unsigned_abs().div_ceil(self.0.into());
         now.saturating_add(now.saturating_neg().rem_euclid(width.cast_signed()))

@@ -353,6 +353,8 @@ fn assert_decision(what: &str, decision: &Decision, step: &Step) {
     }
 }
 
+/// Rounded up: a store in memory tells times to the nanosecond.
 fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).expect("a time within a century")
+    let millis = time.as_nanos().div_ceil(1_000_000);
+    u64::try_from(millis).expect("a time within a century")
 }

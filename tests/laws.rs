@@ -28,6 +28,8 @@ mod free_refusals;
 mod gcra;
 #[path = "laws/guards.rs"]
 mod guards;
+#[path = "laws/nanoseconds.rs"]
+mod nanoseconds;
 #[path = "laws/never_over.rs"]
 mod never_over;
 #[path = "laws/nothing_lost.rs"]

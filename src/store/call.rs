@@ -6,6 +6,7 @@ use std::slice;
 
 use super::{Answer, Changed, Verdict, gcra::Tat, window::ahead_of};
 use crate::{
+    clock::Now,
     decision::PermitId,
     error::ErrorKind,
     limit::{LimitSource, StoredLimit},
@@ -22,8 +23,6 @@ pub(crate) struct Ask {
     pub(crate) exact: bool,
     /// Whether the same call may have come before, so that its entries are looked for.
     pub(crate) resendable: bool,
-    /// Whether all entries are scored by this clock, so that a score far ahead of it is wrong.
-    pub(crate) own_clock: bool,
 }
 
 /// A limiter, however it counts, in the midst of a call.
@@ -44,7 +43,7 @@ pub(crate) trait Counts {
         changed: Changed,
         wanted: i64,
         exact: bool,
-        now: i64,
+        now: Now,
         id: PermitId,
     ) -> i64;
 
@@ -64,7 +63,7 @@ pub(crate) trait Counts {
 
     /// Stores the permits left, and tells when there is room for those that were refused: in the order of `needs`, which do
     /// not fall.
-    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: i64) -> End;
+    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: Now) -> End;
 }
 
 /// What must be free for a caller.
@@ -92,9 +91,9 @@ impl Needs {
 /// What a limiter says at the end of a call.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// Milliseconds until there is room, for each of the needs.
+    /// Ticks until there is room, for each of the needs.
     pub(crate) waits: List<i64>,
-    /// Milliseconds until all permits are free; the interval where some are not, unless that is wanted exactly.
+    /// Ticks until all permits are free; the interval where some are not, unless that is wanted exactly.
     pub(crate) reset: i64,
     /// Scores that were set back.
     pub(crate) repaired: i64,
@@ -160,7 +159,7 @@ pub(crate) struct Take {
 pub(crate) fn acquire<'a>(
     limiters: impl Iterator<Item = (&'a mut dyn Counts, Ask)>,
     callers: &[Caller],
-    now: i64,
+    now: Now,
 ) -> Result<List<Answer>, ErrorKind> {
     let mut books = List::EMPTY;
     for (limiter, ask) in limiters {
@@ -233,7 +232,7 @@ pub(crate) fn acquire_one(
     limiter: &mut dyn Counts,
     ask: Ask,
     take: &Take,
-    now: i64,
+    now: Now,
 ) -> Result<Answer, ErrorKind> {
     let mut book = Book::open(limiter, ask)?;
     let mut answer = book.first_answer(take, now);
@@ -304,7 +303,7 @@ impl<'a> Book<'a> {
         })
     }
 
-    fn first_answer(&self, take: &Take, now: i64) -> Answer {
+    fn first_answer(&self, take: &Take, now: Now) -> Answer {
         Answer {
             verdict: if self.is_possible(take) {
                 Verdict::Granted
@@ -324,7 +323,7 @@ impl<'a> Book<'a> {
     }
 
     /// Puts the limit in force and counts what is left, as far as the callers need to know.
-    fn begin<'t>(&mut self, takes: impl Iterator<Item = &'t Take>, first: Option<&Take>, now: i64) {
+    fn begin<'t>(&mut self, takes: impl Iterator<Item = &'t Take>, first: Option<&Take>, now: Now) {
         let wanted = takes
             .filter(|take| self.is_possible(take) || self.holds(take))
             .map(|take| i64::from(take.permits))
@@ -346,9 +345,10 @@ impl<'a> Book<'a> {
         self.ask.resendable && self.limiter.holds(take)
     }
 
-    fn take(&mut self, take: &Take, now: i64) {
-        let lead = take.lead.min(ahead_of(self.limit.interval));
-        self.limiter.note(take, now + lead);
+    fn take(&mut self, take: &Take, now: Now) {
+        let lead = now.ticks(take.lead);
+        let lead = lead.min(ahead_of(now.ticks(self.limit.interval)));
+        self.limiter.note(take, now.score() + lead);
         self.value -= i64::from(take.permits);
     }
 
@@ -366,7 +366,7 @@ impl<'a> Book<'a> {
     /// another limiter refused has left its room to those behind it.
     ///
     /// `answers` are those of all limiters; this one's is the one at `place` of each caller.
-    fn close(&mut self, now: i64, place: usize, limiters: usize, answers: &mut [Answer]) {
+    fn close(&mut self, now: Now, place: usize, limiters: usize, answers: &mut [Answer]) {
         let without_room = self.unmet.iter().filter(|(needs, _)| *needs > self.value);
         let mut refused: List<_> = without_room
             .map(|(needs, answer)| Needs::of(*needs, self.limit.rate, *answer))
@@ -408,6 +408,7 @@ mod tests {
     };
 
     const START: i64 = 1_700_000_000_000;
+    const NOW: Now = Now::millis(START);
 
     /// What is asked, and how long after what was asked before.
     #[derive(Clone, Copy, Debug)]
@@ -441,7 +442,6 @@ mod tests {
                         rewrite,
                         exact,
                         resendable,
-                        own_clock: true,
                     },
                     pause,
                 }
@@ -456,7 +456,6 @@ mod tests {
             rewrite: false,
             exact: false,
             resendable: true,
-            own_clock: true,
         }
     }
 
@@ -483,13 +482,14 @@ mod tests {
         for step in steps {
             now += step.pause;
             let (take, ask) = (step.take, step.ask);
-            let answer = acquire_one(&mut one, ask, &take, now);
+            let at = Now::millis(now);
+            let answer = acquire_one(&mut one, ask, &take, at);
             let caller = Caller {
                 waits: step.waits,
                 takes: List::one(take),
             };
             let limiters = iter::once((&mut many as &mut dyn Counts, ask));
-            let answers = acquire(limiters, &[caller], now);
+            let answers = acquire(limiters, &[caller], at);
             prop_assert_eq!(answer.map(List::one), answers, "{:?}", step);
             prop_assert_eq!(&one, &many, "{:?}", step);
         }
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn only_a_log_knows_a_call_that_comes_again() {
         let twice = |limiter: &mut dyn Counts| {
-            let mut answer = || acquire_one(limiter, ask(per_second(1)), &take(1), START).unwrap();
+            let mut answer = || acquire_one(limiter, ask(per_second(1)), &take(1), NOW).unwrap();
             [answer(), answer()].map(|answer| answer.verdict)
         };
         let granted = [Verdict::Granted, Verdict::Granted];
@@ -514,7 +514,7 @@ mod tests {
     fn what_is_made_is_told() {
         fn told<L: Counts>(mut first: L) -> bool {
             let mut spent = window::Limiter::default();
-            acquire_one(&mut spent, ask(per_second(1)), &take(1), START).unwrap();
+            acquire_one(&mut spent, ask(per_second(1)), &take(1), NOW).unwrap();
             let of = |id| Take {
                 id: PermitId([id; 16]),
                 ..take(1)
@@ -527,7 +527,7 @@ mod tests {
                 (&mut first, ask(per_second(2))),
                 (&mut spent, ask(per_second(1))),
             ];
-            let answers = acquire(limiters.into_iter(), &[caller], START).unwrap();
+            let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();
             assert_eq!(answers[1].verdict, Verdict::Refused);
             let told = answers[0].changed == Changed::Created;
             assert_eq!(told, first.limit().is_some());

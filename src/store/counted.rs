@@ -6,6 +6,7 @@ use super::{
     window::{self, ahead_of},
 };
 use crate::{
+    clock::Now,
     decision::{PermitId, Receipt, Taken},
     error::ErrorKind,
     limit::{Algorithm, StoredLimit},
@@ -47,20 +48,22 @@ impl Counted {
     /// Counts as this name says from now on. What was counted by another algorithm stays in use, as it does in Redis, where
     /// logs and windows read the same keys: by the first call of a sliding log as if granted now, in a window until one
     /// interval from now. GCRA, which keeps another number there, has none of it, and leaves none.
-    pub(super) fn count_by(&mut self, name: &Name, now: i64) {
+    pub(super) fn count_by(&mut self, name: &Name, now: Now) {
         self.move_to(name.algorithm(), now);
         if let Self::SlidingLog(log) = self {
             log.note_in(name.slots());
         }
     }
 
-    fn move_to(&mut self, algorithm: Algorithm, now: i64) {
+    fn move_to(&mut self, algorithm: Algorithm, now: Now) {
         if self.algorithm() == algorithm {
             return;
         }
         *self = match (&*self, algorithm) {
             (Self::SlidingLog(log), Algorithm::FixedWindow) => {
-                let end = log.limit.map(|limit| now + limit.interval);
+                let end = log
+                    .limit
+                    .map(|limit| fixed_window::last_tick(now, limit.interval));
                 let window = log.value.map(|value| fixed_window::Window { value, end });
                 let limit = log.limit;
                 Self::FixedWindow(fixed_window::Limiter { limit, window })
@@ -68,7 +71,7 @@ impl Counted {
             (Self::FixedWindow(window), Algorithm::SlidingLog) => {
                 let open = window
                     .window
-                    .filter(|window| window.end.is_none_or(|end| end >= now));
+                    .filter(|window| window.end.is_none_or(|end| end >= now.tick));
                 Self::SlidingLog(window::Limiter {
                     limit: window.limit,
                     value: open.map(|window| window.value),
@@ -95,12 +98,15 @@ impl Counted {
         }
     }
 
-    /// For how long, at most, anything of this limit counts from now on.
-    pub(super) fn life(&self, limit: &StoredLimit, now: i64) -> i64 {
+    /// From which tick on, at the earliest, nothing of this limit counts any more.
+    pub(super) fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64 {
         match self {
-            Self::SlidingLog(_) => limit.interval + ahead_of(limit.interval),
-            Self::FixedWindow(_) => limit.interval,
-            Self::Gcra(gcra) => gcra.full_at().map_or(0, |end| end - now),
+            Self::SlidingLog(_) => {
+                let interval = now.ticks(limit.interval);
+                now.score() + interval + ahead_of(interval)
+            }
+            Self::FixedWindow(_) => fixed_window::last_tick(now, limit.interval) + 1,
+            Self::Gcra(gcra) => gcra.full_at().unwrap_or(now.tick),
         }
     }
 
@@ -112,27 +118,27 @@ impl Counted {
         }
     }
 
-    pub(super) fn available(&mut self, now: i64) -> Result<i64, ErrorKind> {
+    pub(super) fn available(&mut self, now: Now) -> Result<i64, ErrorKind> {
         match self {
             Self::SlidingLog(log) => log.available(now, NO_ID),
             Self::FixedWindow(window) => window.available(now),
-            Self::Gcra(gcra) => gcra.available(now * 1000),
+            Self::Gcra(gcra) => gcra.available(now),
         }
     }
 
-    pub(super) fn release(&mut self, permits: i64, now: i64) -> Result<i64, ErrorKind> {
+    pub(super) fn release(&mut self, permits: i64, now: Now) -> Result<i64, ErrorKind> {
         match self {
             Self::SlidingLog(log) => log.release(permits, now, NO_ID),
             Self::FixedWindow(window) => window.release(permits, now),
-            Self::Gcra(gcra) => gcra.release(permits, now * 1000),
+            Self::Gcra(gcra) => gcra.release(permits, now),
         }
     }
 
-    pub(super) fn repair(&mut self, now: i64) -> Result<i64, ErrorKind> {
+    pub(super) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
         match self {
             Self::SlidingLog(log) => log.repair(now),
             Self::FixedWindow(window) => window.repair(now),
-            Self::Gcra(gcra) => gcra.repair(now * 1000),
+            Self::Gcra(gcra) => gcra.repair(now),
         }
     }
 
@@ -144,11 +150,11 @@ impl Counted {
         }
     }
 
-    pub(super) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
+    pub(super) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
         match self {
             Self::SlidingLog(log) => log.set_rate(limit, keep, now),
             Self::FixedWindow(window) => window.set_rate(limit, keep, now),
-            Self::Gcra(gcra) => gcra.set_rate(limit, keep, now * 1000),
+            Self::Gcra(gcra) => gcra.set_rate(limit, keep, now),
         }
     }
 
@@ -158,7 +164,7 @@ impl Counted {
         &mut self,
         receipt: &Receipt,
         keep: u32,
-        now: i64,
+        now: Now,
     ) -> Result<i64, ErrorKind> {
         if receipt.name.algorithm() != self.algorithm() {
             return Ok(0);
@@ -178,12 +184,13 @@ impl Counted {
                 window.settle(credited, end, given, now)
             }
             (Self::Gcra(gcra), Some(Taken::Tat(tat))) => {
-                gcra.settle(credited, tat, given, now * 1000)
+                gcra.settle(credited, tat, given, now)
             }
             _ => Ok(0),
         }
     }
 
+    /// The tick from which all permits are free again; `None` if they are.
     pub(super) fn full_at(&self) -> Option<i64> {
         match self {
             Self::SlidingLog(log) => log.full_at(),

@@ -7,7 +7,7 @@ use super::{
     Changed,
     call::{Ask, Counts, End, Needs, Take},
 };
-use crate::{decision::PermitId, error::ErrorKind, limit::StoredLimit};
+use crate::{clock::Now, decision::PermitId, error::ErrorKind, limit::StoredLimit};
 
 /// By how much the end of one window may seem to differ between two calls, in ms: Redis tells the time and what is left
 /// of a key one after the other.
@@ -24,8 +24,13 @@ pub(crate) struct Limiter {
 pub(crate) struct Window {
     /// Permits left; below zero after a lowered rate.
     pub(crate) value: i64,
-    /// The last millisecond; none if it was lost, or if a sliding log was counted here.
+    /// The last tick; none if it was lost, or if a sliding log was counted here.
     pub(crate) end: Option<i64>,
+}
+
+/// The last tick of a window of so many milliseconds that begins now: it is open through the millisecond of its end.
+pub(crate) fn last_tick(now: Now, interval: i64) -> i64 {
+    now.score() + now.ticks(interval.saturating_add(1)) - 1
 }
 
 impl Counts for Limiter {
@@ -39,7 +44,7 @@ impl Counts for Limiter {
         changed: Changed,
         _wanted: i64,
         _exact: bool,
-        now: i64,
+        now: Now,
         _id: PermitId,
     ) -> i64 {
         if let (Changed::Rewritten, Some(before), Some(window)) =
@@ -58,14 +63,14 @@ impl Counts for Limiter {
         false
     }
 
-    fn note(&mut self, _take: &Take, _now: i64) {}
+    fn note(&mut self, _take: &Take, _score: i64) {}
 
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: i64) -> End {
+    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: Now) -> End {
         let (rate, interval) = self
             .limit
             .map_or((0, 0), |limit| (limit.rate, limit.interval));
         let open = self.window.and_then(|window| window.end);
-        let end = open.unwrap_or(now + interval);
+        let end = open.unwrap_or_else(|| last_tick(now, interval));
         // Nobody opens a window without taking something.
         if open.is_some() || value < rate {
             self.window = Some(Window {
@@ -74,10 +79,15 @@ impl Counts for Limiter {
             });
         }
         // A window later for each further rate.
-        let wait = |needs: &Needs| end + 1 - now + needs.rounds * (interval + 1);
+        let next = now.ticks(interval + 1);
+        let wait = |needs: &Needs| end + 1 - now.tick + needs.rounds * next;
         End {
             waits: needs.iter().map(wait).collect(),
-            reset: if value < rate { end + 1 - now } else { 0 },
+            reset: if value < rate {
+                end + 1 - now.tick
+            } else {
+                0
+            },
             repaired: 0,
             tat: None,
         }
@@ -86,7 +96,7 @@ impl Counts for Limiter {
 
 impl Limiter {
     /// Counts the free permits.
-    pub(crate) fn available(&mut self, now: i64) -> Result<i64, ErrorKind> {
+    pub(crate) fn available(&mut self, now: Now) -> Result<i64, ErrorKind> {
         let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
         Ok(self
             .open(rate, interval, now)
@@ -100,7 +110,7 @@ impl Limiter {
         permits: i64,
         end: i64,
         given: Option<StoredLimit>,
-        now: i64,
+        now: Now,
     ) -> Result<i64, ErrorKind> {
         let given = given.filter(|_| permits < 0);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
@@ -109,7 +119,7 @@ impl Limiter {
         if permits < 0 {
             let (value, end) = self
                 .open(rate, interval, now)
-                .unwrap_or((rate, now + interval));
+                .unwrap_or_else(|| (rate, last_tick(now, interval)));
             self.window = Some(Window {
                 value: value + permits,
                 end: Some(end),
@@ -119,11 +129,11 @@ impl Limiter {
         let Some(window) = &mut self.window else {
             return Ok(0);
         };
-        let Some(live) = window.end.filter(|live| *live >= now) else {
+        let Some(live) = window.end.filter(|live| *live >= now.tick) else {
             return Ok(0);
         };
         let apart = live.abs_diff(end).cast_signed();
-        if apart > SLACK || 2 * apart >= interval {
+        if apart > now.ticks(SLACK) || 2 * apart >= now.ticks(interval) {
             return Ok(0);
         }
         Ok(window.credit(permits, rate))
@@ -137,7 +147,7 @@ impl Limiter {
     }
 
     /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
         let stored = self.limit.replace(limit);
         match (stored, &mut self.window) {
             (Some(stored), Some(window)) if keep && stored.rate_type == limit.rate_type => {
@@ -149,7 +159,7 @@ impl Limiter {
     }
 
     /// Gives back up to `wanted` permits of the open window, and tells how many.
-    pub(crate) fn release(&mut self, wanted: i64, now: i64) -> Result<i64, ErrorKind> {
+    pub(crate) fn release(&mut self, wanted: i64, now: Now) -> Result<i64, ErrorKind> {
         let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
         self.open(rate, interval, now);
         Ok(self
@@ -160,7 +170,7 @@ impl Limiter {
 
     /// Makes sure that the window ends, and that no more than the rate is left; how many permits had been lost: never more
     /// than none.
-    pub(crate) fn repair(&mut self, now: i64) -> Result<i64, ErrorKind> {
+    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
         let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
         let stored = self.window;
         let open = self.open(rate, interval, now);
@@ -170,7 +180,7 @@ impl Limiter {
         })
     }
 
-    /// When all permits are free again, if none is taken meanwhile; `None` if they are.
+    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they are.
     pub(crate) fn full_at(&self) -> Option<i64> {
         let rate = self.limit?.rate;
         let window = self.window.filter(|window| window.value < rate)?;
@@ -179,13 +189,13 @@ impl Limiter {
 
     /// The permits left in the open window, and its end. It ends no later than one interval from now, and has no more
     /// than the rate: what says otherwise was a sliding log, or lost its end, or was changed by hand.
-    fn open(&mut self, rate: i64, interval: i64, now: i64) -> Option<(i64, i64)> {
+    fn open(&mut self, rate: i64, interval: i64, now: Now) -> Option<(i64, i64)> {
         let window = self.window.as_mut()?;
-        if window.end.is_some_and(|end| end < now) {
+        if window.end.is_some_and(|end| end < now.tick) {
             self.window = None;
             return None;
         }
-        let latest = now + interval;
+        let latest = last_tick(now, interval);
         let end = window.end.map_or(latest, |end| end.min(latest));
         window.end = Some(end);
         window.value = window.value.min(rate);
@@ -220,6 +230,10 @@ mod tests {
 
     const START: i64 = 1_700_000_000_000;
 
+    fn at(now: i64) -> Now {
+        Now::millis(now)
+    }
+
     fn limit(rate: u64, millis: u64) -> Limit {
         Limit::new(rate, Duration::from_millis(millis))
     }
@@ -246,7 +260,6 @@ mod tests {
             rewrite: false,
             exact: false,
             resendable: false,
-            own_clock: true,
         };
         let caller = |permits: &u32| Caller {
             waits: true,
@@ -259,7 +272,7 @@ mod tests {
         };
         let callers: Vec<_> = permits.iter().map(caller).collect();
         let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
-        acquire(limiters, &callers, now).unwrap()
+        acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 
     fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Answer {
@@ -299,9 +312,9 @@ mod tests {
         assert_eq!((first.remaining, first.reset), (2, 1001));
         let last = take(&mut limiter, 1, START + 1000);
         assert_eq!((last.remaining, last.reset), (1, 1));
-        assert_eq!(limiter.available(START + 1000), Ok(1));
+        assert_eq!(limiter.available(at(START + 1000)), Ok(1));
         assert_eq!(limiter.full_at(), Some(START + 1001));
-        assert_eq!(limiter.available(START + 1001), Ok(5));
+        assert_eq!(limiter.available(at(START + 1001)), Ok(5));
         assert_eq!(limiter.full_at(), None);
     }
 
@@ -319,7 +332,7 @@ mod tests {
         let end = START + 1000;
         let given_back = |limiter: &Limiter, ends, now| {
             let mut limiter = limiter.clone();
-            let credited = limiter.settle(2, ends, None, now).unwrap();
+            let credited = limiter.settle(2, ends, None, at(now)).unwrap();
             let value = |limiter: &Limiter| limiter.window.map_or(0, |window| window.value);
             (credited, value(&limiter))
         };
@@ -362,25 +375,25 @@ mod tests {
         let given = Some(limit(5, 1000).stored());
         let mut limiter = Limiter::default();
         assert_eq!(
-            limiter.settle(1, START, given, START),
+            limiter.settle(1, START, given, at(START)),
             Err(ErrorKind::NotInitialized)
         );
         assert_eq!(
-            limiter.settle(-1, START, None, START),
+            limiter.settle(-1, START, None, at(START)),
             Err(ErrorKind::NotInitialized)
         );
         assert_eq!(limiter, Limiter::default());
-        let nothing = limiter.settle(0, START, given, START);
+        let nothing = limiter.settle(0, START, given, at(START));
         assert_eq!(nothing, Err(ErrorKind::NotInitialized));
         assert_eq!(limiter, Limiter::default());
         let mut unused = fresh(5, 1000);
-        assert_eq!(unused.settle(0, START, None, START), Ok(0));
+        assert_eq!(unused.settle(0, START, None, at(START)), Ok(0));
         assert_eq!(unused, fresh(5, 1000));
-        assert_eq!(limiter.settle(-7, START, given, START), Ok(-7));
+        assert_eq!(limiter.settle(-7, START, given, at(START)), Ok(-7));
         assert_eq!(limiter, with_window(5, 1000, -2, Some(START + 1000)));
-        assert_eq!(limiter.settle(-1, START, None, START + 1000), Ok(-1));
+        assert_eq!(limiter.settle(-1, START, None, at(START + 1000)), Ok(-1));
         assert_eq!(limiter, with_window(5, 1000, -3, Some(START + 1000)));
-        assert_eq!(limiter.settle(-1, START, None, START + 1001), Ok(-1));
+        assert_eq!(limiter.settle(-1, START, None, at(START + 1001)), Ok(-1));
         assert_eq!(limiter, with_window(5, 1000, 4, Some(START + 2001)));
     }
 
@@ -389,7 +402,7 @@ mod tests {
         let end = START + 500;
         let set = |new: Limit, keep| {
             let mut limiter = with_window(5, 1000, 2, Some(end));
-            limiter.set_rate(new.stored(), keep, START);
+            limiter.set_rate(new.stored(), keep, at(START));
             assert_eq!(limiter.limit, Some(new.stored()));
             limiter.window
         };
@@ -409,12 +422,12 @@ mod tests {
     #[test]
     fn no_more_is_given_back_than_is_in_use() {
         let mut limiter = with_window(5, 1000, 1, Some(START));
-        assert_eq!(limiter.release(3, START), Ok(3));
-        assert_eq!(limiter.release(3, START), Ok(1));
+        assert_eq!(limiter.release(3, at(START)), Ok(3));
+        assert_eq!(limiter.release(3, at(START)), Ok(1));
         assert_eq!(limiter.full_at(), None);
-        assert_eq!(limiter.release(3, START + 1), Ok(0));
+        assert_eq!(limiter.release(3, at(START + 1)), Ok(0));
         assert_eq!(
-            Limiter::default().release(3, START),
+            Limiter::default().release(3, at(START)),
             Err(ErrorKind::NotInitialized)
         );
     }
@@ -424,14 +437,14 @@ mod tests {
         for (value, lost) in [(3, 0), (5, 0), (8, -3), (-4, 0)] {
             for end in [None, Some(START + 5000)] {
                 let mut limiter = with_window(5, 1000, value, end);
-                assert_eq!(limiter.repair(START), Ok(lost));
+                assert_eq!(limiter.repair(at(START)), Ok(lost));
                 assert_eq!(
                     limiter,
                     with_window(5, 1000, value.min(5), Some(START + 1000))
                 );
             }
         }
-        assert_eq!(fresh(5, 1000).repair(START), Ok(0));
+        assert_eq!(fresh(5, 1000).repair(at(START)), Ok(0));
         // Nobody knows when it is over, but that it is not.
         assert_eq!(with_window(5, 1000, 4, None).full_at(), Some(i64::MAX));
         assert_eq!(with_window(5, 1000, 5, None).full_at(), None);

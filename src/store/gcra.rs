@@ -1,14 +1,14 @@
 //! GCRA as pure functions of state and now: what `lua/gcra` does, in Rust.
 //!
 //! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that were taken are through:
-//! how far it lies ahead of now says how many are in use. Microseconds, but where a limiter is counted by a clock of this
-//! process, which tells whole milliseconds.
+//! how far it lies ahead of now says how many are in use. Microseconds, whatever a tick of the clock is.
 
 use super::{
     Changed,
     call::{Ask, Counts, End, Needs, Take},
 };
 use crate::{
+    clock::Now,
     decision::PermitId,
     error::ErrorKind,
     limit::{StoredLimit, emission},
@@ -28,6 +28,9 @@ pub(crate) struct Limiter {
     pub(crate) state: Option<State>,
     /// No TAT that it held is later: until then receipts must find what was given back.
     pub(crate) ends: i64,
+    /// When it was last begun with nothing in use, rounded up: what is in use is counted from then, so that a call within the
+    /// same microsecond does not find that more than was taken.
+    pub(crate) since: i64,
 }
 
 /// What is in use, and by which limit it was counted.
@@ -88,20 +91,12 @@ impl Pace {
         self.rate.saturating_sub(self.used(backlog))
     }
 
-    /// Milliseconds until so many permits are free.
+    /// Microseconds until so many permits are free.
     pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
-        rounded_up(
-            backlog
-                .saturating_add(self.cost(permits) - self.whole())
-                .min(MOST),
-            1000,
-        )
+        backlog
+            .saturating_add(self.cost(permits) - self.whole())
+            .min(MOST)
     }
-}
-
-/// Milliseconds until all permits are free.
-pub(crate) fn reset(backlog: i64) -> i64 {
-    rounded_up(backlog, 1000)
 }
 
 /// The whole multiples of `unit` that `amount` takes.
@@ -124,14 +119,14 @@ impl Counts for Limiter {
         _changed: Changed,
         _wanted: i64,
         _exact: bool,
-        now: i64,
+        now: Now,
         _id: PermitId,
     ) -> i64 {
         self.limit = Some(limit);
         let Ok(pace) = pace(&limit) else {
             return 0;
         };
-        pace.left(self.count_by(&pace, now * 1000))
+        pace.left(self.count_by(&pace, now))
     }
 
     /// Nothing tells one grant from another.
@@ -139,42 +134,42 @@ impl Counts for Limiter {
         false
     }
 
-    fn note(&mut self, _take: &Take, _now: i64) {}
+    fn note(&mut self, _take: &Take, _score: i64) {}
 
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: i64) -> End {
+    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: Now) -> End {
         let Ok(pace) = self.pace() else {
             // Never: it was checked.
             return End {
-                waits: needs.iter().map(|_| MOST / 1000).collect(),
+                waits: needs.iter().map(|_| now.ticks_of_micros(MOST)).collect(),
                 reset: 0,
                 repaired: 0,
                 tat: None,
             };
         };
-        let now = now * 1000;
         let mut backlog = self.backlog(&pace, now);
         let taken = pace.left(backlog) - value;
         // Nobody makes a state without taking something.
         if taken > 0 {
             backlog = self.write(&pace, backlog, pace.cost(taken), now);
         }
-        let in_line = |needs: &Needs| needs.permits + needs.rounds * pace.rate;
+        // From the tick of now on, as there may be room in the next one.
+        let backlog = self.from(now) + backlog - now.micros();
+        let wait = |needs: &Needs| {
+            let in_line = needs.permits + needs.rounds * pace.rate;
+            now.ticks_of_micros(pace.wait(backlog, in_line))
+        };
         End {
-            waits: needs
-                .iter()
-                .map(|needs| pace.wait(backlog, in_line(needs)))
-                .collect(),
-            reset: reset(backlog),
+            waits: needs.iter().map(wait).collect(),
+            reset: now.ticks_of_micros(backlog),
             repaired: 0,
             tat: self.state.map(|state| state.tat),
         }
     }
 }
 
-// Verbs. `now` is in us.
 impl Limiter {
     /// Counts the free permits.
-    pub(crate) fn available(&self, now: i64) -> Result<i64, ErrorKind> {
+    pub(crate) fn available(&self, now: Now) -> Result<i64, ErrorKind> {
         let pace = self.pace()?;
         Ok(pace.left(self.backlog(&pace, now)))
     }
@@ -186,7 +181,7 @@ impl Limiter {
         permits: i64,
         tat: Tat,
         given: Option<StoredLimit>,
-        now: i64,
+        now: Now,
     ) -> Result<i64, ErrorKind> {
         let given = given.filter(|_| permits < 0);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
@@ -201,9 +196,9 @@ impl Limiter {
             return Ok(0);
         };
         // What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
-        let since =
-            (state.tat.given - tat.given).rem_euclid(WRAP) + (state.tat.at - now - backlog).max(0);
-        let ahead = (tat.at - since - now).min(backlog);
+        let since = (state.tat.given - tat.given).rem_euclid(WRAP)
+            + (state.tat.at - self.from(now) - backlog).max(0);
+        let ahead = (tat.at - since - now.micros_up()).min(backlog);
         let moved = pace.cost(permits).min(ahead);
         if moved <= 0 {
             return Ok(0);
@@ -220,7 +215,7 @@ impl Limiter {
     }
 
     /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
         let stored = self.limit.replace(limit);
         if !keep || stored.is_some_and(|stored| stored.rate_type != limit.rate_type) {
             self.state = None;
@@ -230,7 +225,7 @@ impl Limiter {
     }
 
     /// Gives back up to `wanted` permits, and tells how many.
-    pub(crate) fn release(&mut self, wanted: i64, now: i64) -> Result<i64, ErrorKind> {
+    pub(crate) fn release(&mut self, wanted: i64, now: Now) -> Result<i64, ErrorKind> {
         let pace = self.pace()?;
         let backlog = self.backlog(&pace, now);
         let released = pace.used(backlog).min(wanted);
@@ -242,10 +237,10 @@ impl Limiter {
     }
 
     /// Forgets what is in use beyond the whole limit; how many permits that were.
-    pub(crate) fn repair(&mut self, now: i64) -> Result<i64, ErrorKind> {
+    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
         let pace = self.pace()?;
         let backlog = self.backlog(&pace, now);
-        if self.state.is_some_and(|state| state.tat.at > now) {
+        if self.state.is_some_and(|state| state.tat.at > self.from(now)) {
             // Far off, maybe, by a debt.
             self.ends = 0;
             self.write(&pace, backlog.min(pace.whole()), 0, now);
@@ -253,10 +248,10 @@ impl Limiter {
         Ok((pace.used(backlog) - pace.rate).max(0))
     }
 
-    /// When all permits are free again, in ms, if none is taken meanwhile, and no receipt can give back any more; `None` if
+    /// When all permits are free again, in us, if none is taken meanwhile, and no receipt can give back any more; `None` if
     /// none was ever in use.
     pub(crate) fn full_at(&self) -> Option<i64> {
-        self.state.map(|_| rounded_up(self.ends, 1000))
+        self.state.map(|_| self.ends)
     }
 
     fn pace(&self) -> Result<Pace, ErrorKind> {
@@ -264,7 +259,7 @@ impl Limiter {
     }
 
     /// Counts what is in use by this limit from now on. How far TAT lies ahead.
-    fn count_by(&mut self, pace: &Pace, now: i64) -> i64 {
+    fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
         let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
         if self.state.as_ref().is_some_and(differs) {
@@ -274,10 +269,11 @@ impl Limiter {
     }
 
     /// How far TAT lies ahead by this limit; where it was counted by another one, the same permits by this one's pace.
-    fn backlog(&self, pace: &Pace, now: i64) -> i64 {
+    fn backlog(&self, pace: &Pace, now: Now) -> i64 {
         let Some(state) = self.state else {
             return 0;
         };
+        let now = self.from(now);
         let ahead = (state.tat.at - now).max(0);
         match Pace::of(state.rate, state.interval) {
             Some(old) if old != *pace => pace.cost(old.used(ahead)).min(MOST - now),
@@ -285,14 +281,29 @@ impl Limiter {
         }
     }
 
+    /// From when on what is in use counts, in us: from now, rounded down; in the microsecond in which the first of it was
+    /// taken, from when that was.
+    fn from(&self, now: Now) -> i64 {
+        if self.since == now.micros_up() {
+            self.since
+        } else {
+            now.micros()
+        }
+    }
+
     /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`. What is not kept was given back, as
     /// far as receipts are concerned. How much it is.
-    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: i64) -> i64 {
+    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
+        if kept == 0 && added > 0 && self.state.is_none_or(|state| state.tat.at <= now.micros()) {
+            // Rounded up, as any grant is.
+            self.since = now.micros_up();
+        }
+        let from = self.from(now);
         let given = self.state.map_or(0, |State { tat, .. }| {
-            (tat.given + (tat.at - now - kept).max(0)).rem_euclid(WRAP)
+            (tat.given + (tat.at - from - kept).max(0)).rem_euclid(WRAP)
         });
-        let backlog = kept.saturating_add(added).min(MOST - now);
-        let at = now + backlog;
+        let backlog = kept.saturating_add(added).min(MOST - from);
+        let at = from + backlog;
         self.ends = self.ends.max(at);
         self.state = Some(State {
             tat: Tat { at, given },
@@ -321,6 +332,7 @@ mod tests {
 
     /// In us
     const START: i64 = 1_700_000_000_000_000;
+    const NOW: Now = Now::at(START);
 
     fn fresh(rate: u64, millis: u64) -> Limiter {
         Limiter {
@@ -332,7 +344,7 @@ mod tests {
     /// Takes permits as a charge does, whatever is left.
     fn take(limiter: &mut Limiter, permits: i64, now: i64) -> Tat {
         let tat = Tat { at: 0, given: 0 };
-        assert_eq!(limiter.settle(-permits, tat, None, now), Ok(-permits));
+        assert_eq!(limiter.settle(-permits, tat, None, Now::at(now)), Ok(-permits));
         limiter.state.unwrap().tat
     }
 
@@ -351,19 +363,19 @@ mod tests {
             let mut limiter = fresh(rate.unsigned_abs(), interval.unsigned_abs());
             take(&mut limiter, used, START);
             let now = START + pause;
-            let backlog = limiter.backlog(&pace, now);
-            let wait = 1000 * pace.wait(backlog, wanted);
-            if limiter.available(now).unwrap() >= wanted {
+            let backlog = limiter.backlog(&pace, Now::at(now));
+            let wait = pace.wait(backlog, wanted);
+            let left = |now| limiter.available(Now::at(now)).unwrap();
+            if left(now) >= wanted {
                 prop_assert!(wait <= 0);
             } else {
-                prop_assert!(limiter.available(now + wait).unwrap() >= wanted);
-                prop_assert!(limiter.available(now + wait - 1000).unwrap() < wanted);
+                prop_assert!(left(now + wait) >= wanted);
+                prop_assert!(left(now + wait - 1) < wanted);
             }
             // All of them are free when that is told, and not before.
-            let all = 1000 * reset(backlog);
-            prop_assert_eq!(limiter.available(now + all), Ok(rate));
-            if all > 0 {
-                prop_assert!(limiter.available(now + all - 1000).unwrap() < rate);
+            prop_assert_eq!(left(now + backlog), rate);
+            if backlog > 0 {
+                prop_assert!(left(now + backlog - 1) < rate);
             }
         }
     }
@@ -395,7 +407,6 @@ mod tests {
             rewrite: false,
             exact: false,
             resendable: false,
-            own_clock: true,
         };
         let take = Take {
             permits: 1,
@@ -403,14 +414,14 @@ mod tests {
             shadow: false,
             lead: 0,
         };
-        let answer = acquire_one(&mut limiter, ask, &take, START / 1000);
+        let answer = acquire_one(&mut limiter, ask, &take, NOW);
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };
         for permits in [1, -1] {
-            let settled = limiter.settle(permits, given, None, START);
+            let settled = limiter.settle(permits, given, None, NOW);
             assert_eq!(settled, Err(ErrorKind::ForeignState));
         }
-        assert_eq!(limiter.available(START), Err(ErrorKind::ForeignState));
+        assert_eq!(limiter.available(NOW), Err(ErrorKind::ForeignState));
         assert_eq!((limiter.limit, limiter.state), (Some(foreign), None));
     }
 
@@ -419,19 +430,19 @@ mod tests {
         let mut limiter = fresh(10, 1000);
         assert_eq!(limiter.full_at(), None);
         let tat = take(&mut limiter, 4, START);
-        let until = START / 1000 + 400;
+        let until = START + 400_000;
         assert_eq!(limiter.full_at(), Some(until));
-        assert_eq!(limiter.settle(4, tat, None, START), Ok(4));
-        assert_eq!(limiter.available(START), Ok(10));
-        assert_eq!(limiter.repair(START), Ok(0));
+        assert_eq!(limiter.settle(4, tat, None, NOW), Ok(4));
+        assert_eq!(limiter.available(NOW), Ok(10));
+        assert_eq!(limiter.repair(NOW), Ok(0));
         assert_eq!(limiter.full_at(), Some(until));
         // A debt is forgotten by a repair, and so is how long it was.
         take(&mut limiter, 50, START);
-        assert_eq!(limiter.full_at(), Some(START / 1000 + 5000));
-        assert_eq!(limiter.repair(START), Ok(40));
-        assert_eq!(limiter.available(START), Ok(0));
-        assert_eq!(limiter.full_at(), Some(START / 1000 + 1000));
-        assert_eq!(limiter.repair(START), Ok(0));
+        assert_eq!(limiter.full_at(), Some(START + 5_000_000));
+        assert_eq!(limiter.repair(NOW), Ok(40));
+        assert_eq!(limiter.available(NOW), Ok(0));
+        assert_eq!(limiter.full_at(), Some(START + 1_000_000));
+        assert_eq!(limiter.repair(NOW), Ok(0));
     }
 
     #[test]
@@ -440,15 +451,15 @@ mod tests {
         let none = Tat { at: 0, given: 0 };
         let mut limiter = Limiter::default();
         for permits in [0, 1] {
-            let settled = limiter.settle(permits, none, given, START);
+            let settled = limiter.settle(permits, none, given, NOW);
             assert_eq!(settled, Err(ErrorKind::NotInitialized));
         }
         assert_eq!(limiter, Limiter::default());
         let mut unused = fresh(10, 1000);
-        assert_eq!(unused.settle(0, none, None, START), Ok(0));
+        assert_eq!(unused.settle(0, none, None, NOW), Ok(0));
         assert_eq!(unused, fresh(10, 1000));
-        assert_eq!(limiter.settle(-12, none, given, START), Ok(-12));
-        assert_eq!(limiter.available(START), Ok(-2));
+        assert_eq!(limiter.settle(-12, none, given, NOW), Ok(-12));
+        assert_eq!(limiter.available(NOW), Ok(-2));
     }
 
     #[test]
@@ -462,7 +473,7 @@ mod tests {
         let mut faster = fresh(7000, 1000);
         take(&mut faster, 1 << 53, START);
         faster.limit = limiter.limit;
-        assert_eq!(faster.available(START), limiter.available(START));
+        assert_eq!(faster.available(NOW), limiter.available(NOW));
     }
 
     #[test]
@@ -478,11 +489,11 @@ mod tests {
         let early = Tat { given, ..first };
         let [second, third] = [3, 2].map(|permits| take(&mut limiter, permits, START));
         assert_eq!((second.given, third.given), (given, given));
-        assert_eq!(limiter.settle(3, second, None, START), Ok(3));
+        assert_eq!(limiter.settle(3, second, None, NOW), Ok(3));
         assert_eq!(limiter.state.unwrap().tat.given, 150_000);
         // What was given back since counts, also beyond the end of the sum: a late receipt takes no more than its own.
-        assert_eq!(limiter.settle(1, early, None, START), Ok(0));
-        assert_eq!(limiter.settle(2, third, None, START), Ok(2));
-        assert_eq!(limiter.available(START), Ok(9));
+        assert_eq!(limiter.settle(1, early, None, NOW), Ok(0));
+        assert_eq!(limiter.settle(2, third, None, NOW), Ok(2));
+        assert_eq!(limiter.available(NOW), Ok(9));
     }
 }

@@ -8,13 +8,12 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use self::shard::{Kept, Shard, ask, caller, lock};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
-    RuleNames, TimeToLive, at_least_zero,
+    RuleNames, TimeToLive,
     call::{self, Caller},
     guard::{
         fallback,
@@ -23,7 +22,7 @@ use super::{
     sealed::{Handle, Sealed},
 };
 use crate::{
-    clock::{Clock, SteadyClock, millis},
+    clock::{Clock, Now, SteadyClock},
     decision::{Decision, PermitId, Receipt},
     error::{Error, ErrorKind},
     limit::LimitSource,
@@ -93,7 +92,7 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Has a limiter begin with what somebody else granted, each with its time, the earliest first; one of which permits
+    /// Has a limiter begin with what somebody else granted, each with its millisecond, the earliest first; one of which permits
     /// are in use is charged with it now. What is more than its limit is left out.
     ///
     /// # Errors
@@ -114,8 +113,9 @@ impl MemoryStore {
         let mut past = past.iter();
         past.try_for_each(|(at, permits)| {
             // Nothing is granted before what is in use, or was.
-            let at = full_at.map_or(*at, |end| end.max(*at).min(now));
-            kept.charge(charge, id, *permits, at)
+            let at = now.ticks(*at);
+            let at = full_at.map_or(at, |end| end.max(at).min(now.tick));
+            kept.charge(charge, id, *permits, Now::at(at))
         })
     }
 
@@ -256,9 +256,9 @@ impl Decide for Shared {
             if credited < 0 {
                 kept.keep_alive(now);
             }
-            if kept.limiter.full_at().is_none_or(|at| at <= now) && !kept.lasting {
+            if kept.limiter.full_at().is_none_or(|at| at <= now.tick) && !kept.lasting {
                 // Idle earlier than was noted.
-                shard.note_idle(now, &receipt.name);
+                shard.note_idle(now.tick, &receipt.name);
             }
             if credited <= 0 {
                 return;
@@ -311,7 +311,7 @@ impl Shared {
     fn with_limiter<T>(
         &self,
         charge: &Charge,
-        decide: impl FnOnce(&mut Kept, i64) -> Result<T, Error>,
+        decide: impl FnOnce(&mut Kept, Now) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let now = self.now();
         let mut shard = self.shard(&charge.name);
@@ -359,7 +359,7 @@ impl Shared {
         &self,
         first: &Acquire,
         callers: &[Caller],
-        now: i64,
+        now: Now,
     ) -> Result<Option<List<Answer>>, Error> {
         // Before all are locked: finding room takes one lock at a time.
         for charge in first.charges() {
@@ -408,7 +408,7 @@ impl Shared {
     }
 
     /// The shard of a charge's limiter, with the limiter in it.
-    fn shard_with(&self, charge: &Charge, now: i64) -> Result<MutexGuard<'_, Shard>, Error> {
+    fn shard_with(&self, charge: &Charge, now: Now) -> Result<MutexGuard<'_, Shard>, Error> {
         let mut shard = self.shard(&charge.name);
         if shard.get_mut(&charge.name, now, &self.count).is_some() {
             return Ok(shard);
@@ -469,7 +469,8 @@ impl Shared {
             }
             Op::Release(permits) => Outcome::Permits(kept.limiter.release(permits.into(), now)?),
             Op::Expire(millis, when) => {
-                let new = now.saturating_add_unsigned(millis);
+                let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+                let new = now.tick.saturating_add(now.ticks(millis));
                 let applies = match (when, kept.expires_at) {
                     (ExpireWhen::Always, _)
                     | (ExpireWhen::NotSet | ExpireWhen::Less, None)
@@ -487,7 +488,7 @@ impl Shared {
             Op::ClearExpire => Outcome::Changed(kept.expires_at.take().is_some()),
             Op::TimeToLive => Outcome::TimeToLive(match kept.expires_at {
                 None => TimeToLive::Lasting,
-                Some(end) => TimeToLive::Left(Duration::from_millis(at_least_zero(end - now))),
+                Some(end) => TimeToLive::Left(now.until(end - now.tick)),
             }),
             Op::Delete => {
                 shard.limiters.remove(name.text());
@@ -517,7 +518,7 @@ impl Shared {
                     {
                         self.count.fetch_sub(1, Ordering::Relaxed);
                     }
-                    shard.note_idle(now, new_name);
+                    shard.note_idle(now.tick, new_name);
                 }
                 return Ok(Outcome::Changed(true));
             }
@@ -537,7 +538,7 @@ impl Shared {
         &self,
         name: &Name,
         lasting: bool,
-        now: i64,
+        now: Now,
     ) -> Result<MutexGuard<'_, Shard>, Error> {
         self.make_room(name, now)?;
         let mut shard = self.shard(name);
@@ -552,7 +553,7 @@ impl Shared {
 
     /// Reserves a place for one more limiter: a free one, or that of an idle limiter, in the newcomer's shard if
     /// possible. Holds one lock at a time.
-    fn make_room(&self, newcomer: &Name, now: i64) -> Result<(), Error> {
+    fn make_room(&self, newcomer: &Name, now: Now) -> Result<(), Error> {
         let below_max = |count| (count < self.max).then_some(count + 1);
         if self
             .count
@@ -587,8 +588,8 @@ impl Shared {
         PermitId(bytes)
     }
 
-    fn now(&self) -> i64 {
-        i64::try_from(millis(&*self.clock)).unwrap_or(i64::MAX)
+    fn now(&self) -> Now {
+        Now::by(&*self.clock)
     }
 }
 

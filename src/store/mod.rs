@@ -27,6 +27,7 @@ pub use self::{
     memory::MemoryStore,
 };
 use crate::{
+    clock::Now,
     decision::{
         Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source, Taken,
     },
@@ -203,11 +204,11 @@ impl Acquire {
     /// What the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
         let answers = || self.charges().zip(answers);
-        let (mut above_rate, mut refused, mut wait) = (false, false, 0);
+        let (mut above_rate, mut refused, mut wait) = (false, false, Duration::ZERO);
         for (_, answer) in answers().filter(|(charge, _)| !charge.shadow) {
             above_rate |= answer.verdict == Verdict::AboveRate;
             refused |= answer.verdict == Verdict::Refused;
-            wait = answer.wait.max(wait);
+            wait = answer.now.until(answer.wait).max(wait);
         }
         let mut limits = List::EMPTY;
         for (charge, answer) in answers() {
@@ -229,7 +230,7 @@ impl Acquire {
                 RefusalKind::OverLimit
             },
             limits,
-            retry_after: (!above_rate).then(|| Duration::from_millis(at_least_zero(wait))),
+            retry_after: (!above_rate).then_some(wait),
             source: Source::Store,
             missing: None,
             error: None,
@@ -488,12 +489,12 @@ pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
     /// Permits left; below zero after a lowered rate.
     pub(crate) remaining: i64,
-    /// Milliseconds until the permits asked for are free; 0 when granted.
+    /// Ticks until the permits asked for are free; 0 when granted.
     pub(crate) wait: i64,
-    /// Milliseconds until all permits are free.
+    /// Ticks until all permits are free.
     pub(crate) reset: i64,
-    /// The time that was used, in milliseconds since the epoch; 0 where a sliding log did not tell it.
-    pub(crate) now: i64,
+    /// The time that was used; the epoch where a sliding log in Redis did not tell it.
+    pub(crate) now: Now,
     pub(crate) rate: i64,
     pub(crate) interval: i64,
     pub(crate) changed: Changed,
@@ -527,11 +528,11 @@ impl Answer {
         match charge.name.algorithm() {
             Algorithm::SlidingLog => match charge.name.slots() {
                 None => receipt,
-                Some(slots) => receipt.taken(Taken::Slot(slots.end(self.now, self.interval))),
+                Some(slots) => receipt.taken(Taken::Slot(slots.end(self.now.score(), self.now.ticks(self.interval)))),
             },
-            // All permits are free one millisecond after the window's last.
+            // All permits are free one tick after the window's last.
             Algorithm::FixedWindow => {
-                let last = self.now.saturating_add(self.reset).saturating_sub(1);
+                let last = self.now.tick.saturating_add(self.reset).saturating_sub(1);
                 receipt.taken(Taken::Window(last))
             }
             Algorithm::Gcra => match self.tat {
@@ -548,10 +549,10 @@ impl Answer {
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),
-            reset_after: Duration::from_millis(at_least_zero(self.reset)),
+            reset_after: self.now.until_from_score(self.reset),
             refused: self.verdict != Verdict::Granted,
             retry_after: (self.verdict == Verdict::Refused)
-                .then(|| Duration::from_millis(at_least_zero(self.wait))),
+                .then(|| self.now.until(self.wait)),
             shadow: charge.shadow,
             // A limit that is tried out is nobody's business.
             hidden: charge.rule.hidden || charge.shadow,

@@ -13,7 +13,9 @@ use super::{
     Changed,
     call::{Ask, Counts, End, Needs, Take},
 };
-use crate::{decision::PermitId, error::ErrorKind, limit::StoredLimit, list::List};
+use crate::{
+    clock::{Now, TICKS}, decision::PermitId, error::ErrorKind, limit::StoredLimit, list::List,
+};
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
 const PAGE: i64 = 100;
@@ -30,7 +32,7 @@ pub(crate) struct Limiter {
     pub(crate) noting: Option<Noting>,
 }
 
-/// The most by which a score may lead the grant it stands for. A constant of the format.
+/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A constant of the format.
 pub(crate) fn ahead_of(interval: i64) -> i64 {
     interval.div_euclid(10)
 }
@@ -46,16 +48,18 @@ impl Counts for Limiter {
         changed: Changed,
         wanted: i64,
         exact: bool,
-        now: i64,
+        now: Now,
         id: PermitId,
     ) -> i64 {
-        let (rate, interval) = (limit.rate, limit.interval);
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         if changed == Changed::Rewritten
             && let Some(before) = self.limit
         {
             self.value = match self.value {
                 // O(1), and a lowered rate holds at once: value may fall below zero.
-                Some(value) if interval == before.interval => Some(value + rate - before.rate),
+                Some(value) if limit.interval == before.interval => {
+                    Some(value + rate - before.rate)
+                }
                 _ => None,
             };
         }
@@ -97,32 +101,32 @@ impl Counts for Limiter {
         }
     }
 
-    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: i64) -> End {
+    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: Now) -> End {
         self.write_slot();
         self.value = Some(value);
-        let interval = self.limit.map_or(0, |limit| limit.interval);
+        let interval = self.limit.map_or(0, |limit| now.ticks(limit.interval));
         let mut newest = self.log.newest();
         let (mut waits, mut repaired) = (List::EMPTY, 0);
         if !needs.is_empty() {
-            let latest = if ask.own_clock {
-                now + ahead_of(interval)
+            let latest = if now.is_own {
+                now.score() + ahead_of(interval)
             } else {
                 i64::MAX
             };
             // What is left is free now.
             let missing = needs.iter().map(|needs| needs.permits - value);
-            let (due, set_back) = self.log.due(missing, latest, now - interval);
+            let (due, set_back) = self.log.due(missing, latest, now.score() - interval);
             repaired = set_back;
             for (due, needs) in due.iter().zip(needs) {
-                waits.push(due + interval - now + needs.rounds * interval);
+                waits.push(due + interval - now.tick + needs.rounds * interval);
             }
             newest = newest.map(|newest| newest.min(latest));
         }
         End {
             waits,
             reset: match newest {
-                Some(newest) if ask.exact => newest + interval - now,
-                Some(_) => interval,
+                Some(newest) if ask.exact => newest + interval - now.tick,
+                Some(_) => now.score() + interval - now.tick,
                 None => 0,
             },
             repaired,
@@ -133,9 +137,9 @@ impl Counts for Limiter {
 
 impl Limiter {
     /// Counts the free permits exactly. `id` marks entries that a repair adds.
-    pub(crate) fn available(&mut self, now: i64, id: PermitId) -> Result<i64, ErrorKind> {
+    pub(crate) fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
-        let (rate, interval) = (limit.rate, limit.interval);
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         let mut value = self.agree(rate, interval, now, id);
         // Where nothing is in use, nothing needs to be noted.
         let counted = self.value.is_some() || !self.log.is_empty();
@@ -156,7 +160,7 @@ impl Limiter {
     }
 
     /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: i64) {
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
         let stored = self.limit.replace(limit);
         let kept = match (stored, self.value) {
             (Some(stored), _) if !keep || stored.rate_type != limit.rate_type => None,
@@ -165,7 +169,7 @@ impl Limiter {
                 Some(value + limit.rate - stored.rate)
             }
             _ if keep => {
-                let live = self.log.live_permits(now - limit.interval);
+                let live = self.log.live_permits(now.tick - now.ticks(limit.interval));
                 (live > 0).then(|| limit.rate - live)
             }
             _ => None,
@@ -181,11 +185,11 @@ impl Limiter {
     pub(crate) fn release(
         &mut self,
         wanted: i64,
-        now: i64,
+        now: Now,
         id: PermitId,
     ) -> Result<i64, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
-        let (rate, interval) = (limit.rate, limit.interval);
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         let mut value = self.agree(rate, interval, now, id);
         if !self.log.is_empty() {
             // What has expired is not in use.
@@ -202,21 +206,22 @@ impl Limiter {
 
     /// Counts the permits left from the log, whatever `value` says, and tells how many had been lost; below zero: how many
     /// were counted twice.
-    pub(crate) fn repair(&mut self, now: i64) -> Result<i64, ErrorKind> {
-        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
+    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         if self.value.is_none() && self.log.is_empty() {
             return Ok(0);
         }
         let logged = self.log.permits();
-        let live = self.log.live_permits(now - interval);
+        let live = self.log.live_permits(now.tick - interval);
         let stored = self.value.replace(rate - live);
         // What has expired and was not credited yet was not lost.
         Ok(stored.map_or(0, |stored| rate - logged - stored))
     }
 
-    /// When all permits are free again, if none is taken meanwhile; `None` if they are.
+    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they are. Of this process.
     pub(crate) fn full_at(&self) -> Option<i64> {
-        let interval = self.limit.map_or(0, |limit| limit.interval);
+        let interval = self.limit.map_or(0, |limit| limit.interval * TICKS);
         self.log.newest().map(|newest| newest + interval)
     }
 
@@ -232,10 +237,10 @@ impl Limiter {
         limit: StoredLimit,
         wanted: i64,
         exact: bool,
-        now: i64,
+        now: Now,
         id: PermitId,
     ) -> i64 {
-        let (rate, interval) = (limit.rate, limit.interval);
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         let value = self.agree(rate, interval, now, id);
         let budget = wanted + (-value).max(0) + 1;
         if exact {
@@ -247,24 +252,24 @@ impl Limiter {
     }
 
     /// Brings permits left and log into agreement, and returns the permits left.
-    fn agree(&mut self, rate: i64, interval: i64, now: i64, id: PermitId) -> i64 {
+    fn agree(&mut self, rate: i64, interval: i64, now: Now, id: PermitId) -> i64 {
         let Some(newest) = self.log.newest() else {
             return match self.value {
                 Some(value) => {
                     // Permits are in use though nobody knows since when: as if granted now.
-                    self.log.restore(now, rate - value, id);
+                    self.log.restore(now.score(), rate - value, id);
                     value.min(rate)
                 }
                 None => rate,
             };
         };
-        if newest + interval <= now {
+        if newest + interval <= now.tick {
             self.log.clear();
             return rate;
         }
         match self.value {
             Some(value) if value <= rate => value,
-            _ => rate - self.log.live_permits(now - interval),
+            _ => rate - self.log.live_permits(now.tick - interval),
         }
     }
 
@@ -274,7 +279,7 @@ impl Limiter {
         mut value: i64,
         rate: i64,
         interval: i64,
-        now: i64,
+        now: Now,
         wanted: i64,
         mut budget: i64,
     ) -> i64 {
@@ -282,7 +287,7 @@ impl Limiter {
             let size = budget.min(PAGE);
             let mut removed = 0;
             while removed < size
-                && let Some(oldest) = self.log.pop_expired(now - interval)
+                && let Some(oldest) = self.log.pop_expired(now.tick - interval)
             {
                 removed += 1;
                 value += i64::from(oldest.permits);
@@ -293,7 +298,7 @@ impl Limiter {
             }
         }
         if value > rate {
-            rate - self.log.live_permits(now - interval)
+            rate - self.log.live_permits(now.tick - interval)
         } else {
             value
         }
@@ -442,12 +447,12 @@ impl Log {
         (due, i64::try_from(set_back.len()).unwrap_or(i64::MAX))
     }
 
-    fn restore(&mut self, now: i64, mut permits: i64, id: PermitId) {
+    fn restore(&mut self, score: i64, mut permits: i64, id: PermitId) {
         let mut chunk = 0u32;
         while permits > 0 && chunk < RESTORED {
             let part = u32::try_from(permits).unwrap_or(u32::MAX);
             self.insert(Entry {
-                score: now,
+                score,
                 permits: part,
                 id: restored_id(id, chunk),
             });
@@ -499,9 +504,9 @@ mod tests {
     fn it_is_full_an_interval_after_the_newest_entry() {
         assert_eq!(limiter(&[]).full_at(), None);
         let mut limiter = limiter(&[(5_000, 1), (5_300, 1), (4_000, 1)]);
-        assert_eq!(limiter.full_at(), Some(6_000));
-        assert_eq!(limiter.available(5_999, ID), Ok(4));
-        assert_eq!(limiter.available(6_000, ID), Ok(5));
+        assert_eq!(limiter.full_at(), Some(705_300));
+        assert_eq!(limiter.available(Now::at(705_299), ID), Ok(4));
+        assert_eq!(limiter.available(Now::at(705_300), ID), Ok(5));
         assert_eq!(limiter.full_at(), None);
     }
 
@@ -512,7 +517,8 @@ mod tests {
         limiter.value = Some(0);
         let stored = limiter.limit.unwrap();
         // It looks at two, and the others have expired, too.
-        let left = limiter.begin(stored, Changed::Nothing, 1, false, 6_000, ID);
+        let now = Now::millis(6_000);
+        let left = limiter.begin(stored, Changed::Nothing, 1, false, now, ID);
         assert_eq!(left, 4);
         assert_eq!(limiter.log.permits(), 1);
     }

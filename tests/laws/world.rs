@@ -105,7 +105,7 @@ impl<S: Store> World<S> {
     }
 }
 
-/// Ok if granted, else the announced wait in ms; `None` where there is none.
+/// Ok if granted, else the announced wait in ms, rounded up; `None` where there is none.
 pub(crate) async fn take(limiter: &RateLimiter, permits: u32) -> Result<(), Option<u64>> {
     let decision = limiter.try_acquire_many(permits).await.expect("a decision");
     wait_of(&decision)
@@ -118,7 +118,9 @@ pub(crate) fn wait_of(decision: &Decision) -> Result<(), Option<u64>> {
         Decision::Deny(refusal) => {
             let wait = refusal.retry_after();
             assert_eq!(wait.is_none(), refusal.kind() == RefusalKind::AboveRate);
-            Err(wait.map(|wait| u64::try_from(wait.as_millis()).expect("a wait")))
+            // A store in memory tells it to the nanosecond.
+            let millis = |wait: Duration| wait.as_nanos().div_ceil(1_000_000);
+            Err(wait.map(|wait| u64::try_from(millis(wait)).expect("a wait")))
         }
     }
 }

@@ -12,6 +12,7 @@ use std::{
 #[cfg(feature = "redis")]
 use crate::{decision::PermitId, store::Verdict};
 use crate::{
+    clock::Now,
     error::Error,
     limit::Algorithm,
     list::List,
@@ -36,7 +37,7 @@ pub(super) struct Kept {
     pub(super) limiter: Counted,
     /// Whether a verb set it: it stays until it is deleted.
     pub(super) lasting: bool,
-    /// When it vanishes, if it does.
+    /// The tick at which it vanishes, if it does.
     pub(super) expires_at: Option<i64>,
 }
 
@@ -50,12 +51,12 @@ impl Kept {
     }
 
     /// Whether its time is not over.
-    pub(super) fn is_there(&self, now: i64) -> bool {
-        self.expires_at.is_none_or(|end| end > now)
+    pub(super) fn is_there(&self, now: Now) -> bool {
+        self.expires_at.is_none_or(|end| end > now.tick)
     }
 
     /// Decides for one caller of this limiter alone.
-    pub(super) fn decide_one(&mut self, acquire: &Acquire, now: i64) -> Result<Answer, Error> {
+    pub(super) fn decide_one(&mut self, acquire: &Acquire, now: Now) -> Result<Answer, Error> {
         let charge = &acquire.first;
         self.limiter.count_by(&charge.name, now);
         let ask = ask(charge, acquire.remaining);
@@ -71,7 +72,7 @@ impl Kept {
         charge: &Charge,
         id: PermitId,
         permits: u32,
-        now: i64,
+        now: Now,
     ) -> Result<(), Error> {
         self.limiter.count_by(&charge.name, now);
         // What is only tried out is told what is left.
@@ -101,7 +102,7 @@ impl Kept {
         charge: &Charge,
         exact: bool,
         callers: &[Caller],
-        now: i64,
+        now: Now,
     ) -> Result<List<Answer>, Error> {
         self.limiter.count_by(&charge.name, now);
         let limiters = std::iter::once((self.limiter.counts(), ask(charge, exact)));
@@ -111,18 +112,20 @@ impl Kept {
     }
 
     /// Puts off its end, as the scripts do where a limit has a keep-alive time.
-    pub(super) fn keep_alive(&mut self, now: i64) {
+    pub(super) fn keep_alive(&mut self, now: Now) {
         if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
         {
-            let life = self.limiter.life(&limit, now);
-            self.expires_at = Some(now + limit.keep_alive.cast_signed().max(life));
+            let keep_alive = now.score() + now.ticks(limit.keep_alive.cast_signed());
+            let end = self.limiter.end_of_life(&limit, now);
+            self.expires_at = Some(keep_alive.max(end));
         }
     }
 }
 
 /// A note of when a limiter may be forgotten. The heap has the earliest on top.
 struct Idle {
+    /// In ticks.
     at: i64,
     name: Text,
 }
@@ -152,7 +155,7 @@ impl Shard {
     pub(super) fn get_mut(
         &mut self,
         name: &Name,
-        now: i64,
+        now: Now,
         count: &AtomicUsize,
     ) -> Option<&mut Kept> {
         if !self.limiters.get(name.text())?.is_there(now) {
@@ -163,10 +166,10 @@ impl Shard {
         self.limiters.get_mut(name.text())
     }
 
-    pub(super) fn insert(&mut self, name: &Name, lasting: bool, now: i64) {
+    pub(super) fn insert(&mut self, name: &Name, lasting: bool, now: Now) {
         if !lasting {
             // Not yet: those of one list would take each other's places.
-            self.note_idle(now + 1, name);
+            self.note_idle(now.tick + 1, name);
         }
         let kept = Kept::new(name.algorithm(), lasting);
         self.limiters.insert(name.text().clone(), kept);
@@ -200,9 +203,9 @@ impl Shard {
     }
 
     /// Forgets one limiter that has all its permits, if there is one.
-    pub(super) fn evict_idle(&mut self, now: i64) -> bool {
+    pub(super) fn evict_idle(&mut self, now: Now) -> bool {
         while let Some(noted) = self.idle.peek() {
-            if noted.at > now {
+            if noted.at > now.tick {
                 return false;
             }
             let Some(Idle { name, .. }) = self.idle.pop() else {
@@ -212,14 +215,14 @@ impl Shard {
                 continue;
             };
             let gone_at = match (kept.expires_at, kept.lasting) {
-                (Some(end), _) if end <= now => Some(end),
+                (Some(end), _) if end <= now.tick => Some(end),
                 (end, true) => end,
-                (_, false) => Some(kept.limiter.full_at().unwrap_or(now)),
+                (_, false) => Some(kept.limiter.full_at().unwrap_or(now.tick)),
             };
             match gone_at {
                 // Set by a verb, and without an end by now.
                 None => {}
-                Some(at) if at > now => self.idle.push(Idle { at, name }),
+                Some(at) if at > now.tick => self.idle.push(Idle { at, name }),
                 Some(_) => {
                     self.limiters.remove(&name);
                     return true;
@@ -252,7 +255,6 @@ pub(super) fn ask(charge: &Charge, exact: bool) -> Ask {
         rewrite: true,
         exact,
         resendable: false,
-        own_clock: true,
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
     wire,
 };
 use crate::{
-    clock::within,
+    clock::{Now, within},
     error::{Error, ErrorKind},
     limit::Algorithm,
     name::Name,
@@ -390,7 +390,8 @@ impl Seen {
         }
         let limiter = gcra::limiter(state, self.number(0), self.number(1));
         // The last microsecond of the one that it was looked at in: no grant that was seen was later.
-        let left = limiter.available(self.page.now.saturating_mul(1000).saturating_add(999));
+        let now = self.page.now.saturating_mul(1000).saturating_add(999);
+        let left = limiter.available(Now::at(now));
         self.page.value = left.ok().map(|left| left.to_string().into_bytes());
     }
 

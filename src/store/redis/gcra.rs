@@ -7,7 +7,7 @@ use super::{
     wire,
 };
 use crate::{
-    clock::Millis,
+    clock::{Millis, Now},
     decision::Receipt,
     error::Error,
     limit::{RateType, StoredLimit},
@@ -15,7 +15,7 @@ use crate::{
     name::Name,
     store::{
         Answer, Changed, Charge, Verdict,
-        gcra::{Limiter, Pace, State, Tat, reset},
+        gcra::{Limiter, Pace, State, Tat},
     },
 };
 
@@ -66,6 +66,7 @@ pub(crate) fn limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -
         }),
         state: Some(*state),
         ends: state.tat.at,
+        since: 0,
     }
 }
 
@@ -102,12 +103,13 @@ impl Lone {
 
     /// Reads the reply; `None` if it is for `gcra/acquire_run.lua` to decide.
     pub(crate) fn answer(&self, reply: &Value) -> Result<Option<Answer>, Error> {
+        // The time does not matter to who is refused, and is not told.
+        let now = Now::millis(0);
         let answer = match reply {
             Value::Nil => return Ok(None),
-            // The time does not matter to who is refused, and is not told.
             Value::Int(backlog) => Answer {
-                wait: self.pace.wait(*backlog, self.permits),
-                ..self.told(Verdict::Refused, *backlog, 0)
+                wait: now.ticks_of_micros(self.pace.wait(*backlog, self.permits)),
+                ..self.told(Verdict::Refused, *backlog, now)
             },
             Value::BulkString(text) => {
                 let numbers = doubles(text).ok_or_else(wire::unreadable)?;
@@ -116,7 +118,7 @@ impl Lone {
                 };
                 Answer {
                     tat: Some(Tat { at, given }),
-                    ..self.told(Verdict::Granted, at - now, now / 1000)
+                    ..self.told(Verdict::Granted, at - now, Now::millis(now / 1000))
                 }
             }
             _ => return Err(wire::unreadable()),
@@ -124,12 +126,12 @@ impl Lone {
         Ok(Some(answer))
     }
 
-    fn told(&self, verdict: Verdict, backlog: i64, now: i64) -> Answer {
+    fn told(&self, verdict: Verdict, backlog: i64, now: Now) -> Answer {
         Answer {
             verdict,
             remaining: self.pace.left(backlog),
             wait: 0,
-            reset: reset(backlog),
+            reset: now.ticks_of_micros(backlog),
             now,
             rate: self.limit.rate,
             interval: self.limit.interval,

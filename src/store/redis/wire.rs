@@ -9,7 +9,7 @@ use super::{
     script::{Arguments, Word},
 };
 use crate::{
-    clock::Millis,
+    clock::{Millis, Now},
     decision::{PermitId, Receipt},
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, Slots, StoredLimit},
@@ -251,7 +251,7 @@ pub(crate) fn lone_answer(
         remaining,
         wait,
         reset: reset.unwrap_or(limit.interval),
-        now: now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX)),
+        now: Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX))),
         rate: limit.rate,
         interval: limit.interval,
         changed: Changed::Nothing,
@@ -310,7 +310,7 @@ pub(super) fn read_answers(
             remaining,
             wait,
             reset,
-            now,
+            now: Now::millis(now),
             rate,
             interval,
             changed: change(changed),

@@ -2,6 +2,7 @@
 
 use super::{Entry, Limiter};
 use crate::{
+    clock::Now,
     decision::{PermitId, Receipt},
     error::ErrorKind,
     limit::StoredLimit,
@@ -13,7 +14,7 @@ impl Limiter {
         &mut self,
         receipt: &Receipt,
         keep: u32,
-        now: i64,
+        now: Now,
     ) -> Result<i64, ErrorKind> {
         match keep.checked_sub(receipt.permits) {
             None => Ok(self.give_back(receipt, keep, now)),
@@ -22,7 +23,7 @@ impl Limiter {
         }
     }
 
-    fn give_back(&mut self, receipt: &Receipt, keep: u32, now: i64) -> i64 {
+    fn give_back(&mut self, receipt: &Receipt, keep: u32, now: Now) -> i64 {
         let (id, permits) = (receipt.id, receipt.permits);
         let Some(taken) = self.log.remove(id, permits) else {
             return 0;
@@ -40,29 +41,29 @@ impl Limiter {
     }
 
     /// Counts permits as left that are no longer in the log.
-    pub(super) fn credit(&mut self, credited: i64, now: i64, id: PermitId) -> i64 {
+    pub(super) fn credit(&mut self, credited: i64, now: Now, id: PermitId) -> i64 {
         self.value = self.value.map(|value| value + credited);
         if let Some(StoredLimit { rate, interval, .. }) = self.limit {
             self.value = Some(if self.log.is_empty() {
                 rate
             } else {
-                self.agree(rate, interval, now, id)
+                self.agree(rate, now.ticks(interval), now, id)
             });
         }
         credited
     }
 
-    fn charge_more(&mut self, receipt: &Receipt, more: u32, now: i64) -> Result<i64, ErrorKind> {
+    fn charge_more(&mut self, receipt: &Receipt, more: u32, now: Now) -> Result<i64, ErrorKind> {
         let given = receipt.limit.given().map(|limit| limit.stored());
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         self.limit = Some(limit);
         let id = receipt.id.for_more();
-        let value = self.agree(limit.rate, limit.interval, now, id);
+        let value = self.agree(limit.rate, now.ticks(limit.interval), now, id);
         let charged = if self.log.holds(id, more) {
             0
         } else {
             self.log.insert(Entry {
-                score: now,
+                score: now.score(),
                 id,
                 permits: more,
             });

@@ -2,6 +2,7 @@
 
 use super::{Entry, Limiter, PAGE};
 use crate::{
+    clock::Now,
     decision::{PermitId, Receipt},
     error::ErrorKind,
     limit::Slots,
@@ -32,11 +33,11 @@ impl Limiter {
 
     /// Finds the slot that `now` is in. Where it has no entry yet, up to two that have expired make place for one: a limiter
     /// that is never exhausted would keep them all.
-    pub(super) fn open_slot(&mut self, value: i64, rate: i64, interval: i64, now: i64) -> i64 {
+    pub(super) fn open_slot(&mut self, value: i64, rate: i64, interval: i64, now: Now) -> i64 {
         let Some(noting) = &mut self.noting else {
             return value;
         };
-        noting.end = noting.slots.end(now, interval);
+        noting.end = noting.slots.end(now.score(), interval);
         let end = noting.end;
         if self.log.is_empty() || self.entry_of_slot(end).is_some() {
             return value;
@@ -102,7 +103,7 @@ impl Limiter {
         receipt: &Receipt,
         keep: u32,
         end: i64,
-        now: i64,
+        now: Now,
     ) -> Result<i64, ErrorKind> {
         match receipt.permits.checked_sub(keep) {
             None => self.charge_more_in_slot(receipt, keep - receipt.permits, now),
@@ -110,7 +111,7 @@ impl Limiter {
         }
     }
 
-    fn give_back_in_slot(&mut self, receipt: &Receipt, less: u32, end: i64, now: i64) -> i64 {
+    fn give_back_in_slot(&mut self, receipt: &Receipt, less: u32, end: i64, now: Now) -> i64 {
         let Some(held) = self.entry_of_slot(end) else {
             return 0;
         };
@@ -134,14 +135,15 @@ impl Limiter {
         &mut self,
         receipt: &Receipt,
         more: u32,
-        now: i64,
+        now: Now,
     ) -> Result<i64, ErrorKind> {
         let given = receipt.limit.given().map(|limit| limit.stored());
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         self.limit = Some(limit);
         let id = receipt.id.for_more();
-        let value = self.agree(limit.rate, limit.interval, now, id);
-        let value = self.open_slot(value, limit.rate, limit.interval, now);
+        let interval = now.ticks(limit.interval);
+        let value = self.agree(limit.rate, interval, now, id);
+        let value = self.open_slot(value, limit.rate, interval, now);
         self.note_in_slot(more, id);
         self.write_slot();
         // Debt: it was used, so it counts also below zero.

@@ -11,6 +11,7 @@ use super::{
     steps::{self, Of, is_told_at_once},
 };
 use crate::{
+    clock::Now,
     decision::{Decision, LimitState, PermitId, Source},
     name::Name,
     store::{
@@ -93,7 +94,7 @@ impl State {
             },
             What::Settle(receipt, keep) => {
                 let place = history.place(&receipt.name);
-                let credited = self.limiters[place].settle(receipt, *keep, now);
+                let credited = self.limiters[place].settle(receipt, *keep, Now::millis(now));
                 if credited.map_err(|kind| format!("{kind:?}"))? > 0 {
                     self.ages(history, event, &receipt.name);
                 }
@@ -179,12 +180,15 @@ impl State {
                 rewrite: true,
                 exact: acquires.iter().any(|acquire| acquire.remaining),
                 resendable: true,
-                own_clock: history.clock == Counted::ByServer,
             };
             let limiter: &mut dyn Counts = all[history.place(&charge.name)].take()?;
             Some((limiter, ask))
         });
-        let answers = call::acquire(limiters, &callers.collect::<Vec<_>>(), now);
+        let instant = match history.clock {
+            Counted::ByServer => Now::millis(now),
+            Counted::ByHand(_) => Now::millis(now).given(),
+        };
+        let answers = call::acquire(limiters, &callers.collect::<Vec<_>>(), instant);
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
         let answers = answers.chunks(1 + first.rest.len());
         let would = acquires.iter().zip(answers);
@@ -211,7 +215,7 @@ impl State {
         // What it asked for is taken already: would there be room for the others, too?
         let mut lacks_room = |charge: &Charge| {
             let limiter = &mut after.limiters[history.place(&charge.name)];
-            let left = limiter.available(now, charge.id).unwrap_or(0);
+            let left = limiter.available(Now::millis(now), charge.id).unwrap_or(0);
             left < i64::try_from(before).unwrap_or(i64::MAX)
         };
         if others_made_room || acquire.charges().any(&mut lacks_room) {
@@ -312,12 +316,12 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<Outcome, String> {
         } => {
             let applies = !existing || limiter.limit().is_some();
             if applies {
-                limiter.set_rate(*limit, *keep, now);
+                limiter.set_rate(*limit, *keep, Now::millis(now));
             }
             Outcome::Changed(applies)
         }
         Op::Available => {
-            let left = limiter.available(now, PermitId([0; 16]));
+            let left = limiter.available(Now::millis(now), PermitId([0; 16]));
             Outcome::Permits(left.map_err(|kind| format!("{kind:?}"))?)
         }
         Op::Inspect => Outcome::Limit(limiter.limit()),

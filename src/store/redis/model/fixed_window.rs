@@ -14,6 +14,7 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::{
+    clock::Now,
     decision::PermitId,
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
@@ -302,13 +303,13 @@ impl Pair {
         let replied = wire::answers(&reply, 1, callers.len())
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
-        let now = replied.as_ref().map_or(0, |answers| answers[0].now);
+        let unknown = Now::millis(0);
+        let now = replied.as_ref().map_or(unknown, |answers| answers[0].now);
         let ask = Ask {
             limit,
             rewrite,
             exact: false,
             resendable: false,
-            own_clock: true,
         };
         let modelled: Vec<_> = callers
             .iter()
@@ -338,7 +339,7 @@ impl Pair {
         };
         for (answer, (permits, _)) in answers.iter().zip(callers) {
             if answer.verdict == crate::store::Verdict::Granted {
-                self.granted.push((*permits, answer.now + answer.reset - 1));
+                self.granted.push((*permits, answer.now.tick + answer.reset - 1));
             }
         }
         self.compare(true);
@@ -362,7 +363,7 @@ impl Pair {
     fn carry_out(&mut self, step: &Step) {
         self.read();
         let verbs = Verbs::of(Algorithm::FixedWindow);
-        let now = self.now();
+        let now = Now::millis(self.now());
         match *step {
             Step::Acquire {
                 ref callers,
@@ -577,7 +578,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         let reply = pair.send(&fixed_window::ACQUIRE, &arguments);
         let answer = wire::answers(&reply, 1, 1).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
-        exact += u32::from(answer.now + answer.wait == end + 1);
+        exact += u32::from(answer.now.tick + answer.wait == end + 1);
     }
     // Before Redis 7.2 time may move on between TIME and PTTL.
     assert!(exact > 50, "{exact}");

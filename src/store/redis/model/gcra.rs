@@ -16,7 +16,7 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::{
-    clock::Millis,
+    clock::{Millis, Now},
     decision::{PermitId, Taken},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
@@ -201,6 +201,10 @@ impl Pair {
         Some(self.now.unsigned_abs())
     }
 
+    fn instant(&self) -> Now {
+        Now::millis(self.now)
+    }
+
     fn stored_state(&mut self) -> Option<State> {
         let value = self.value();
         format::state(&self.ask::<Option<Vec<u8>>>(&["GET", &value])?)
@@ -278,7 +282,6 @@ impl Pair {
             rewrite,
             exact: false,
             resendable: false,
-            own_clock: true,
         };
         let callers: Vec<_> = callers
             .iter()
@@ -293,7 +296,7 @@ impl Pair {
             })
             .collect();
         let limiters = std::iter::once((&mut limiter as &mut dyn Counts, ask));
-        let answers = call::acquire(limiters, &callers, self.now);
+        let answers = call::acquire(limiters, &callers, self.instant());
         (answers.map(|answers| answers.to_vec()), limiter)
     }
 
@@ -339,7 +342,7 @@ impl Pair {
         let (expected, limiter) = self.expect(&callers, source, true);
         let replied = Answer {
             // Not told to who is refused.
-            now: self.now,
+            now: self.instant(),
             ..replied
         };
         self.adopt(&callers, source, &Ok(vec![replied]), &expected, &limiter);
@@ -396,7 +399,7 @@ impl Pair {
         };
         let credited = i64::from(permits) - i64::from(keep);
         let given = source.given().map(Limit::stored);
-        let expected = limiter.settle(credited, tat, given, self.now * 1000);
+        let expected = limiter.settle(credited, tat, given, self.instant());
         assert_eq!(replied, expected);
         if expected.is_ok() {
             self.state = limiter.state;
@@ -409,7 +412,7 @@ impl Pair {
 
     fn carry_out(&mut self, step: &Step) {
         let verbs = Verbs::of(Algorithm::Gcra);
-        let now = self.now * 1000;
+        let now = self.instant();
         match *step {
             Step::Acquire {
                 ref callers,

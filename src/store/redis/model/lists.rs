@@ -11,6 +11,7 @@ use super::{
     pair::{Clock, How, Pair, START, Sent},
 };
 use crate::{
+    clock::Now,
     decision::PermitId,
     error::ErrorKind,
     limit::{LimitSource, RateType},
@@ -210,7 +211,7 @@ impl Stage {
             .map_err(|error| error.kind());
         let now = match (clock, &replied) {
             (Clock::Given(now), _) => now,
-            (Clock::Server, Ok(answers)) => answers[0].now,
+            (Clock::Server, Ok(answers)) => answers[0].now.tick,
             // Errors of the model come before it looks at the time.
             (Clock::Server, Err(_)) => 0,
         };
@@ -240,12 +241,17 @@ impl Stage {
                 ..self.pairs[*limiter].ask_for(*how)
             })
             .collect();
+        let instant = self.pairs[0].instant(now);
         let asked = self.pairs.iter_mut().enumerate();
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
         let limiters = asked
             .zip(asks)
             .map(|((_, pair), ask)| (&mut pair.model as &mut dyn Counts, ask));
-        let expected = call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
+        let mut expected = call::acquire(limiters, &callers, instant);
+        for answer in expected.iter_mut().flat_map(|answers| answers.iter_mut()) {
+            answer.now = Now::millis(now);
+        }
+        let expected = expected.map(|answers| answers.to_vec());
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);
         expected

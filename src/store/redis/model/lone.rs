@@ -98,7 +98,7 @@ fn what_is_usual_is_told_in_one_number_or_three() {
         assert_eq!(reply, Value::Int(left));
         assert_eq!((answer.remaining, answer.reset), (left, 1000));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
-        assert_eq!(Some(answer.now.cast_unsigned()), pair.asks(false).now);
+        assert_eq!(Some(answer.now.tick.cast_unsigned()), pair.asks(false).now);
         pair.advance(100);
     }
     let (sent, hasty) = (new(&mut pair, 1), how(&pair, false));

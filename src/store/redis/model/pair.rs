@@ -13,7 +13,7 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::{
-    clock::Millis,
+    clock::{Millis, Now},
     decision::PermitId,
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType, Slots, StoredLimit},
@@ -245,7 +245,7 @@ impl Pair {
         how: How,
         within: RangeInclusive<i64>,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let told = replied.as_ref().map_or(0, |answers| answers[0].now);
+        let told = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let within = if told == 0 { within } else { told..=told };
         let ask = self.ask_for(how);
         let callers: Vec<_> = run
@@ -264,11 +264,12 @@ impl Pair {
         let until = *within.end();
         for now in within {
             self.model = before.clone();
+            let instant = self.instant(now);
             let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
             let mut expected =
-                call::acquire(limiters, &callers, now).map(|answers| answers.to_vec());
+                call::acquire(limiters, &callers, instant).map(|answers| answers.to_vec());
             for answer in expected.iter_mut().flatten() {
-                answer.now = answer.now.min(told);
+                answer.now = Now::millis(answer.now.tick.min(told));
             }
             if now == until || (&replied, &state) == (&expected, &self.modelled()) {
                 assert_eq!(replied, expected, "{ask:?} {callers:?}");
@@ -288,7 +289,14 @@ impl Pair {
             rewrite: how.rewrite,
             exact: how.exact,
             resendable: self.name.slots().is_none(),
-            own_clock: self.clock == Clock::Server,
+        }
+    }
+
+    /// A millisecond by the clock under test.
+    pub(super) fn instant(&self, now: i64) -> Now {
+        match self.clock {
+            Clock::Given(_) => Now::millis(now).given(),
+            Clock::Server => Now::millis(now),
         }
     }
 

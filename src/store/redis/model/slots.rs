@@ -10,6 +10,7 @@ use super::{
     pair::{CLIENT, Clock, How, Lone, Pair, START, Sent},
 };
 use crate::{
+    clock::Now,
     decision::PermitId,
     error::ErrorKind,
     limit::{LimitSource, RateType},
@@ -87,7 +88,7 @@ fn live(rate_type: RateType, clock: Clock, steps: Vec<SlotStep>) {
 /// What the last acquire got in a slot, if it did.
 fn granted(pair: &Pair, answer: Result<Answer, ErrorKind>) -> Option<Slotted> {
     let answer = answer.ok()?;
-    let end = pair.name.slots()?.end(answer.now, answer.interval);
+    let end = pair.name.slots()?.end(answer.now.tick, answer.interval);
     let sent = *pair.sent.last()?;
     (answer.verdict == Verdict::Granted).then_some(Slotted { sent, end })
 }
@@ -134,7 +135,7 @@ fn settle(
     let expected = if lost && keep < sent.permits {
         Ok(0)
     } else {
-        pair.model.settle_in_slot(&receipt, keep, end, now)
+        pair.model.settle_in_slot(&receipt, keep, end, Now::millis(now))
     };
     assert_eq!(replied, expected, "{granted:?} at {keep}");
     pair.compare();

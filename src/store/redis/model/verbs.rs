@@ -10,6 +10,7 @@ use super::{
     pair::{CLIENT, Clock, How, Pair, Sent},
 };
 use crate::{
+    clock::Now,
     decision::Receipt,
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType},
@@ -28,7 +29,7 @@ impl Pair {
         let expected = !existing || self.model.limit.is_some();
         assert_eq!(wire::flag(&reply).unwrap(), expected);
         if expected {
-            self.model.set_rate(limit.stored(), keep, now);
+            self.model.set_rate(limit.stored(), keep, Now::millis(now));
         }
         self.compare();
     }
@@ -41,7 +42,7 @@ impl Pair {
             .call(&RELEASE, &Arguments::new(&self.keys, argv))
             .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
-        assert_eq!(replied, self.model.release(permits.into(), now, id));
+        assert_eq!(replied, self.model.release(permits.into(), Now::millis(now), id));
         self.compare();
     }
 
@@ -52,7 +53,7 @@ impl Pair {
             .call(&REPAIR, &Arguments::new(&self.keys, argv))
             .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
-        assert_eq!(replied, self.model.repair(now));
+        assert_eq!(replied, self.model.repair(Now::millis(now)));
         if let (Ok(lost), Some(limit)) = (replied, self.model.limit) {
             let left = self.model.value.unwrap_or(limit.rate);
             let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
@@ -95,7 +96,7 @@ impl Pair {
         let expected = if lost && keep < sent.permits {
             Ok(0)
         } else {
-            self.model.settle(&receipt, keep, now)
+            self.model.settle(&receipt, keep, Now::millis(now))
         };
         assert_eq!(replied, expected, "{sent:?} at {keep}");
         self.compare();
@@ -132,7 +133,7 @@ impl Pair {
             }
             _ => 0,
         };
-        assert_eq!(replied, self.model.available(now, id));
+        assert_eq!(replied, self.model.available(Now::millis(now), id));
         if let (Ok(available), Some(limit)) = (&replied, self.model.limit) {
             let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
             assert_eq!(numbers, [1, *available, now, limit.rate, limit.interval]);

@@ -1,7 +1,7 @@
 //! Whom a lease serves, what ends it, and how much the next one takes.
 
 use super::*;
-use crate::store::RuleTag;
+use crate::{clock::Now, store::RuleTag};
 
 /// What a lease taken by one limit has for a caller that goes by another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
@@ -100,7 +100,7 @@ async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() 
         let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
         world.warm(0);
         let stored = Limit::new(permits, interval).stored();
-        let now = world.now().cast_signed();
+        let now = Now::millis(world.now().cast_signed());
         world
             .server
             .limiter

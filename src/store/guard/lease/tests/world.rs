@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::{
-    clock::{Clock, ManualClock, millis},
+    clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, PermitId, Receipt, Source},
     error::Error,
     limit::{Limit, LimitSource},
@@ -47,8 +47,8 @@ impl Connection {
         self.0.limiter.lock().unwrap()
     }
 
-    fn now(&self) -> i64 {
-        millis(&self.0.clock).cast_signed()
+    fn now(&self) -> Now {
+        Now::millis(millis(&self.0.clock).cast_signed())
     }
 
     fn decide(&self, run: &[Acquire]) -> Vec<Decision> {
@@ -70,7 +70,6 @@ impl Connection {
             rewrite: true,
             exact: run[0].remaining,
             resendable: true,
-            own_clock: true,
         };
         let ahead = run.iter().filter(|acquire| acquire.first.lead > 0);
         self.0
@@ -240,9 +239,8 @@ impl World {
 
     pub(super) fn available(&self) -> i64 {
         let mut limiter = self.server.limiter.lock().unwrap();
-        limiter
-            .available(self.now().cast_signed(), PermitId([0; 16]))
-            .unwrap()
+        let now = Now::millis(self.now().cast_signed());
+        limiter.available(now, PermitId([0; 16])).unwrap()
     }
 
     /// Has the tasks in the background do what is due.
