@@ -17,6 +17,8 @@ mod decide_first;
 mod extensions;
 #[path = "tower/lists.rs"]
 mod lists;
+#[path = "tower/preflights.rs"]
+mod preflights;
 #[path = "tower/settling.rs"]
 mod settling;
 #[path = "tower/shadow.rs"]

@@ -139,7 +139,7 @@ pub(super) enum Listed {
 pub(super) struct Lists {
     deny: Vec<Which>,
     allow: Vec<Which>,
-    count_preflight: bool,
+    skip_preflight: bool,
     warned: Warned,
     warned_of_missing_peer: AtomicBool,
 }
@@ -148,7 +148,7 @@ impl Lists {
     pub(super) fn new(
         deny: Vec<Requests>,
         allow: Vec<Requests>,
-        count_preflight: bool,
+        skip_preflight: bool,
     ) -> Result<Self, ConfigError> {
         let checked = |list: Vec<Requests>| -> Result<Vec<_>, ConfigError> {
             list.into_iter().map(Requests::checked).collect()
@@ -156,7 +156,7 @@ impl Lists {
         Ok(Self {
             deny: checked(deny)?,
             allow: checked(allow)?,
-            count_preflight,
+            skip_preflight,
             warned: Warned::default(),
             warned_of_missing_peer: AtomicBool::new(false),
         })
@@ -172,7 +172,7 @@ impl Lists {
             }
         }
         let allowed = |which: &Which| self.has(which, parts).unwrap_or(false);
-        if (!self.count_preflight && is_preflight(parts)) || self.allow.iter().any(allowed) {
+        if (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed) {
             return Listed::Allowed;
         }
         Listed::No
@@ -211,13 +211,13 @@ impl fmt::Debug for Lists {
         f.debug_struct("Lists")
             .field("deny", &self.deny.len())
             .field("allow", &self.allow.len())
-            .field("count_preflight", &self.count_preflight)
+            .field("skip_preflight", &self.skip_preflight)
             .finish_non_exhaustive()
     }
 }
 
-/// Fetch standard, section 3.2.2, "CORS-preflight request".
-fn is_preflight(parts: &Parts) -> bool {
+/// Whether it looks like the Fetch standard's "CORS-preflight request", section 3.2.2.
+pub(super) fn is_preflight(parts: &Parts) -> bool {
     let has = |name| parts.headers.contains_key(name);
     parts.method == Method::OPTIONS
         && has(header::ORIGIN)

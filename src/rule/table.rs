@@ -6,12 +6,12 @@ use http::request::Parts;
 
 use super::{
     IntoRules, Rule,
-    list::{Listed, Lists, Requests},
+    list::{Listed, Lists, Requests, is_preflight},
     pattern::Pattern,
     ready::Ready,
 };
 use crate::{
-    decision::{PermitId, Refusal},
+    decision::{Fault, PermitId, Refusal},
     error::ConfigError,
     macros::warning,
     response::HeaderStyle,
@@ -65,6 +65,7 @@ impl Rules {
     ///
     /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for what follows; it matches
     /// the route that serves the request, where the router says it, or the path that was asked for. `GET` means `HEAD` too.
+    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
         self.entries.push((
             pattern.to_owned(),
@@ -190,8 +191,8 @@ pub(crate) struct Defaults {
     pub(crate) wait: Option<Duration>,
     /// How many of them, where their rules do not say.
     pub(crate) queue: Option<usize>,
-    /// Whether CORS preflights meet the rules.
-    pub(crate) count_preflight: bool,
+    /// Whether CORS preflights pass uncounted.
+    pub(crate) skip_preflight: bool,
 }
 
 /// The table, checked and with its names made: what a layer asks for each request.
@@ -279,7 +280,7 @@ impl Planner {
         }
         let otherwise = ready("otherwise", rules.otherwise)?;
         Ok(Self {
-            lists: Lists::new(rules.deny, rules.allow, defaults.count_preflight)?,
+            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             entries,
             otherwise,
             defaults,
@@ -307,6 +308,8 @@ impl Planner {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
+                // Browsers send no credentials with it: refusing it would lock their users out.
+                Err(missing) if missing.fault == Fault::Caller && is_preflight(parts) => continue,
                 Err(missing) => match rule.refuse(missing) {
                     Some(refusal) => return Plan::Refuse(refusal),
                     None => continue,
