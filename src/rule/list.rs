@@ -153,9 +153,20 @@ impl Lists {
         let checked = |list: Vec<Requests>| -> Result<Vec<_>, ConfigError> {
             list.into_iter().map(Requests::checked).collect()
         };
+        let (deny, allow) = (checked(deny)?, checked(allow)?);
+        for which in &allow {
+            if let Which::From(_, networks) = which
+                && let Some(network) = networks.everybody
+            {
+                return Err(ConfigError::Network {
+                    network: network.to_string(),
+                    reason: EVERYBODY,
+                });
+            }
+        }
         Ok(Self {
-            deny: checked(deny)?,
-            allow: checked(allow)?,
+            deny,
+            allow,
             skip_preflight,
             warned: Warned::default(),
             warned_of_missing_peer: AtomicBool::new(false),
@@ -226,7 +237,20 @@ pub(super) fn is_preflight(parts: &Parts) -> bool {
 
 /// Networks as ranges of addresses that do not overlap, in order: long lists are looked up as fast as short ones.
 #[derive(Clone)]
-struct Networks(Vec<(IpAddr, IpAddr)>);
+struct Networks {
+    ranges: Vec<(IpAddr, IpAddr)>,
+    /// The first of them that all addresses of its version are in
+    everybody: Option<IpNet>,
+}
+
+/// What is wrong with such a network in a list of those who pass.
+pub(super) const EVERYBODY: &str = "everybody is in it, and nobody would be limited: name the \
+                                    networks that are to pass, or leave the rules out";
+
+/// Whether all addresses of its version are in it.
+pub(super) fn is_everybody(network: &IpNet) -> bool {
+    network.prefix_len() == 0
+}
 
 impl Networks {
     fn new(networks: &[IpNet]) -> Self {
@@ -243,12 +267,15 @@ impl Networks {
             }
             overlap
         });
-        Self(ranges)
+        let everybody = networks.iter().copied().find(is_everybody);
+        Self { ranges, everybody }
     }
 
     fn contain(&self, address: IpAddr) -> bool {
-        let behind = self.0.partition_point(|(first, _)| *first <= address);
-        let range = behind.checked_sub(1).and_then(|place| self.0.get(place));
+        let behind = self.ranges.partition_point(|(first, _)| *first <= address);
+        let range = behind
+            .checked_sub(1)
+            .and_then(|place| self.ranges.get(place));
         range.is_some_and(|(_, last)| address <= *last)
     }
 }
@@ -274,7 +301,7 @@ mod tests {
         ];
         let networks: Vec<_> = texts.iter().map(|it| network_of(it).unwrap()).collect();
         let list = Networks::new(&networks);
-        assert!(list.0.len() < texts.len());
+        assert!(list.ranges.len() < texts.len());
         for address in [
             "9.255.255.255",
             "10.0.0.0",

@@ -4,11 +4,13 @@
 mod file;
 mod list;
 mod pattern;
+mod reach;
 mod ready;
 #[cfg(feature = "config")]
 mod reload;
 mod share;
 mod table;
+mod unmatched;
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 

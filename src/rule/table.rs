@@ -8,7 +8,9 @@ use super::{
     IntoRules, Rule,
     list::{Listed, Lists, Requests, is_preflight},
     pattern::Pattern,
+    reach::first_unreached,
     ready::Ready,
+    unmatched::Unmatched,
 };
 use crate::{
     decision::{Fault, PermitId, Refusal},
@@ -22,6 +24,10 @@ use crate::{
 ///
 /// Requests that no entry matches meet the rules of [`otherwise`](Self::otherwise); without it they pass. So do those of an
 /// entry without rules: `.on("/health", Vec::new())` exempts a route.
+///
+/// What would limit nothing is an error when the layer is built: no rule at all, or a pattern that
+/// is never reached because one before it matches the same requests. One warning names the entries
+/// that have matched none of the first 1,000 requests.
 ///
 /// # Several rules
 ///
@@ -48,15 +54,20 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer has them"]
 pub struct Rules {
-    pub(super) entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
+    pub(super) entries: Vec<Entry>,
     pub(super) otherwise: Vec<Rule>,
+    /// Whether rules of `otherwise` were replaced by others.
+    otherwise_twice: bool,
     pub(crate) headers: Option<Vec<HeaderStyle>>,
     deny: Vec<Requests>,
     allow: Vec<Requests>,
 }
 
+/// An entry as it was written, what it matches, and its rules.
+pub(super) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
+
 impl Rules {
-    /// No rules: every request passes.
+    /// No rules yet. A layer needs one, else it is a [`ConfigError::NoRules`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,7 +93,7 @@ impl Rules {
         self
     }
 
-    /// Requests of which a closure says so.
+    /// Requests of which a closure says so: of methods that are not standard, for example.
     pub fn on_request(
         mut self,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -101,8 +112,33 @@ impl Rules {
         all.try_for_each(|rule| rule.check_told(most))
     }
 
-    /// All other requests.
+    /// Checks that there is something to limit, and that requests reach it.
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let mut all = self
+            .entries
+            .iter()
+            .map(|(_, _, rules)| rules)
+            .chain([&self.otherwise]);
+        if all.all(Vec::is_empty) {
+            return Err(ConfigError::NoRules);
+        }
+        let unreachable = |entry: &str, behind: &str| ConfigError::Unreachable {
+            entry: entry.to_owned(),
+            behind: behind.to_owned(),
+        };
+        if self.otherwise_twice {
+            return Err(unreachable("otherwise", "otherwise"));
+        }
+        match first_unreached(&self.entries) {
+            Some(((entry, ..), (behind, ..))) => Err(unreachable(entry, behind)),
+            None => Ok(()),
+        }
+    }
+
+    /// All other requests. Several rules stand in one list: a second call, which would replace the
+    /// rules of the first, is a [`ConfigError::Unreachable`] when the layer is built.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
+        self.otherwise_twice |= !self.otherwise.is_empty();
         self.otherwise = rules.into_rules();
         self
     }
@@ -200,6 +236,7 @@ pub(crate) struct Defaults {
 pub(crate) struct Planner {
     lists: Lists,
     entries: Vec<(Pattern, Vec<Ready>)>,
+    unmatched: Unmatched,
     otherwise: Vec<Ready>,
     defaults: Defaults,
     #[cfg_attr(
@@ -274,6 +311,8 @@ impl Planner {
             }
             Ok(rules)
         };
+        rules.check_limits()?;
+        let unmatched = Unmatched::new(&rules.entries);
         let mut entries = Vec::with_capacity(rules.entries.len());
         for (text, pattern, rules) in rules.entries {
             entries.push((pattern?, ready(&text, rules)?));
@@ -282,6 +321,7 @@ impl Planner {
         Ok(Self {
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             entries,
+            unmatched,
             otherwise,
             defaults,
             claims,
@@ -297,7 +337,9 @@ impl Planner {
         let entry = self
             .entries
             .iter()
-            .find(|(pattern, _)| pattern.matches(parts));
+            .position(|(pattern, _)| pattern.matches(parts));
+        self.unmatched.note(entry);
+        let entry = entry.and_then(|place| self.entries.get(place));
         let rules = entry.map_or(&self.otherwise, |(_, rules)| rules);
         // Rules that are only tried out have no say in it.
         let mut strictest = FailurePolicy::Allow;

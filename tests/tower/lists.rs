@@ -280,8 +280,9 @@ async fn a_request_that_is_denied_is_told_so_in_its_protocol() {
 #[test]
 fn mistakes_in_lists_are_named() {
     let error = |requests: Requests| {
-        let denied = RateLimitLayer::builder(&MemoryStore::new()).deny(requests.clone());
-        let rules = Rules::new().allow(requests);
+        let denied = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
+        let denied = denied.deny(requests.clone());
+        let rules = Rules::new().otherwise(by_key(1)).allow(requests);
         let allowed = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
         let error = denied.build().unwrap_err();
         assert_eq!(allowed.build().unwrap_err(), error);
