@@ -170,6 +170,15 @@ pub enum ConfigError {
         /// What is wrong with it
         reason: &'static str,
     },
+    /// A layer, or rules to reload, without any rule: it would limit nothing
+    NoRules,
+    /// An entry of a table that no request reaches, so that its rules would limit nothing
+    Unreachable {
+        /// The entry's pattern
+        entry: String,
+        /// That of the entry before it that matches the same requests
+        behind: String,
+    },
     /// A pattern that is not `/path` or `METHOD /path`
     Pattern {
         /// The pattern given
@@ -209,7 +218,7 @@ pub enum ConfigError {
         /// What is wrong with it
         reason: &'static str,
     },
-    /// More than 64 trusted proxies in a row
+    /// No trusted proxies in a row, or more than 64
     Hops(usize),
     /// So many bits of an address that a key by them makes no sense: 8 to 32 of IPv4, 32 to 128 of IPv6
     AddressPrefix {
@@ -341,6 +350,15 @@ impl fmt::Display for ConfigError {
             Self::SharedName { name, reason } => {
                 write!(f, "{name:?} cannot name a limiter: {reason}")
             }
+            Self::NoRules => f.write_str(
+                "there is no rule, so nothing would be limited: add `.otherwise(rule)`, or \
+                 `.on(pattern, rule)`",
+            ),
+            Self::Unreachable { entry, behind } => write!(
+                f,
+                "the entry {entry:?} is never reached, as {behind:?} before it matches the same \
+                 requests: put the narrower one first, or the rules of both into one list"
+            ),
             Self::Pattern { pattern, reason } => {
                 write!(f, "{pattern:?} is not `/path` or `METHOD /path`: {reason}")
             }
@@ -372,7 +390,11 @@ impl fmt::Display for ConfigError {
             Self::Network { network, reason } => {
                 write!(f, "{network:?} cannot be in a list of networks: {reason}")
             }
-            Self::Hops(hops) => write!(f, "at most 64 proxies can be trusted, not {hops}"),
+            Self::Hops(hops) => write!(
+                f,
+                "1 to 64 proxies can be trusted, not {hops}: without a proxy count by `PeerIp`, \
+                 in a file by `peer`"
+            ),
             Self::AddressPrefix { version, bits } => {
                 let allowed = if *version == 4 {
                     "8 to 32"

@@ -156,7 +156,7 @@ impl RateLimitLayer {
                 shadow: false,
                 wait: None,
                 queue: None,
-                count_preflight: false,
+                skip_preflight: false,
             },
         }
     }
@@ -269,13 +269,31 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Whether CORS preflights, which are OPTIONS with `Origin` and `Access-Control-Request-Method`, meet the rules.
-    /// Default: false, they pass uncounted, unless a list denies them.
+    /// Lets CORS preflights pass uncounted, unless a list denies them. Default: they meet the rules.
     ///
-    /// Browsers send them on their own, without credentials. Where something within does more for OPTIONS than answer them,
-    /// count them: anybody can send what looks like one.
-    pub fn count_preflight(mut self, count: bool) -> Self {
-        self.defaults.count_preflight = count;
+    /// A preflight is a request with the method OPTIONS and the fields `Origin` and
+    /// `Access-Control-Request-Method`. Browsers send it on their own and without credentials, so a
+    /// rule whose key it lacks is left out instead of refusing it; the rules whose key it has, an
+    /// address or a constant, count it as any other request.
+    ///
+    /// # Deployment caveat
+    ///
+    /// Any client can send what looks like a preflight, as often as it likes. Set this only where
+    /// nothing within does more for OPTIONS than answer it: no proxy, and no handler for all methods.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
+    ///
+    /// let layer = RateLimitLayer::builder(&MemoryStore::new())
+    ///     .otherwise(Limit::per_minute(60).by(PeerIp))
+    ///     .skip_preflight()
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn skip_preflight(mut self) -> Self {
+        self.defaults.skip_preflight = true;
         self
     }
 

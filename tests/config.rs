@@ -14,6 +14,8 @@ mod cost;
 #[path = "config/reload.rs"]
 mod reload;
 mod support;
+#[path = "config/unlimited.rs"]
+mod unlimited;
 #[path = "config/watch.rs"]
 mod watch;
 
@@ -295,7 +297,10 @@ fn a_client_behind_proxies_is_described() {
         ("trusted = ['10.0.0.0/8', 'fd00::/8']", None),
         ("trusted = '10.0.0.1'\nheader = 'Forwarded'", None),
         ("hops = 2\nipv4-prefix = 24\nipv6-prefix = 64", None),
-        ("hops = 65", Some("line 3, keys.client.hops: at most 64")),
+        (
+            "hops = 65",
+            Some("line 3, keys.client.hops: 1 to 64 proxies"),
+        ),
         (
             "hops = -1",
             Some("line 3, keys.client.hops: -1 is out of range"),

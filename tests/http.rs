@@ -15,6 +15,8 @@ mod grpc_answers;
 mod order;
 #[path = "../examples/orders/mod.rs"]
 mod orders;
+#[path = "http/preflights.rs"]
+mod preflights;
 #[path = "http/shared_port.rs"]
 mod shared_port;
 #[path = "http/sockets.rs"]

@@ -17,11 +17,15 @@ mod decide_first;
 mod extensions;
 #[path = "tower/lists.rs"]
 mod lists;
+#[path = "tower/preflights.rs"]
+mod preflights;
 #[path = "tower/settling.rs"]
 mod settling;
 #[path = "tower/shadow.rs"]
 mod shadow;
 mod support;
+#[path = "tower/unlimited.rs"]
+mod unlimited;
 #[path = "tower/waiting.rs"]
 mod waiting;
 

@@ -8,6 +8,8 @@
 
 #[path = "support/log.rs"]
 mod log;
+#[path = "warnings/unmatched.rs"]
+mod unmatched;
 
 use std::{
     convert::Infallible,

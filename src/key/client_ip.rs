@@ -118,17 +118,19 @@ impl ClientIp {
         Self::new(Trust::Networks(trusted.into()), mistake)
     }
 
-    /// Behind so many proxies, each of which adds one element: 1 is the peer alone, 0 is none.
+    /// Behind so many proxies, each of which adds one element: 1 is the peer alone.
     ///
-    /// More than 64 are a [`ConfigError::Hops`] when the layer is built. Here, the peer's address need not be known: servers
-    /// on a Unix socket have none.
+    /// None, and more than 64, are a [`ConfigError::Hops`] when the layer is built: without a
+    /// proxy count by [`PeerIp`]. Here, the peer's address need not be known: servers on a Unix
+    /// socket have none.
     ///
     /// # Deployment caveat
     ///
     /// Whoever connects is taken for your proxy: nobody else may reach the port, nor one of the proxies past those in front
     /// of it. Where you know the proxies' networks, [`behind`](Self::behind) is safer.
     pub fn hops(proxies: usize) -> Self {
-        let mistake = (proxies > LONGEST_CHAIN).then_some(ConfigError::Hops(proxies));
+        let known = (1..=LONGEST_CHAIN).contains(&proxies);
+        let mistake = (!known).then_some(ConfigError::Hops(proxies));
         Self::new(Trust::Hops(proxies), mistake)
     }
 
@@ -391,7 +393,7 @@ mod tests {
         for headers in [xff, ["forwarded"]] {
             assert_eq!(mistakes(&behind, FAR, &headers), untrusted);
             // Where no proxy is expected, clients write what they like, and neighbours do not.
-            for none in [ClientIp::behind([""; 0]), ClientIp::hops(0)] {
+            for none in [ClientIp::behind([""; 0]), ClientIp::none()] {
                 assert_eq!(mistakes(&none, FAR, &headers), nothing);
                 assert_eq!(mistakes(&none, NEAR, &headers), untrusted);
                 assert_eq!(mistakes(&none, NEAR, &["host"]), nothing);
@@ -399,7 +401,7 @@ mod tests {
         }
         assert_eq!(mistakes(&behind, FAR, &["host"]), nothing);
         assert!(ClientIp::hops(1).expects_proxies());
-        assert!(!ClientIp::hops(0).expects_proxies());
+        assert!(!ClientIp::none().expects_proxies());
     }
 
     #[test]
@@ -419,7 +421,9 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_64_hops_is_the_longest() {
+    fn a_chain_has_1_to_64_hops() {
+        assert_eq!(ClientIp::hops(0).check(), Err(ConfigError::Hops(0)));
+        assert_eq!(ClientIp::hops(1).check(), Ok(()));
         assert_eq!(ClientIp::hops(64).check(), Ok(()));
         assert_eq!(ClientIp::hops(65).check(), Err(ConfigError::Hops(65)));
     }

@@ -140,7 +140,7 @@ pub(super) enum Listed {
 pub(super) struct Lists {
     deny: Vec<Which>,
     allow: Vec<Which>,
-    count_preflight: bool,
+    skip_preflight: bool,
     warned: Warned,
     warned_of_missing_peer: AtomicBool,
 }
@@ -149,15 +149,26 @@ impl Lists {
     pub(super) fn new(
         deny: Vec<Requests>,
         allow: Vec<Requests>,
-        count_preflight: bool,
+        skip_preflight: bool,
     ) -> Result<Self, ConfigError> {
         let checked = |list: Vec<Requests>| -> Result<Vec<_>, ConfigError> {
             list.into_iter().map(Requests::checked).collect()
         };
+        let (deny, allow) = (checked(deny)?, checked(allow)?);
+        for which in &allow {
+            if let Which::From(_, networks) = which
+                && let Some(network) = networks.everybody
+            {
+                return Err(ConfigError::Network {
+                    network: network.to_string(),
+                    reason: EVERYBODY,
+                });
+            }
+        }
         Ok(Self {
-            deny: checked(deny)?,
-            allow: checked(allow)?,
-            count_preflight,
+            deny,
+            allow,
+            skip_preflight,
             warned: Warned::default(),
             warned_of_missing_peer: AtomicBool::new(false),
         })
@@ -173,7 +184,7 @@ impl Lists {
             }
         }
         let allowed = |which: &Which| self.has(which, parts).unwrap_or(false);
-        if (!self.count_preflight && is_preflight(parts)) || self.allow.iter().any(allowed) {
+        if (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed) {
             return Listed::Allowed;
         }
         Listed::No
@@ -212,13 +223,13 @@ impl fmt::Debug for Lists {
         f.debug_struct("Lists")
             .field("deny", &self.deny.len())
             .field("allow", &self.allow.len())
-            .field("count_preflight", &self.count_preflight)
+            .field("skip_preflight", &self.skip_preflight)
             .finish_non_exhaustive()
     }
 }
 
-/// Fetch standard, section 3.2.2, "CORS-preflight request".
-fn is_preflight(parts: &Parts) -> bool {
+/// Whether it looks like the Fetch standard's "CORS-preflight request", section 3.2.2.
+pub(super) fn is_preflight(parts: &Parts) -> bool {
     let has = |name| parts.headers.contains_key(name);
     parts.method == Method::OPTIONS
         && has(header::ORIGIN)
@@ -227,7 +238,20 @@ fn is_preflight(parts: &Parts) -> bool {
 
 /// Networks as ranges of addresses that do not overlap, in order: long lists are looked up as fast as short ones.
 #[derive(Clone)]
-struct Networks(Vec<(IpAddr, IpAddr)>);
+struct Networks {
+    ranges: Vec<(IpAddr, IpAddr)>,
+    /// The first of them that all addresses of its version are in
+    everybody: Option<IpNet>,
+}
+
+/// What is wrong with such a network in a list of those who pass.
+pub(super) const EVERYBODY: &str = "everybody is in it, and nobody would be limited: name the \
+                                    networks that are to pass, or leave the rules out";
+
+/// Whether all addresses of its version are in it.
+pub(super) fn is_everybody(network: &IpNet) -> bool {
+    network.prefix_len() == 0
+}
 
 impl Networks {
     fn new(networks: &[IpNet]) -> Self {
@@ -244,12 +268,15 @@ impl Networks {
             }
             overlap
         });
-        Self(ranges)
+        let everybody = networks.iter().copied().find(is_everybody);
+        Self { ranges, everybody }
     }
 
     fn contain(&self, address: IpAddr) -> bool {
-        let behind = self.0.partition_point(|(first, _)| *first <= address);
-        let range = behind.checked_sub(1).and_then(|place| self.0.get(place));
+        let behind = self.ranges.partition_point(|(first, _)| *first <= address);
+        let range = behind
+            .checked_sub(1)
+            .and_then(|place| self.ranges.get(place));
         range.is_some_and(|(_, last)| address <= *last)
     }
 }
@@ -275,7 +302,7 @@ mod tests {
         ];
         let networks: Vec<_> = texts.iter().map(|it| network_of(it).unwrap()).collect();
         let list = Networks::new(&networks);
-        assert!(list.0.len() < texts.len());
+        assert!(list.ranges.len() < texts.len());
         for address in [
             "9.255.255.255",
             "10.0.0.0",

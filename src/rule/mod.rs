@@ -5,11 +5,13 @@ mod file;
 mod index;
 mod list;
 mod pattern;
+mod reach;
 mod ready;
 #[cfg(feature = "config")]
 mod reload;
 mod share;
 mod table;
+mod unmatched;
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 

@@ -42,6 +42,9 @@ impl Pattern {
             Some((method, path)) => (Some(method_of(method).map_err(refuse)?), path),
             None => (None, pattern),
         };
+        if path.contains(['?', '#']) {
+            return Err(refuse("the query and the fragment are no part of the path"));
+        }
         let segments = segments(path).map_err(refuse)?;
         let segments = segments.map(|segment| segment.map(Segment::owned));
         let segments = segments.collect::<Result<_, _>>().map_err(refuse)?;
@@ -128,8 +131,8 @@ impl fmt::Debug for Pattern {
 /// A method and a path in the syntax of axum's router.
 #[derive(Clone, Debug)]
 pub(crate) struct PathPattern {
-    method: Option<Method>,
-    segments: Vec<Segment>,
+    pub(super) method: Option<Method>,
+    pub(super) segments: Vec<Segment>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,8 +207,25 @@ pub(super) fn method_of(text: &str) -> Result<Method, &'static str> {
     if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Err("methods are written in capitals");
     }
-    Method::from_bytes(text.as_bytes()).map_err(|_| "there is no such method")
+    let method = Method::from_bytes(text.as_bytes()).ok();
+    method.filter(|method| STANDARD.contains(method)).ok_or(
+        "the method is none of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH, \
+             and others are matched by `on_request`, in a file by `when`",
+    )
 }
+
+/// RFC 9110, section 9.3, and RFC 5789: any other is more likely a slip, which would limit nothing.
+const STANDARD: [Method; 9] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::CONNECT,
+    Method::OPTIONS,
+    Method::TRACE,
+    Method::PATCH,
+];
 
 /// Whether a request's method is meant by an entry's: a HEAD costs what a GET costs.
 pub(super) fn counts_as(given: &Method, meant: &Method) -> bool {
@@ -313,6 +333,10 @@ mod tests {
             "post /login",
             "POST login",
             "PO ST /",
+            "FETCH /",
+            "PROPFIND /dav/{*path}",
+            "/search?q={q}",
+            "/page#top",
             "/a{b}",
             "/{}",
             "/{*}",

@@ -7,12 +7,14 @@ use http::request::Parts;
 use super::{
     IntoRules, Rule,
     index::Index,
-    list::{Listed, Lists, Requests},
+    list::{Listed, Lists, Requests, is_preflight},
     pattern::Pattern,
+    reach::first_unreached,
     ready::Ready,
+    unmatched::Unmatched,
 };
 use crate::{
-    decision::{PermitId, Refusal},
+    decision::{Fault, PermitId, Refusal},
     error::ConfigError,
     macros::warning,
     response::HeaderStyle,
@@ -23,6 +25,10 @@ use crate::{
 ///
 /// Requests that no entry matches meet the rules of [`otherwise`](Self::otherwise); without it they pass. So do those of an
 /// entry without rules: `.on("/health", Vec::new())` exempts a route.
+///
+/// What would limit nothing is an error when the layer is built: no rule at all, or a pattern that
+/// is never reached because one before it matches the same requests. One warning names the entries
+/// that have matched none of the first 1,000 requests.
 ///
 /// # Several rules
 ///
@@ -55,15 +61,20 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer has them"]
 pub struct Rules {
-    pub(super) entries: Vec<(String, Result<Pattern, ConfigError>, Vec<Rule>)>,
+    pub(super) entries: Vec<Entry>,
     pub(super) otherwise: Vec<Rule>,
+    /// Whether rules of `otherwise` were replaced by others.
+    otherwise_twice: bool,
     pub(crate) headers: Option<Vec<HeaderStyle>>,
     deny: Vec<Requests>,
     allow: Vec<Requests>,
 }
 
+/// An entry as it was written, what it matches, and its rules.
+pub(super) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
+
 impl Rules {
-    /// No rules: every request passes.
+    /// No rules yet. A layer needs one, else it is a [`ConfigError::NoRules`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -72,6 +83,7 @@ impl Rules {
     ///
     /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for what follows; it matches
     /// the route that serves the request, where the router says it, or the path that was asked for. `GET` means `HEAD` too.
+    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
         self.entries.push((
             pattern.to_owned(),
@@ -88,7 +100,7 @@ impl Rules {
         self
     }
 
-    /// Requests of which a closure says so.
+    /// Requests of which a closure says so: of methods that are not standard, for example.
     pub fn on_request(
         mut self,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -107,8 +119,33 @@ impl Rules {
         all.try_for_each(|rule| rule.check_told(most))
     }
 
-    /// All other requests.
+    /// Checks that there is something to limit, and that requests reach it.
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let mut all = self
+            .entries
+            .iter()
+            .map(|(_, _, rules)| rules)
+            .chain([&self.otherwise]);
+        if all.all(Vec::is_empty) {
+            return Err(ConfigError::NoRules);
+        }
+        let unreachable = |entry: &str, behind: &str| ConfigError::Unreachable {
+            entry: entry.to_owned(),
+            behind: behind.to_owned(),
+        };
+        if self.otherwise_twice {
+            return Err(unreachable("otherwise", "otherwise"));
+        }
+        match first_unreached(&self.entries) {
+            Some(((entry, ..), (behind, ..))) => Err(unreachable(entry, behind)),
+            None => Ok(()),
+        }
+    }
+
+    /// All other requests. Several rules stand in one list: a second call, which would replace the
+    /// rules of the first, is a [`ConfigError::Unreachable`] when the layer is built.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
+        self.otherwise_twice |= !self.otherwise.is_empty();
         self.otherwise = rules.into_rules();
         self
     }
@@ -197,8 +234,8 @@ pub(crate) struct Defaults {
     pub(crate) wait: Option<Duration>,
     /// How many of them, where their rules do not say.
     pub(crate) queue: Option<usize>,
-    /// Whether CORS preflights meet the rules.
-    pub(crate) count_preflight: bool,
+    /// Whether CORS preflights pass uncounted.
+    pub(crate) skip_preflight: bool,
 }
 
 /// The table, checked and with its names made: what a layer asks for each request.
@@ -208,6 +245,7 @@ pub(crate) struct Planner {
     index: Index,
     /// The rules of each entry, in the order of the index.
     entries: Vec<Vec<Ready>>,
+    unmatched: Unmatched,
     otherwise: Vec<Ready>,
     defaults: Defaults,
     #[cfg_attr(
@@ -277,6 +315,8 @@ impl Planner {
             }
             Ok(rules)
         };
+        rules.check_limits()?;
+        let unmatched = Unmatched::new(&rules.entries);
         let mut entries = Vec::with_capacity(rules.entries.len());
         let mut patterns = Vec::with_capacity(rules.entries.len());
         for (text, pattern, rules) in rules.entries {
@@ -285,9 +325,10 @@ impl Planner {
         }
         let otherwise = ready("otherwise", rules.otherwise)?;
         Ok(Self {
-            lists: Lists::new(rules.deny, rules.allow, defaults.count_preflight)?,
+            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             index: Index::new(patterns),
             entries,
+            unmatched,
             otherwise,
             defaults,
             claims,
@@ -301,6 +342,7 @@ impl Planner {
             Listed::No => {}
         }
         let entry = self.index.find(parts);
+        self.unmatched.note(entry);
         let rules = entry.and_then(|entry| self.entries.get(entry));
         let rules = rules.unwrap_or(&self.otherwise);
         // Rules that are only tried out have no say in it.
@@ -312,6 +354,8 @@ impl Planner {
             let (named, identity, limit, permits) = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
+                // Browsers send no credentials with it: refusing it would lock their users out.
+                Err(missing) if missing.fault == Fault::Caller && is_preflight(parts) => continue,
                 Err(missing) => match rule.refuse(missing) {
                     Some(refusal) => return Plan::Refuse(refusal),
                     None => continue,

@@ -559,7 +559,7 @@ fn each_mistake_is_named_with_its_line() {
             "method = \"GET\"",
             "method = \"get\"",
             "method = \"get\"",
-            "on[5].method: methods are written in capitals",
+            "on[5].method: \"get\": methods are written in capitals",
         ),
         (
             "\"*.api.example.com\"",

@@ -73,6 +73,7 @@ fn the_cost_of_a_file_grows_with_its_rules() {
         let (few, many) = (least(&text(1000)), least(&text(10_000)));
         let growth = many as f64 / few as f64;
         println!("{shape}: {few} ns for 1,000, {many} ns for 10,000: {growth:.1} times");
-        assert!(growth <= 12.0, "{shape}: {growth:.1} times");
+        // A quadratic step makes it a hundred; caches that no longer hold all of it make it some twelve.
+        assert!(growth <= 20.0, "{shape}: {growth:.1} times");
     }
 }

@@ -12,8 +12,8 @@ use std::{
 use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tower_ratelimit::{
-    ConfigError, MemoryStore, RateLimitLayer, RulesFile,
-    key::{Key, KeyExtractor, NoKey},
+    ConfigError, Limit, MemoryStore, RateLimitLayer, RulesFile,
+    key::{Key, KeyExtractor, NoKey, PeerIp},
 };
 
 use super::{file, layer, met, one, request, support::unique};
@@ -46,7 +46,7 @@ fn text(permits: u64) -> String {
     format!("[rules.all]\nrate = '{permits}/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['all']\n")
 }
 
-/// A layer of no rules that watches a file, and what is told of it.
+/// A layer of another rule that watches a file, and what is told of it.
 struct Watched {
     layer: RateLimitLayer,
     told: mpsc::UnboundedReceiver<Option<String>>,
@@ -59,9 +59,8 @@ impl Watched {
     }
 
     fn of(file: RulesFile, path: &Path) -> Self {
-        let layer = RateLimitLayer::builder(&MemoryStore::new())
-            .build()
-            .unwrap();
+        let before = Limit::per_hour(1).by(PeerIp).named("before");
+        let layer = RateLimitLayer::new(&MemoryStore::new(), before);
         let (sender, told) = mpsc::unbounded_channel();
         let watch = layer.watch(file, path).every(Duration::from_millis(1));
         let watch = watch.report(move |result| {

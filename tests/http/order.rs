@@ -98,8 +98,8 @@ async fn within_cors_preflights_are_free_and_refusals_are_readable() {
 
 /// Why the guide wants CORS outside.
 #[tokio::test]
-async fn around_cors_preflights_are_not_counted_but_refusals_are_unreadable() {
-    let server = serve(app().layer(cors()).layer(limit(1))).await;
+async fn around_cors_preflights_are_counted_and_refusals_are_unreadable() {
+    let server = serve(app().layer(cors()).layer(limit(2))).await;
     assert_eq!(send(server, preflight()).await.status, 200);
     assert_eq!(send(server, from_page()).await.status, 200);
     let refused = send(server, from_page()).await;

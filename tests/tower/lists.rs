@@ -234,25 +234,6 @@ async fn what_is_allowed_is_not_counted() {
 }
 
 #[tokio::test]
-async fn a_preflight_passes_unless_it_is_counted() {
-    const HEADERS: [(&str, &str); 2] = [
-        ("origin", "https://a.example"),
-        ("access-control-request-method", "GET"),
-    ];
-    let preflight = || request("OPTIONS", "/", &HEADERS);
-    assert_eq!(send(strict(), preflight()).await, 200);
-    // It lacks the key, as preflights do.
-    assert_eq!(send(strict().count_preflight(true), preflight()).await, 401);
-    assert_eq!(
-        send(strict(), request("OPTIONS", "/", &HEADERS[..1])).await,
-        401
-    );
-    assert_eq!(send(strict(), request("GET", "/", &HEADERS)).await, 401);
-    let denied = strict().deny(Requests::method(Method::OPTIONS));
-    assert_eq!(send(denied, preflight()).await, 403);
-}
-
-#[tokio::test]
 async fn a_request_that_is_denied_is_told_so_in_its_protocol() {
     let layer = strict()
         .deny(Requests::on_request(|_| true))
@@ -299,8 +280,9 @@ async fn a_request_that_is_denied_is_told_so_in_its_protocol() {
 #[test]
 fn mistakes_in_lists_are_named() {
     let error = |requests: Requests| {
-        let denied = RateLimitLayer::builder(&MemoryStore::new()).deny(requests.clone());
-        let rules = Rules::new().allow(requests);
+        let denied = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
+        let denied = denied.deny(requests.clone());
+        let rules = Rules::new().otherwise(by_key(1)).allow(requests);
         let allowed = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
         let error = denied.build().unwrap_err();
         assert_eq!(allowed.build().unwrap_err(), error);

@@ -2,13 +2,20 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ptr,
     sync::Arc,
 };
 
 use http::{HeaderMap, Method, header, request::Parts};
 
 use super::{
-    super::{Requests, Rule, Rules, pattern},
+    super::{
+        Requests, Rule, Rules,
+        list::{EVERYBODY, is_everybody},
+        pattern,
+        reach::first_unreached,
+        table::Entry,
+    },
     RulesFile,
     keys::Keys,
     reader::{Node, Table, no_such},
@@ -32,6 +39,7 @@ pub(super) fn read(
     let places = named.iter().enumerate();
     let places: HashMap<_, _> = places.map(|(at, named)| (named.name, at)).collect();
     if let Some(entries) = file.get("on") {
+        let mut tables = Vec::new();
         for entry in entries.items()? {
             let entry = entry.table()?;
             entry.known(&FIELDS)?;
@@ -39,7 +47,9 @@ pub(super) fn read(
             let chosen = chosen(&mut named, &places, &entry)?;
             let place = format!("on[{}]", rules.entries.len());
             rules.entries.push((place, Ok(pattern), chosen));
+            tables.push(entry);
         }
+        check_reached(&rules.entries, &tables)?;
     }
     if let Some(otherwise) = file.get("otherwise") {
         let otherwise = otherwise.table()?;
@@ -54,11 +64,49 @@ pub(super) fn read(
     }
 }
 
+/// Checks that requests reach every entry: the first that matches counts.
+fn check_reached(entries: &[Entry], tables: &[Table<'_>]) -> Result<(), ConfigError> {
+    // What several conditions match together is known only to be the same where they are.
+    let mut seen = HashMap::new();
+    let twice = tables.iter().find_map(|table| {
+        let earlier = seen.insert(conditions(table), table)?;
+        Some((table, earlier))
+    });
+    let table_of = |entry: &Entry| {
+        let place = entries.iter().position(|other| ptr::eq(other, entry))?;
+        tables.get(place)
+    };
+    let behind =
+        || first_unreached(entries).and_then(|(late, early)| table_of(late).zip(table_of(early)));
+    match twice.or_else(behind) {
+        Some((late, early)) => Err(late.fail(format!(
+            "it is never reached, as the entry in line {} before it matches the same requests: put \
+             the narrower one first, or the rules of both into one list",
+            early.line()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// What an entry says of requests, in whatever order.
+fn conditions(entry: &Table<'_>) -> Vec<(&'static str, Vec<String>)> {
+    let fields = FIELDS.iter().filter(|name| **name != "rules");
+    let said = fields.filter_map(|name| Some((*name, entry.get(name)?.one_or_more().ok()?)));
+    said.map(|(name, nodes)| {
+        let texts = nodes.iter().filter_map(|node| node.text().ok());
+        let mut texts: Vec<_> = texts.map(str::to_owned).collect();
+        texts.sort();
+        (name, texts)
+    })
+    .collect()
+}
+
 /// The entries of a list: addresses, keys, or what entries match by.
 pub(super) fn list(
     code: &RulesFile,
     keys: &Keys,
     list: Option<Node<'_>>,
+    allows: bool,
 ) -> Result<Vec<Requests>, ConfigError> {
     let mut requests = Vec::new();
     for entry in list.map_or(Ok(Vec::new()), |list| list.items())? {
@@ -73,8 +121,11 @@ pub(super) fn list(
                 for network in networks.one_or_more()? {
                     let text = network.text()?;
                     // Each alone first: so the error is the network's.
-                    network_of(text)
-                        .map_err(|reason| network.fail(format!("{text:?}: {reason}")))?;
+                    let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
+                    let read = network_of(text).map_err(refuse)?;
+                    if allows && is_everybody(&read) {
+                        return Err(refuse(EVERYBODY));
+                    }
                     texts.push(text);
                 }
                 Requests::from_networks(address, texts)
@@ -173,8 +224,9 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
 fn methods(node: &Node<'_>) -> Result<Pattern, ConfigError> {
     let mut methods: Vec<Method> = Vec::new();
     for method in node.one_or_more()? {
-        let read = pattern::method_of(method.text()?);
-        methods.push(read.map_err(|reason| method.fail(reason))?);
+        let text = method.text()?;
+        let read = pattern::method_of(text);
+        methods.push(read.map_err(|reason| method.fail(format!("{text:?}: {reason}")))?);
     }
     Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
         let mut methods = methods.iter();

@@ -184,10 +184,10 @@ impl RulesFile {
         let keys = keys::Keys::read(self, file.get("keys"))?;
         let named = rules::read(self, &keys, file.get("rules"))?;
         let mut rules = entries::read(self, named, &file)?;
-        for requests in entries::list(self, &keys, file.get("deny"))? {
+        for requests in entries::list(self, &keys, file.get("deny"), false)? {
             rules = rules.deny(requests);
         }
-        for requests in entries::list(self, &keys, file.get("allow"))? {
+        for requests in entries::list(self, &keys, file.get("allow"), true)? {
             rules = rules.allow(requests);
         }
         if let Some(headers) = file.get("headers") {

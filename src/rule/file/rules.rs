@@ -45,6 +45,10 @@ const FIELDS: [&str; 19] = [
     "queue",
 ];
 
+/// A file that is about to be written looks like one that is to limit nothing.
+const NO_RULES: &str = "there are no rules, and nothing would be limited: write one, as \
+                        `[rules.api]`, and name it in the `rules` of `[otherwise]` or of an `[[on]]`";
+
 /// A rule, and whether an entry has named it.
 pub(super) struct Named<'a> {
     pub(super) name: &'a str,
@@ -62,9 +66,7 @@ pub(super) fn read<'a>(
         return Err(ConfigError::File {
             line: 1,
             field: "rules".to_owned(),
-            reason: "there are no rules: a file that somebody is about to write looks the same, so that limiting nothing \
-                     must be said elsewhere"
-                .to_owned(),
+            reason: NO_RULES.to_owned(),
         });
     };
     let mut named = Vec::new();
@@ -79,7 +81,7 @@ pub(super) fn read<'a>(
         });
     }
     if named.is_empty() {
-        return Err(rules.fail("there are no rules"));
+        return Err(rules.fail(NO_RULES));
     }
     Ok(named)
 }
@@ -295,6 +297,13 @@ fn cost_of(
     if !cost.is_table() {
         return Ok(Cost::Fixed(permits(cost)?));
     }
+    cost_by_method(cost, permits)
+}
+
+fn cost_by_method(
+    cost: &Node<'_>,
+    permits: impl Fn(&Node<'_>) -> Result<u32, ConfigError>,
+) -> Result<Cost, ConfigError> {
     let mut by_method: Vec<(Method, u32)> = Vec::new();
     let mut otherwise = 1;
     for (name, node) in cost.table()?.fields() {
@@ -311,6 +320,11 @@ fn cost_of(
             })?;
             by_method.push((method, permits));
         }
+    }
+    if otherwise == 0 && by_method.iter().all(|(_, permits)| *permits == 0) {
+        return Err(
+            cost.fail("every method is free, and the rule would limit nothing: leave it out")
+        );
     }
     Ok(Cost::Parts(Arc::new(move |parts: &Parts| {
         // What is said of HEAD goes before what is said of GET.

@@ -193,15 +193,6 @@ pub(super) const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "no proxies, by number",
-        by: |limit| limit.by(ClientIp::hops(0)),
-        on: Socket::Tcp,
-        steps: &[
-            (PROXY, &[(XFF, "198.51.100.1")], By("127.0.0.1")),
-            (PROXY, &[(XFF, "198.51.100.2")], By("127.0.0.1")),
-        ],
-    },
-    Case {
         name: "a trusted proxy that writes Forwarded",
         by: |limit| limit.by(local().header(ForwardedHeader::Forwarded)),
         on: Socket::Tcp,
