@@ -99,6 +99,21 @@ impl RedisServer {
         SHARED.get_or_init(Self::start)
     }
 
+    /// Whether servers here know a setting: later versions have more of them, and those of TLS only where built with it
+    pub fn knows(setting: &str) -> bool {
+        let reply = Self::shared().command(&["CONFIG", "GET", setting]);
+        matches!(reply, Reply::Array(found) if !found.is_empty())
+    }
+
+    /// A setting that is switched on, as arguments; none where servers lack it, and what it allows is always allowed
+    pub fn allowing(setting: &str) -> Vec<String> {
+        if Self::knows(setting) {
+            vec![format!("--{setting}"), String::from("yes")]
+        } else {
+            Vec::new()
+        }
+    }
+
     /// `redis://127.0.0.1:port/`
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
