@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tower_ratelimit::{Algorithm, Limit, RateLimiter, RedisStore, redis};
+use tower_ratelimit::{Algorithm, ErrorKind, Limit, RateLimiter, RedisStore, redis};
 
-use crate::support::{RedisServer, unique};
+use crate::support::{RedisServer, scripted::ScriptedServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(1000);
 
@@ -149,4 +149,32 @@ async fn a_crowd_at_the_start_loads_nothing() {
     }
     crowd.join_all().await;
     assert_eq!(refused_to_load(&server), 0);
+}
+
+/// Between SCRIPT LOAD and the hash as well: a scripted server forgets whatever was loaded.
+#[tokio::test]
+async fn what_is_gone_again_after_it_was_loaded_is_sent_as_text() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+        let server = ScriptedServer::start(|command| {
+            match &*command[0].to_ascii_uppercase() {
+                b"EVALSHA" => "-NOSCRIPT No matching script.\r\n",
+                b"EVAL" => "-WRONGTYPE it has run\r\n",
+                _ => "+loaded\r\n",
+            }
+            .as_bytes()
+            .to_vec()
+        });
+        let store = patient(&server.url());
+        let limiter = RateLimiter::new(&store, "scripted").unwrap();
+        let limiter = limiter.algorithm(algorithm);
+        for expected in [
+            &["EVALSHA", "EVAL"][..],
+            &["EVALSHA", "SCRIPT", "EVALSHA", "EVAL"],
+        ] {
+            let before = server.commands().len();
+            let error = limiter.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ForeignState, "{error}");
+            assert_eq!(server.commands()[before..], *expected, "{algorithm:?}");
+        }
+    }
 }

@@ -59,7 +59,8 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// All of them, but those over TLS on servers that were built without it, which is said on the standard error
+    /// All of them, except those over TLS where servers were built without it: the standard error
+    /// says so
     pub fn all() -> Vec<Self> {
         let mut all = vec![
             Self::Tcp,
@@ -242,13 +243,15 @@ pub fn pool(server: &RedisServer) -> deadpool_redis::Pool {
 fn has_tls() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
-        let has = RedisServer::knows("tls-port");
+        let has = RedisServer::has_tls(tls());
         if !has {
             // Not by `eprintln!`, which says nothing where the test passes.
+            let server = std::env::var("REDIS_SERVER_BIN");
             let _ = writeln!(
                 io::stderr(),
-                "\n!!! {} was built without TLS. NOT TESTED: Tls, MutualTls, SecuredSentinel, SecuredCluster",
-                std::env::var("REDIS_SERVER_BIN").as_deref().unwrap_or("redis-server"),
+                "\n!!! {} was built without TLS.\n\
+                 !!! NOT TESTED: Tls, MutualTls, SecuredSentinel, SecuredCluster",
+                server.as_deref().unwrap_or("redis-server"),
             );
         }
         has
