@@ -1,7 +1,8 @@
-//! Clients that this project did not write back off by what the answers say: curl, and Python's urllib3 and grpcio.
+//! Clients that this project did not write back off by what the answers say: curl, and Python's
+//! urllib3 and grpcio.
 //!
-//! A plain `cargo test` leaves them out, and `tests/run.sh` installs what is missing of them. What they did is read from
-//! the server's side: how often each came, and that it never came too early.
+//! A plain `cargo test` leaves them out, and `tests/run.sh` installs what is missing of them. What
+//! they did is read from the server's side: how often each came, and that it never came too early.
 
 #![allow(
     clippy::expect_used,

@@ -1,6 +1,6 @@
 //! Several processes on one limiter: they never get more than the limit, and a refused call found
-//! no room. Both are checked offline on what the server saw; how much of a limit is used is printed,
-//! as that is the machine's as well.
+//! no room. Both are checked offline on what the server saw; how much of a limit is used is
+//! printed, as that is the machine's as well.
 
 #![cfg(feature = "redis")]
 #![allow(

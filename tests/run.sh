@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests on a fresh machine: finds or installs what they need, then calls `cargo test --all-features`, and what
-# that leaves out, as not every machine has what it needs.
+# Runs all tests on a fresh machine: finds or installs what they need, then calls
+# `cargo test --all-features`, and what that leaves out because not every machine has what it needs.
 set -euo pipefail
 # A relative path is relative to the caller's directory, which is left here.
 case ${REDIS_SERVER_BIN:-} in
@@ -11,10 +11,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings] [--servers[=LIST]]
-                    [--long] [--help] [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings]
+                    [--servers[=LIST]] [--long] [--help] [-- ARGS...]
 
-Runs all tests, doctests included, and those that need curl and Python. With ARGS it calls `cargo test` with these alone:
+Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
+these alone:
     tests/run.sh -- --test service
     tests/run.sh -- -- --nocapture
 
@@ -26,8 +27,9 @@ Options:
     --faults-only      those alone
     --interleavings    nothing else but every order of what threads do with the pieces they share, by loom: see
                        tests/interleavings
-    --servers          nothing else but what servers may differ in, on Valkey 9.1 and 8.1, Redis 8.2 and 6.2, which come
-                       from PyPI. LIST names some of them, and ARGS other tests:
+    --servers          nothing else but what servers may differ in, on Valkey 9.1 and 8.1 and on
+                       Redis 8.2 and 6.2, which come from PyPI. LIST names some of them, and ARGS
+                       other tests:
                        tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test cases --test laws
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
                        histories instead of one; and with --faults
@@ -35,8 +37,8 @@ Options:
 
 Environment:
     REDIS_SERVER_BIN    the server to test against (default: redis-server on PATH, installed with apt-get if missing);
-                        another Redis version or valkey-server will do, if it was built with TLS (`make BUILD_TLS=yes`);
-                        not for --servers
+                        another Redis version or valkey-server will do, if it was built with TLS
+                        (`make BUILD_TLS=yes`); not for --servers
     TOWER_RATELIMIT_SEED, _STEPS, _FLEET_SECONDS
                         the random steps against Redisson begin with this seed (a failing run prints its own), are so
                         many; so long the fleet saturates its limits. Recorded histories and random faults begin with this
@@ -107,13 +109,14 @@ on_servers() {
     done
     shift
     if (($# == 0)); then
-        set -- --test cases --test laws --test verify --test diagnose --test gcra --test slots --test fixed_window \
-            --test cluster --test sentinel --test faults --test matrix
+        set -- --test cases --test laws --test verify --test diagnose --test gcra --test slots \
+            --test fixed_window --test cluster --test sentinel --test faults --test matrix
     fi
     tests/servers/prepare.sh "$home" "${servers[@]}"
     for server in "${servers[@]}"; do
         printf '\ntests/run.sh: on %s\n' "$server"
-        REDIS_SERVER_BIN=$home/$server cargo test "${cargo_args[@]}" --no-fail-fast "$@" || failed+=("$server")
+        REDIS_SERVER_BIN=$home/$server cargo test "${cargo_args[@]}" --no-fail-fast "$@" ||
+            failed+=("$server")
     done
     if ((${#failed[@]} > 0)); then
         echo "tests/run.sh: failed on ${failed[*]}" >&2
@@ -208,7 +211,7 @@ if [[ -n $everything ]]; then
     tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
 fi
 
-# all_tests ARGS...: also those that a plain `cargo test` leaves out because they need curl and Python.
+# all_tests ARGS...: without ARGS also those that a plain `cargo test` leaves out for curl and Python.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then

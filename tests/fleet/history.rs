@@ -112,8 +112,8 @@ impl History {
         fullest
     }
 
-    /// The calls that were refused although there was room even in a window longer than the limit's,
-    /// which is given here. A lost permit makes some.
+    /// The calls that were refused although there was room even in a window longer than the
+    /// limit's, which is given here. A lost permit makes some.
     pub fn refused_in_vain(&self, rate: i64, window: i64) -> Vec<Call> {
         let mut grants: Vec<Call> = Vec::new();
         let mut refused = Vec::new();

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a Python environment with grpcio, the gRPC client of tests/clients/with_grpcio.rs: tests/run.sh calls this.
+# Makes a Python environment with grpcio, the gRPC client of tests/clients/with_grpcio.rs, for
+# tests/run.sh.
 #
 #   prepare.sh DIRECTORY    makes DIRECTORY/bin/python, which can `import grpc`; does nothing if it is there
 set -euo pipefail

