@@ -39,7 +39,8 @@ pub enum ErrorKind {
     Timeout,
     /// The server cannot be reached, or cannot work at present
     Unavailable,
-    /// The server understood and refused: permissions, credentials, or a script it may not run
+    /// The server answered and refused: permissions, credentials, a command or script that it lacks
+    /// or may not run, or a reason that this version does not know; `source()` has its words
     Rejected,
     /// TLS failed, by a certificate or by a setting, here or there: `Display` says what to do
     Tls,

@@ -1,6 +1,8 @@
-//! Clients that this project did not write back off by what the answers say: curl, and Python's urllib3.
+//! Clients that this project did not write back off by what the answers say: curl, and Python's
+//! urllib3 and grpcio.
 //!
-//! What they did is read from the server's side: how often each came, and that it never came too early.
+//! A plain `cargo test` leaves them out, and `tests/run.sh` installs what is missing of them. What
+//! they did is read from the server's side: how often each came, and that it never came too early.
 
 #![allow(
     clippy::expect_used,
@@ -9,7 +11,11 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "../examples/orders/mod.rs"]
+mod orders;
 mod support;
+#[path = "clients/with_grpcio.rs"]
+mod with_grpcio;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -83,11 +89,16 @@ async fn serve(store: &impl Store) -> (SocketAddr, Log) {
         .route("/", get(async || "hello"))
         .layer(layer)
         .layer(from_fn_with_state(Arc::clone(&log), note));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listen().await;
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, app).into_future());
     (address, log)
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
 }
 
 /// Runs a client to its end, and returns what it printed. `install` says what brings it.

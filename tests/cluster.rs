@@ -355,7 +355,8 @@ async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<
         decisions = decisions.max(decided);
     }
     println!("two decisions in {decisions:?}, a failure in {failures:?} at most");
-    assert!(failures < DEADLINE * 2, "{failures:?}");
+    // Where nothing keeps it, a call is given up much later.
+    assert!(failures < DEADLINE * 20, "{failures:?}");
     limiters
 }
 

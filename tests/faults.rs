@@ -35,6 +35,8 @@ mod proxy;
 mod runtimes;
 #[path = "faults/scripted.rs"]
 mod scripted;
+#[path = "faults/scripts.rs"]
+mod scripts;
 #[path = "faults/settling.rs"]
 mod settling;
 #[path = "faults/silence.rs"]

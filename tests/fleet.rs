@@ -1,4 +1,6 @@
-//! Several processes on one limiter: law L1, checked offline on what the server saw, and how much of a limit is used.
+//! Several processes on one limiter: they never get more than the limit, and a refused call found
+//! no room. Both are checked offline on what the server saw; how much of a limit is used is
+//! printed, as that is the machine's as well.
 
 #![cfg(feature = "redis")]
 #![allow(
@@ -37,6 +39,8 @@ use tower_ratelimit::{
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
 const RUN: Duration = Duration::from_secs(4);
+/// By how many ms the time that `MONITOR` gives a call may be later than its own on a busy machine.
+const SLACK: i64 = 100;
 /// Between two calls of a task: together they ask far more often than any limit here allows.
 const PAUSE: Duration = Duration::from_millis(4);
 
@@ -142,13 +146,12 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
         "what the processes heard, and what the server did"
     );
     assert!(fullest <= rate, "{fullest} of {rate} in {interval} ms");
-    assert!(
-        history.asked() as f64 >= 2.0 * by_time,
-        "asked too seldom to tell"
-    );
-    assert!(
-        granted as f64 >= 0.95 * ideal as f64,
-        "{granted} of {ideal}"
+    let refused = history.refused_in_vain(rate, interval + SLACK);
+    assert_eq!(
+        refused.first(),
+        None,
+        "of {} for which there was room",
+        refused.len()
     );
 }
 

@@ -28,8 +28,6 @@ mod waiting;
 mod who;
 #[path = "http/with_axum.rs"]
 mod with_axum;
-#[path = "http/with_grpcio.rs"]
-mod with_grpcio;
 #[path = "http/with_hyper.rs"]
 mod with_hyper;
 #[path = "http/with_tonic.rs"]

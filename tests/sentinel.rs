@@ -75,7 +75,7 @@ async fn available_again(limiter: &RateLimiter) -> u64 {
                     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout),
                     "{error:?}"
                 );
-                assert!(asked.elapsed() < DEADLINE * 2, "{:?}", asked.elapsed());
+                assert!(asked.elapsed() < DEADLINE * 20, "{:?}", asked.elapsed());
                 assert!(begun.elapsed() < Duration::from_secs(60), "{error:?}");
             }
         }

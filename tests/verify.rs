@@ -3,11 +3,14 @@
 #![cfg(feature = "redis")]
 #![allow(
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
 mod support;
+#[path = "verify/words.rs"]
+mod words;
 
 use std::time::Duration;
 

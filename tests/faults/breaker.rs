@@ -105,7 +105,6 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     let probes = calls(&server).saturating_sub(before + FAILURES);
     println!("{probes} calls for {decisions} decisions while the server hung");
     assert!(u128::from(probes) <= most, "{probes}, {most}");
-    assert!(decisions > 10 * most, "{decisions}, {most}");
 }
 
 /// A line that is longer than those who go together: the first of them leave when their call is young.

@@ -1,6 +1,6 @@
 //! What happened to one limiter, as its server saw it, and what the laws say of that.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::feed::Seen;
 
@@ -23,8 +23,9 @@ impl History {
     /// that it was granted at.
     pub fn read(seen: &[Seen]) -> Self {
         let mut calls: Vec<(String, Call)> = Vec::new();
-        // How many callers the last script was called for.
+        // How many callers the last script was called for, and the first ones of all.
         let mut in_run = 0;
+        let mut firsts = HashSet::new();
         for seen in seen {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
@@ -34,20 +35,21 @@ impl History {
                     let Some([.., "", _, _, _, _, _, _]) = rest.get(..12) else {
                         continue;
                     };
-                    // The same again with the text of the script, where the hash was unknown.
-                    let asked = calls.len().saturating_sub(in_run);
                     let (callers, []) = rest[12..].as_chunks::<4>() else {
                         continue;
                     };
-                    let again = calls.get(asked).is_some_and(|(first, _)| {
-                        callers
-                            .first()
-                            .is_some_and(|[_, _, member, _]| first == member)
-                    });
-                    in_run = callers.len();
-                    if again {
+                    // The same again with the text of the script, where the hash was unknown.
+                    let [[_, _, first, _], ..] = callers else {
                         continue;
+                    };
+                    if !firsts.insert((*first).to_owned()) {
+                        let again = |member: &String| {
+                            let mut run = callers.iter();
+                            run.any(|[_, _, asked, _]| asked == member)
+                        };
+                        calls.retain(|(member, _)| !again(member));
                     }
+                    in_run = callers.len();
                     for [_, permits, member, _] in callers {
                         let call = Call {
                             at: seen.at as i64,
@@ -110,6 +112,25 @@ impl History {
         fullest
     }
 
+    /// The calls that were refused although there was room even in a window longer than the
+    /// limit's, which is given here. A lost permit makes some.
+    pub fn refused_in_vain(&self, rate: i64, window: i64) -> Vec<Call> {
+        let mut grants: Vec<Call> = Vec::new();
+        let mut refused = Vec::new();
+        for &call in &self.calls {
+            if call.granted {
+                grants.push(call);
+                continue;
+            }
+            let within = grants.iter().rev().filter(|it| it.at > call.at - window);
+            let used: i64 = within.map(|grant| grant.permits).sum();
+            if used + call.permits <= rate {
+                refused.push(call);
+            }
+        }
+        refused
+    }
+
     /// What a limiter without fault would have granted to the same calls.
     pub fn ideal(&self, rate: i64, interval: i64) -> i64 {
         let (mut free, mut granted) = (rate, 0);
@@ -159,4 +180,7 @@ fn a_window_that_is_too_full_is_found() {
     assert_eq!(history.fullest_window(1000), 6);
     assert_eq!(history.ideal(3, 100), 5);
     assert_eq!(history.granted(), 6);
+    assert_eq!(history.refused_in_vain(52, 100), []);
+    assert_eq!(history.refused_in_vain(53, 100), [refusal]);
+    assert_eq!(history.refused_in_vain(51, 39), [refusal]);
 }

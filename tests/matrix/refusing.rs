@@ -110,7 +110,8 @@ async fn row_17_limiters_are_evicted() {
 /// The last snapshot failed, and the server is told not to write then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_18_a_snapshot_that_fails() {
-    let protected = ["--enable-protected-configs", "yes"];
+    let protected = RedisServer::allowing("enable-protected-configs");
+    let protected: Vec<_> = protected.iter().map(String::as_str).collect();
     let mut scene = Scene::begin_with("row 18, snapshot", &protected, BUDGET).await;
     let cli = |args: &[&str]| assert_eq!(scene.server.cli(args), "OK");
     let Reply::Array(dir) = scene.server.command(&["CONFIG", "GET", "dir"]) else {

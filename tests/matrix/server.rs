@@ -7,6 +7,7 @@ use super::{
     stage::{EXACT, Expected, Scene, aside},
     watch::Control,
 };
+use crate::support::RedisServer;
 
 /// A server that died may have granted what nobody was told of, and has lost everything.
 const ANEW: Expected = Expected {
@@ -91,7 +92,8 @@ async fn row_20_a_server_that_pauses_writers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_20_a_server_that_sleeps() {
-    let debug = ["--enable-debug-command", "yes"];
+    let debug = RedisServer::allowing("enable-debug-command");
+    let debug: Vec<_> = debug.iter().map(String::as_str).collect();
     let mut scene = Scene::begin_with("row 20, sleep", &debug, BUDGET).await;
     let mut control = Control::open(&scene.server);
     for _ in 0..2 {

@@ -50,5 +50,6 @@ async fn a_large_limit_takes_the_memory_of_its_slots() {
     }
     let each = memory(&plain);
     println!("{each} bytes for 1000 grants without slots");
-    assert!(each > 100_000, "{each}");
+    // How much that is, is the server's affair.
+    assert!(most <= 2 * each, "{most} and {each}");
 }

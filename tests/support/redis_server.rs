@@ -48,7 +48,30 @@ impl RedisServer {
         Self::start_somehow(Some(tls), args)
     }
 
+    /// Whether the binary was built with TLS
+    ///
+    /// # Panics
+    ///
+    /// If it does not start for another reason.
+    pub fn has_tls(tls: &Tls) -> bool {
+        match Self::try_start(Some(tls), &[]) {
+            Ok(_) => true,
+            Err(error) => {
+                let lacks = ["Failed finding TLS support", "Bad directive"];
+                assert!(
+                    lacks.iter().any(|words| error.log.contains(words)),
+                    "{error}"
+                );
+                false
+            }
+        }
+    }
+
     fn start_somehow(tls: Option<&Tls>, args: &[&str]) -> Self {
+        Self::try_start(tls, args).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn try_start(tls: Option<&Tls>, args: &[&str]) -> Result<Self, StartError> {
         let args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();
         let dir = TempDir::new();
         let mut last = None;
@@ -72,16 +95,16 @@ impl RedisServer {
             let port = port();
             match Process::start(port, &args, &dir) {
                 Ok(process) => {
-                    return Self {
+                    return Ok(Self {
                         port,
                         tls_port,
                         args,
                         process: Some(process),
                         dir,
-                    };
+                    });
                 }
                 Err(error) if error.port_taken => last = Some(error),
-                Err(error) => panic!("{error}"),
+                Err(error) => return Err(error),
             }
         }
         panic!(
@@ -97,6 +120,16 @@ impl RedisServer {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<RedisServer> = OnceLock::new();
         SHARED.get_or_init(Self::start)
+    }
+
+    /// A setting that is switched on, as arguments
+    ///
+    /// None where servers lack it, as older ones do: what it allows is always allowed there.
+    pub fn allowing(setting: &str) -> Vec<String> {
+        match Self::shared().command(&["CONFIG", "GET", setting]) {
+            Reply::Array(found) if found.is_empty() => Vec::new(),
+            _ => vec![format!("--{setting}"), String::from("yes")],
+        }
     }
 
     /// `redis://127.0.0.1:port/`

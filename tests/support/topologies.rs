@@ -5,6 +5,8 @@
     reason = "which of them a test was on is printed; test files may allow it as a whole"
 )]
 
+#[cfg(feature = "tls")]
+use std::io::{self, Write};
 use std::{sync::OnceLock, time::Duration};
 
 use tower_ratelimit::{RedisStore, RedisStoreBuilder, deadpool_redis, redis};
@@ -57,8 +59,10 @@ pub enum Topology {
 }
 
 impl Topology {
+    /// All of them, except those over TLS where servers were built without it: the standard error
+    /// says so
     pub fn all() -> Vec<Self> {
-        vec![
+        let mut all = vec![
             Self::Tcp,
             Self::Socket,
             Self::User,
@@ -79,7 +83,24 @@ impl Topology {
             Self::ClusterPool,
             #[cfg(all(feature = "cluster", feature = "tls"))]
             Self::SecuredCluster,
-        ]
+        ];
+        #[cfg(feature = "tls")]
+        if !has_tls() {
+            all.retain(|topology| !topology.is_over_tls());
+        }
+        all
+    }
+
+    #[cfg(feature = "tls")]
+    fn is_over_tls(self) -> bool {
+        match self {
+            Self::Tls | Self::MutualTls => true,
+            #[cfg(feature = "sentinel")]
+            Self::SecuredSentinel => true,
+            #[cfg(feature = "cluster")]
+            Self::SecuredCluster => true,
+            _ => false,
+        }
     }
 
     /// A new store there, with patience for a busy machine
@@ -178,8 +199,11 @@ fn lone() -> &'static RedisServer {
     LONE.get_or_init(|| {
         let args = ["--unixsocket", SOCKET];
         #[cfg(feature = "tls")]
-        let server =
-            RedisServer::start_tls(tls(), &[&args[..], &["--tls-auth-clients", "no"]].concat());
+        let server = if has_tls() {
+            RedisServer::start_tls(tls(), &[&args[..], &["--tls-auth-clients", "no"]].concat())
+        } else {
+            RedisServer::start_with(&args)
+        };
         #[cfg(not(feature = "tls"))]
         let server = RedisServer::start_with(&args);
         admit(&server, "");
@@ -206,6 +230,26 @@ pub fn pool(server: &RedisServer) -> deadpool_redis::Pool {
     let manager = deadpool_redis::Manager::new_with_config(server.url(), config);
     let pool = deadpool_redis::Pool::builder(manager.expect("an address"));
     pool.max_size(2).build().expect("a pool")
+}
+
+/// Whether the servers were built with TLS
+#[cfg(feature = "tls")]
+fn has_tls() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let has = RedisServer::has_tls(tls());
+        if !has {
+            // Not by `eprintln!`, which says nothing where the test passes.
+            let server = std::env::var("REDIS_SERVER_BIN");
+            let _ = writeln!(
+                io::stderr(),
+                "\n!!! {} was built without TLS.\n\
+                 !!! NOT TESTED: Tls, MutualTls, SecuredSentinel, SecuredCluster",
+                server.as_deref().unwrap_or("redis-server"),
+            );
+        }
+        has
+    })
 }
 
 #[cfg(feature = "tls")]

@@ -41,7 +41,7 @@ pub(crate) enum Class {
     RefusedWithin,
     /// Something else stands under the name
     Foreign,
-    /// What no row knows
+    /// What no row knows, or no command of ours should meet
     Other,
 }
 
@@ -124,9 +124,14 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
 /// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
     let is_code = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
-    match text.trim_start_matches('-').split_once(' ') {
+    let by_code = match text.trim_start_matches('-').split_once(' ') {
         Some((code, rest)) if is_code(code) => said(code, rest),
-        _ => said("ERR", text),
+        _ => UNKNOWN,
+    };
+    match by_code {
+        // The word in capitals was none.
+        UNKNOWN => said("ERR", text),
+        known => known,
     }
 }
 
@@ -137,14 +142,15 @@ fn said(code: &str, detail: &str) -> Meaning {
     SAYINGS
         .iter()
         .find(says)
-        .map_or(OTHER, |(_, _, meaning)| *meaning)
+        .map_or(UNKNOWN, |(_, _, meaning)| *meaning)
 }
 
-/// The code that Redis before 7 puts into words of its own where a script met it:
+/// The code that Redis before 7 puts into words of its own where a script met it, by `pcall` too:
 /// `Error running script (call to f_..): @user_script:1: @user_script: 1: -READONLY ..`.
 fn wrapped<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
     // Elsewhere a message can quote what a client has sent.
-    if code != "ERR" || !detail.starts_with("Error running script") {
+    let of_script = ["Error running script", "@user_script: "];
+    if code != "ERR" || !of_script.iter().any(|begin| detail.starts_with(begin)) {
         return None;
     }
     detail.split(": ").skip(1).find_map(|piece| {
@@ -173,6 +179,19 @@ impl Meaning {
 }
 
 const OTHER: Meaning = row(Class::Other, ErrorKind::Unavailable);
+/// A server that answers is there, whatever it says.
+const UNKNOWN: Meaning = row(Class::Other, ErrorKind::Rejected)
+    .remedy("its words, in the source of this error, are none that this version knows");
+/// It has no Lua.
+pub(super) const NO_LUA: Meaning = row(Class::Refused, ErrorKind::Rejected)
+    .remedy("the server runs no Lua: load its module `lua`, or use one that has it");
+const LACKING: Meaning = row(Class::Refused, ErrorKind::Rejected)
+    .remedy("the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them");
+const LACKING_WITHIN: Meaning = Meaning {
+    class: Class::RefusedWithin,
+    ..LACKING
+};
+const NO_PASSWORD: &str = "Redis wants a password: put it into the address";
 const CREDENTIALS: Meaning = row(Class::Credentials, ErrorKind::Rejected)
     .remedy("the server has no such user and password: compare the address with `ACL LIST`");
 
@@ -190,13 +209,7 @@ const OTHER_SLOT: Meaning = row(Class::Refused, ErrorKind::OtherSlot);
 /// What a server says: the code, words of the rest, and what it means. The first that fits.
 const SAYINGS: &[(&str, &str, Meaning)] = &[
     // Before all others of its code, as it quotes what was sent.
-    (
-        "ERR",
-        "unknown command",
-        row(Class::Refused, ErrorKind::Rejected).remedy(
-            "the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them",
-        ),
-    ),
+    ("ERR", "unknown command", LACKING),
     (
         "NOSCRIPT",
         "",
@@ -212,6 +225,13 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
     ("ASK", "", MOVED),
     ("TRYAGAIN", "", row(Class::Moving, ErrorKind::Unavailable)),
     ("LOADING", "", row(Class::Unable, ErrorKind::Unavailable)),
+    (
+        "BUSY",
+        "FUNCTION KILL",
+        row(Class::Unable, ErrorKind::Unavailable).remedy(
+            "somebody's function does not end: `FUNCTION KILL` ends one that has not written",
+        ),
+    ),
     (
         "BUSY",
         "",
@@ -245,6 +265,8 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
     ),
     ("NOPERM", "ACL failure in script", FORBIDDEN_WITHIN),
     ("NOPERM", "", FORBIDDEN),
+    // Valkey, and Redis 8.
+    ("ERR", "ACL failure in script", FORBIDDEN_WITHIN),
     (
         "ERR",
         "The user executing the script can't",
@@ -253,8 +275,13 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
     (
         "NOAUTH",
         "",
-        row(Class::Refused, ErrorKind::Rejected)
-            .remedy("Redis wants a password: put it into the address"),
+        row(Class::Refused, ErrorKind::Rejected).remedy(NO_PASSWORD),
+    ),
+    // Of a command that is longer than it reads from strangers, before it hangs up.
+    (
+        "ERR",
+        "Protocol error: unauthenticated",
+        row(Class::Credentials, ErrorKind::Rejected).remedy(NO_PASSWORD),
     ),
     ("WRONGPASS", "", CREDENTIALS),
     (
@@ -270,12 +297,21 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
         row(Class::RefusedWithin, ErrorKind::Rejected)
             .remedy("the server wants all keys declared, and a script has not: please report it"),
     ),
+    // "Unknown Redis command called from script", "from Lua script"; Valkey leaves "Redis" out.
+    ("ERR", "command called from", LACKING_WITHIN),
+    ("ERR", "Could not find scripting engine", NO_LUA),
+    // It hangs up then.
     (
         "ERR",
-        "Unknown Redis command called from",
-        row(Class::RefusedWithin, ErrorKind::Rejected).remedy(
-            "the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them",
-        ),
+        "max number of clients reached",
+        row(Class::Unreachable, ErrorKind::Unavailable)
+            .remedy("the server takes no more clients: raise `maxclients`"),
+    ),
+    // Only one that has not written can be.
+    (
+        "ERR",
+        "Script killed by user",
+        row(Class::Unable, ErrorKind::Unavailable),
     ),
 ];
 
@@ -299,6 +335,76 @@ mod tests {
     use super::{page::rows, *};
 
     const NONE: &str = "-";
+
+    /// The words of six servers where a script calls what its user may not, or the server does not
+    /// have, and what they hand to its `pcall`.
+    #[test]
+    fn what_scripts_meet_is_known_on_every_server() {
+        let forbidden = [
+            // Redis 6.2
+            "ERR Error running script (call to f_0a1b): @user_script:1: @user_script: 1: \
+             The user executing the script can't run this command or subcommand",
+            "@user_script: 1: The user executing the script can't run this command or subcommand",
+            // 7.0
+            "ERR The user executing the script can't run this command or subcommand script: 0a1b, \
+             on @user_script:1.",
+            // 7.2, 7.4
+            "NOPERM ACL failure in script: User u has no permissions to run the 'zadd' command \
+             script: 0a1b, on @user_script:1.",
+            // 8.2, Valkey 8.1
+            "ERR ACL failure in script: User u has no permissions to run the 'zadd' command \
+             script: 0a1b, on @user_script:1.",
+            "ERR ACL failure in script: No permissions to access a key script: 0a1b, on \
+             @user_script:1.",
+            // Valkey 9.1
+            "ERR ACL failure in script: User u has no permissions to run the 'zadd' command \
+             script: on @user_script:1.",
+            "ERR ACL failure in script: User u has no permissions to run the 'zadd' command",
+        ];
+        let lacking = [
+            "ERR Error running script (call to f_0a1b): @user_script:1: @user_script: 1: \
+             Unknown Redis command called from Lua script",
+            "@user_script: 1: Unknown Redis command called from Lua script",
+            "ERR Unknown Redis command called from script script: 0a1b, on @user_script:1.",
+            "ERR Unknown command called from script script: on @user_script:1.",
+            "ERR Unknown command called from script",
+        ];
+        for (texts, expected) in [
+            (&forbidden[..], FORBIDDEN_WITHIN),
+            (&lacking[..], LACKING_WITHIN),
+        ] {
+            for text in texts {
+                assert_eq!(meaning_of_text(text), expected, "{text}");
+                if !text.starts_with('@') {
+                    assert_eq!(meaning(&server_says(text)), expected, "{text}");
+                }
+            }
+        }
+    }
+
+    /// What Redis 6.2 hands to `pcall` has its code in the midst, and a line's end.
+    #[test]
+    fn a_code_in_what_a_script_was_handed_is_found() {
+        let text = "@user_script: 1: -NOREPLICAS Not enough good replicas to write.\r\n";
+        assert_eq!(meaning_of_text(text).class, Class::Unwritable);
+    }
+
+    /// A server that answers is no server that is gone, whatever it says.
+    #[test]
+    fn unknown_words_are_no_lost_connection() {
+        for text in [
+            "ERR user_script:1: attempt to perform arithmetic on a nil value script: on \
+             @user_script:1.",
+            "ERR Wrong number of args calling command from script",
+            "WHATEVER else",
+        ] {
+            let unknown = meaning(&server_says(text));
+            assert_eq!(unknown, UNKNOWN, "{text}");
+            assert_eq!(unknown.kind, ErrorKind::Rejected);
+            assert_eq!(unknown.class.told(), Told::Answered);
+            assert!(!unknown.class.ends_connection());
+        }
+    }
 
     /// The error of a row: what a server says goes through redis-rs' parser.
     fn error(says: &str) -> RedisError {
@@ -401,7 +507,7 @@ mod tests {
             assert_eq!(meaning.class, Class::Refused, "{quoted}");
         }
         let other = meaning(&server_says("ERR something: -READONLY to nobody"));
-        assert_eq!(other, OTHER);
+        assert_eq!(other, UNKNOWN);
     }
 
     proptest! {
@@ -438,7 +544,8 @@ mod tests {
             let value = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
             let error = value.extract_error().unwrap_err();
             let meaning = meaning(&error);
-            prop_assert!(meaning == OTHER || SAYINGS.iter().any(|(_, _, known)| *known == meaning));
+            let is_row = SAYINGS.iter().any(|(_, _, known)| *known == meaning);
+            prop_assert!(is_row || meaning == UNKNOWN);
         }
     }
 }

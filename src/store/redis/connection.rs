@@ -19,6 +19,7 @@ use super::topology;
 use super::{
     classify::{Class, Executed},
     health::ConnectionState,
+    script::Lacked,
     source::{Source, io_error},
 };
 use crate::clock::{moment, within};
@@ -37,6 +38,7 @@ pub(crate) struct Connection {
     connect_timeout: Duration,
     response_timeout: Duration,
     slot: Arc<Mutex<Slot>>,
+    pub(super) lacked: Lacked,
     /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
     once: Option<Box<Self>>,
 }
@@ -175,6 +177,7 @@ impl Connection {
             connect_timeout,
             response_timeout,
             slot: Arc::new(Mutex::new(slot)),
+            lacked: Lacked::default(),
             once: once.map(|source| Box::new(Self::new(source, connect_timeout, response_timeout))),
         }
     }

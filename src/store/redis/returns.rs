@@ -18,7 +18,7 @@ use tokio::sync::{
 use super::{
     connection::Connection,
     saga::is_one_call,
-    script::{self, Arguments, Script, Verbs, is_refused, is_unknown_script},
+    script::{self, Arguments, Script, Verbs, is_unknown_script},
 };
 use crate::{
     clock::moment,
@@ -303,33 +303,24 @@ async fn drain(
 async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
     let mut arrived = vec![false; batch.len()];
     let mut left: Vec<_> = batch.iter().zip(&mut arrived).collect();
-    let (mut resent, mut whole) = (false, false);
+    let mut resent = false;
     while !left.is_empty() {
         let mut pipeline = redis::Pipeline::with_capacity(left.len());
-        for (index, (item, _)) in left.iter().enumerate() {
-            // One whole text loads the script for those behind it, if they go to the same node.
-            let whole = whole && (index == 0 || connection.has_nodes());
-            pipeline.add_command(item.script().command(&item.arguments, whole));
+        for (item, _) in &left {
+            pipeline.add_command(item.script().command(&item.arguments, false));
         }
         match connection.send_all(&pipeline, left.len()).await {
             Ok(replies) => {
-                let mut replies = replies.into_iter();
-                // What was carried out is not sent again with what was not.
-                left.retain_mut(|(_, arrived)| match replies.next() {
-                    Some(Err(error)) => is_unknown_script(&error) || whole && is_refused(&error),
-                    reply => {
-                        **arrived = reply.is_some();
-                        false
-                    }
-                });
-                if whole {
-                    // Texts may be refused here: a call has another way.
-                    for (item, arrived) in left.drain(..) {
-                        let called = item.script().call(connection, &item.arguments).await;
-                        *arrived = called.is_ok();
-                    }
+                for ((item, arrived), reply) in left.drain(..).zip(replies) {
+                    *arrived = match reply {
+                        // A call loads it for those behind it.
+                        Err(error) if is_unknown_script(&error) => {
+                            let called = item.script().call(connection, &item.arguments);
+                            called.await.is_ok()
+                        }
+                        _ => true,
+                    };
                 }
-                whole = true;
             }
             // Lost on the way: once more over a new connection.
             Err(error) if !resent && !error.is_timeout() => {

@@ -2,7 +2,8 @@
 
 use std::{
     fmt::{self, Display, Write},
-    sync::LazyLock,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use redis::{Cmd, RedisError, Value};
@@ -11,7 +12,10 @@ use super::{
     classify::Class,
     connection::{Connection, Failed, To},
 };
-use crate::limit::Algorithm;
+use crate::{clock::moment, limit::Algorithm};
+
+/// A script that is lacked twice within this time is loaded for good.
+const LACKED_FOR: Duration = Duration::from_secs(60);
 
 /// Joins files at compile time.
 macro_rules! joined {
@@ -220,8 +224,10 @@ impl Script {
 
     /// Calls it: one command, and one more where the server has lost, or never had, the script.
     ///
-    /// That second command carries the whole text, so that it loads the script on the very node that lacks it. Where
-    /// the user may not send texts that are run at once, the node is told the text by SCRIPT LOAD, and called again.
+    /// That second command carries the whole text, so that it loads the script on the very node that
+    /// lacks it. Newer servers drop what came so once 500 other texts have come: where it is lacked
+    /// again within a minute, and where the user may not send texts that are run at once, the node
+    /// gets the text by SCRIPT LOAD, and the hash again.
     ///
     /// # Cancel safety
     ///
@@ -231,24 +237,47 @@ impl Script {
         connection: &Connection,
         arguments: &Arguments,
     ) -> Result<Value, Failed> {
-        let first = match connection.send(&self.command(arguments, false)).await {
-            Err(failed) if is_unknown_script(&failed.error) => failed,
+        let by_hash = self.command(arguments, false);
+        // By its hash it may have run before a connection was lost.
+        let unheard = match connection.send(&by_hash).await {
+            Err(failed) if is_unknown_script(&failed.error) => failed.unheard,
             reply => return reply,
         };
-        let reply = match connection.send(&self.command(arguments, true)).await {
-            Err(refused) if self.is_loaded(connection, arguments, &refused.error).await => {
-                connection.send(&self.command(arguments, false)).await
+        let reply = if self.is_kept(connection, arguments).await {
+            connection.send(&by_hash).await
+        } else {
+            self.call_whole(connection, arguments).await
+        };
+        let reply = match reply {
+            // Gone again since it was loaded: only its text cannot be taken away before it runs.
+            Err(failed) if is_unknown_script(&failed.error) => {
+                self.call_whole(connection, arguments).await
             }
             reply => reply,
         };
-        // By its hash it may have run before a connection was lost.
         reply.map_err(|last| Failed {
-            unheard: first.unheard || last.unheard,
+            unheard: unheard || last.unheard,
             ..last
         })
     }
 
-    /// Calls it at most once: a lost connection is an error, as nobody knows whether it ran.
+    async fn call_whole(
+        &self,
+        connection: &Connection,
+        arguments: &Arguments,
+    ) -> Result<Value, Failed> {
+        let reply = connection.send(&self.command(arguments, true)).await;
+        match self.after_text(connection, arguments, reply).await {
+            Some(reply) => reply,
+            None => connection.send(&self.command(arguments, false)).await,
+        }
+    }
+
+    /// Calls it at most once: a lost connection is an error, as it may have run.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the script executed or not.
     pub(crate) async fn call_once(
         &self,
         connection: &Connection,
@@ -260,24 +289,56 @@ impl Script {
             Err(failed) if is_unknown_script(&failed.error) => {}
             reply => return reply,
         }
-        match connection.send_once(&self.command(arguments, true)).await {
-            Err(refused) if self.is_loaded(connection, arguments, &refused.error).await => {
-                connection.send_once(&by_hash).await
+        if self.is_kept(connection, arguments).await {
+            match connection.send_once(&by_hash).await {
+                // Gone again since it was loaded.
+                Err(failed) if is_unknown_script(&failed.error) => {}
+                reply => return reply,
             }
-            reply => reply,
+        }
+        let whole = connection.send_once(&self.command(arguments, true)).await;
+        match self.after_text(connection, arguments, whole).await {
+            Some(reply) => reply,
+            None => connection.send_once(&by_hash).await,
         }
     }
 
-    /// Whether its text was refused, and the node of these keys knows it now all the same.
-    async fn is_loaded(
+    /// Whether the node of these keys lacked it within the last minute as well, and now keeps it.
+    async fn is_kept(&self, connection: &Connection, arguments: &Arguments) -> bool {
+        if !connection.lacked.again(self.text) {
+            return false;
+        }
+        let is_loaded = self.load_on(connection, arguments).await;
+        // Where the user may not load it, the next minute is spent without asking.
+        connection.lacked.note(self.text, is_loaded);
+        is_loaded
+    }
+
+    /// The reply to its text; none where that was refused, and the node has it now all the same.
+    async fn after_text(
         &self,
         connection: &Connection,
         arguments: &Arguments,
-        refused: &RedisError,
-    ) -> bool {
+        reply: Result<Value, Failed>,
+    ) -> Option<Result<Value, Failed>> {
+        match reply {
+            Err(refused) if is_refused(&refused.error) => {
+                let is_loaded = self.load_on(connection, arguments).await;
+                (!is_loaded).then_some(Err(refused))
+            }
+            reply => {
+                // Not before: calls that were under way together lacked it once.
+                connection.lacked.note_first(self.text);
+                Some(reply)
+            }
+        }
+    }
+
+    /// Whether the node of these keys has it now.
+    async fn load_on(&self, connection: &Connection, arguments: &Arguments) -> bool {
         // By itself redis-rs would load it into every node of a Cluster, and fail with the first that is down.
         let to = arguments.iter().next().map_or(To::Any, To::Key);
-        is_refused(refused) && connection.send_to(to, &self.load()).await.is_ok()
+        connection.send_to(to, &self.load()).await.is_ok()
     }
 
     /// The command that has a server know it, and does not run it.
@@ -304,6 +365,52 @@ impl Script {
         } else {
             arguments.command("EVALSHA", &self.sha1)
         }
+    }
+}
+
+/// The scripts that servers lacked within the last minute, by their texts.
+#[derive(Debug, Default)]
+pub(super) struct Lacked(Mutex<Vec<Lack>>);
+
+#[derive(Debug)]
+struct Lack {
+    text: &'static str,
+    since: Instant,
+    /// Whether the user may load it, as far as is known
+    may_load: bool,
+}
+
+impl Lacked {
+    /// Whether a script is lacked for the second time, and may be loaded.
+    fn again(&self, text: &'static str) -> bool {
+        self.with(|lacks| lacks.iter().any(|lack| lack.text == text && lack.may_load))
+    }
+
+    /// Begins the minute of a script, unless it has begun.
+    fn note_first(&self, text: &'static str) {
+        if !self.with(|lacks| lacks.iter().any(|lack| lack.text == text)) {
+            self.note(text, true);
+        }
+    }
+
+    /// Begins the minute of a script anew.
+    fn note(&self, text: &'static str, may_load: bool) {
+        self.with(|lacks| {
+            lacks.retain(|lack| lack.text != text);
+            lacks.push(Lack {
+                text,
+                since: moment(),
+                may_load,
+            });
+        });
+    }
+
+    /// Looks at those of the last minute.
+    fn with<T>(&self, look: impl FnOnce(&mut Vec<Lack>) -> T) -> T {
+        let now = moment();
+        let mut lacks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lacks.retain(|lack| now.duration_since(lack.since) < LACKED_FOR);
+        look(&mut lacks)
     }
 }
 

@@ -272,7 +272,12 @@ impl Look<'_> {
                 return Ok(());
             }
         };
-        seen.findings.extend(findings_of(tried)?);
+        for finding in findings_of(tried)? {
+            // INFO may show the same.
+            if !seen.findings.contains(&finding) {
+                seen.findings.push(finding);
+            }
+        }
         // By now the server has it.
         if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
             seen.findings
@@ -312,6 +317,11 @@ impl Look<'_> {
         match meaning.kind {
             ErrorKind::OtherSlot => ServerFinding::KeysInSeveralSlots,
             _ if meaning.class == Class::Moving => ServerFinding::NodeOfCluster,
+            _ if meaning == classify::NO_LUA => ServerFinding::NoLua,
+            _ if meaning.class == Class::Other => {
+                let said = format!("{} {detail}", refused.code().unwrap_or_default());
+                ServerFinding::not_understood(command, &said)
+            }
             // "access one of the keys", "access the '..' key"; commands are run.
             _ if detail.contains("access") => ServerFinding::KeysForbidden(name.to_owned()),
             _ => ServerFinding::CommandRefused(command.to_owned()),
@@ -383,6 +393,8 @@ impl Look<'_> {
                 // Without a password nothing can be looked at.
                 _ if error.code() == Some("NOAUTH") => Err(wire::failure(error)),
                 Class::Refused | Class::RefusedWithin | Class::Moving => Ok(Err(error)),
+                // Words that are not known, and no trouble of redis-rs' own.
+                Class::Other if error.code().is_some() => Ok(Err(error)),
                 _ => Err(wire::failure(error)),
             },
         }
@@ -392,6 +404,15 @@ impl Look<'_> {
 /// A reply of `verify.lua`.
 type Verified = (Vec<(String, String)>, Vec<String>);
 
+/// The answers of commands that may be called, and are tried so that they change nothing: see
+/// `verify.lua`.
+const ARGUMENTS_REFUSED: &[(&str, &str)] = &[
+    ("RENAME", "no such key"),
+    ("HSET", "wrong number of arguments"),
+    ("INCRBY", "not an integer"),
+    ("SETRANGE", "offset is out of range"),
+];
+
 /// What the commands that were tried have met.
 fn findings_of(reply: Value) -> Result<Vec<ServerFinding>, Error> {
     let (tried, _): Verified = parsed(reply)?;
@@ -400,12 +421,16 @@ fn findings_of(reply: Value) -> Result<Vec<ServerFinding>, Error> {
         if refused.is_empty() {
             continue;
         }
+        let allowed = |(of, words): &(&str, &str)| *of == command && refused.contains(words);
+        if ARGUMENTS_REFUSED.iter().any(allowed) {
+            continue;
+        }
         let meaning = classify::meaning_of_text(&refused);
         let finding = match meaning.class {
             Class::Refused | Class::RefusedWithin => ServerFinding::CommandRefused(command),
             Class::Unwritable => ServerFinding::CannotWrite(meaning.remedy.unwrap_or_default()),
-            // One says so for all, and its arguments are refused where it may be called.
-            _ => continue,
+            Class::ReadOnly => ServerFinding::Replica,
+            _ => ServerFinding::not_understood(&command, &refused),
         };
         if !findings.contains(&finding) {
             findings.push(finding);

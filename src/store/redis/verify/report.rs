@@ -72,6 +72,15 @@ pub enum ServerFinding {
     Holes(String),
     /// A command that the user may not call, or the server does not have
     CommandRefused(String),
+    /// What the server said to a command, that this version does not know
+    NotUnderstood {
+        /// The command
+        command: String,
+        /// The server's words
+        said: String,
+    },
+    /// The server runs no scripts: its Lua is a module, which is not loaded
+    NoLua,
     /// The user may not name the keys under this prefix, or of this limiter
     KeysForbidden(String),
     /// The keys of one limiter are in several slots
@@ -111,6 +120,13 @@ pub enum ServerFinding {
 }
 
 impl ServerFinding {
+    pub(super) fn not_understood(command: &str, said: &str) -> Self {
+        Self::NotUnderstood {
+            command: command.to_owned(),
+            said: said.trim_end().to_owned(),
+        }
+    }
+
     /// How bad it is.
     #[must_use]
     pub fn severity(&self) -> Severity {
@@ -119,8 +135,14 @@ impl ServerFinding {
             Self::CommandRefused(command) if matches!(&**command, "DEL" | "RENAME") => {
                 Severity::Note
             }
+            // It may work all the same: what was refused are arguments that nothing else sends.
+            Self::NotUnderstood { command, .. } if !command.starts_with("EVAL") => {
+                Severity::Warning
+            }
             Self::TooOld(_)
             | Self::CommandRefused(_)
+            | Self::NotUnderstood { .. }
+            | Self::NoLua
             | Self::KeysForbidden(_)
             | Self::KeysInSeveralSlots
             | Self::ScriptUnreadable(_)
@@ -176,6 +198,15 @@ impl fmt::Display for ServerFinding {
                     command.to_lowercase()
                 ),
             },
+            Self::NotUnderstood { command, said } => write!(
+                f,
+                "{command} is answered by `{}`, which this version does not know: ask who runs the \
+                 server whether it may be called, and report it",
+                said.escape_debug()
+            ),
+            Self::NoLua => f.write_str(
+                "it runs no Lua, so no limit works: load its module `lua`, or use one that has it",
+            ),
             Self::KeysForbidden(name) => write!(
                 f,
                 "the user may not name the keys of {0}: allow them with `ACL SETUSER .. ~{0}:*`, those of an exact \

@@ -23,9 +23,32 @@ use tower_ratelimit::{
 };
 
 use super::{
-    listen, on_both_stores,
+    listen,
     orders::{COUNT, OrdersServer},
+    redis,
 };
+
+/// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
+macro_rules! on_both_stores {
+    ($($check:ident),+ $(,)?) => {
+        mod in_memory {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$check(tower_ratelimit::MemoryStore::new()).await;
+                }
+            )+
+        }
+        mod in_redis {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$check(super::redis()).await;
+                }
+            )+
+        }
+    };
+}
 
 on_both_stores! {
     it_waits_as_long_as_it_is_told,
