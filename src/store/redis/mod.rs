@@ -18,6 +18,7 @@ mod saga;
 mod script;
 mod server;
 mod source;
+mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
@@ -38,6 +39,7 @@ use self::{
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
+    source::Source,
 };
 pub use self::{
     diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
@@ -47,6 +49,7 @@ pub use self::{
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
     guard::{
+        breaker::Traffic,
         deadline::Deadline,
         deny_cache::{DenyCache, Refusals},
         fallback::{self, Fallback},
@@ -171,7 +174,8 @@ impl RedisStore {
 
     /// The longest that a decision may take, everything included. Default: 50 milliseconds.
     ///
-    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may have taken is given back.
+    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may have taken is given back,
+    /// unless the request is admitted by [`FailurePolicy::local`](crate::FailurePolicy::local): then it pays for it.
     /// Returns a store with a connection of its own.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -299,13 +303,16 @@ impl RedisStore {
     }
 
     fn assemble(settings: Settings) -> Self {
-        let connection = Arc::new(settings.connection());
+        let source = settings.source();
+        let breakers = settings.breakers(source.has_nodes());
+        let traffic = Arc::clone(breakers.traffic());
+        let connection = Arc::new(settings.connection(source, Arc::clone(&traffic)));
         let lines = Lines::default();
         let clock = settings.clock.clone();
         let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
         let server = Server {
             returns: Returns::new(connection.clone(), lines.clone(), refusals.clone()),
-            breakers: settings.breakers(connection.has_nodes()),
+            breakers,
             connection,
             client_id: settings
                 .client_id
@@ -326,7 +333,7 @@ impl RedisStore {
         let line = Line::new(Arc::new(leasing), Arc::clone(&line_clock), lines);
         let shared = Shared {
             stack: Fallback::new(
-                Deadline::new(DenyCache::new(line, refusals), settings.deadline),
+                Deadline::new(DenyCache::new(line, refusals), settings.deadline, traffic),
                 Locals::new(line_clock),
                 Arc::new(SteadyClock::new()),
             ),
@@ -358,10 +365,14 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn connection(&self) -> Connection {
+    fn source(&self) -> Source {
+        self.endpoint
+            .source(self.connect_timeout, self.response_timeout)
+    }
+
+    fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
         let (connecting, response) = (self.connect_timeout, self.response_timeout);
-        let source = self.endpoint.source(connecting, response);
-        Connection::new(source, connecting, response)
+        Connection::new(source, traffic, connecting, response)
     }
 }
 
