@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::traffic::Traffic;
+pub(crate) use self::traffic::{Traffic, Watch};
 use self::word::{Entry, Phase, Word, millis};
 use crate::{
     clock::Clock,
@@ -110,7 +110,7 @@ impl Breakers {
         place: fn(&Name) -> usize,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let traffic = Arc::new(Traffic::new(nodes, place, Arc::clone(&clock)));
+        let traffic = Arc::new(Traffic::new(nodes, slow, place, Arc::clone(&clock)));
         let nodes = if failures == 0 { 0 } else { nodes };
         Self {
             nodes: (0..nodes).map(|_| Node::new()).collect(),
@@ -366,13 +366,14 @@ impl Passing<'_> {
     /// Tells of a call for which nobody waits after `patience`: it failed if the server was silent
     /// for as long, during this call or since an earlier one that stood before it in line.
     fn tell_unanswered(&self, patience: Duration) {
-        let traffic = &self.breakers.traffic;
-        let asked = self.began.saturating_sub(self.waited);
-        let silent = if self.took() >= nearly(patience) {
-            traffic.is_silent_since(self.index, self.began, patience)
+        let waited = if self.took() >= nearly(patience) {
+            Duration::ZERO
         } else {
-            traffic.lets_down(self.index, asked, patience)
+            self.waited
         };
+        let asked = self.began.saturating_sub(waited);
+        let traffic = &self.breakers.traffic;
+        let silent = traffic.lets_down(self.index, asked, patience);
         self.tell(if silent || self.probes {
             Told::Failed
         } else {

@@ -30,6 +30,8 @@ use crate::{
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// For so many response timeouts a connection is kept that this process does not drive.
+const UNDRIVEN_FOR: u32 = 10;
 
 /// A way to Redis that outlives its connections.
 ///
@@ -484,11 +486,24 @@ impl Connection {
     fn note_silence(&self, since: Instant) {
         let mut slot = self.slot();
         let first = *slot.unanswered_since.get_or_insert_with(moment);
-        let silent = slot.since == since && moment().duration_since(first) >= self.response_timeout;
+        let silent_for = moment().duration_since(first);
+        let silent = slot.since == since
+            && silent_for >= self.response_timeout
+            && !self.is_late_itself(silent_for);
         drop(slot);
         if silent {
             self.lose(since, None);
         }
+    }
+
+    /// Whether this process, and not the server, is late: it has not sent what is waited for, or not read the replies, or
+    /// nobody waits for these any longer. A runtime that is short of processor time sends and reads in the end; one that is
+    /// not driven never does.
+    fn is_late_itself(&self, silent_for: Duration) -> bool {
+        let patience = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
+        !self.source.has_nodes()
+            && silent_for < patience
+            && !self.traffic.is_silent_for(self.response_timeout)
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {

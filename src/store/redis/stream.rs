@@ -1,4 +1,4 @@
-//! Connections that are made here, whose every byte that comes in is noticed.
+//! Connections that are made here, and whose bytes are seen as they come and go.
 //!
 //! redis-rs hands a reply only to whoever waits for it. In a burst most callers have left by then,
 //! and a server that answers as fast as it can would look as silent as one that hangs: see
@@ -26,11 +26,11 @@ use tokio::{
 };
 
 use super::connection::Wire;
-use crate::store::guard::breaker::Traffic;
+use crate::store::guard::breaker::{Traffic, Watch};
 
 /// Connects to the server that a client has the address of.
 ///
-/// Over TLS redis-rs makes the socket: there only those replies are noticed that somebody waits for.
+/// Over TLS redis-rs makes the socket: there only those replies are seen that somebody waits for.
 ///
 /// # Cancel safety
 ///
@@ -45,12 +45,19 @@ pub(super) async fn connect(
     match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             let stream = connect_to_any(host, *port, info.tcp_settings()).await?;
-            driven(Noticed { stream, traffic }, settings, config).await
+            let stream = stream.into_std()?;
+            let same = stream.try_clone()?;
+            // It does not block: that is a setting of the socket, which both share.
+            let watch = traffic.watch(move || same.peek(&mut [0]).is_ok_and(|bytes| bytes > 0));
+            let stream = TcpStream::from_std(stream)?;
+            driven(Seen { stream, watch }, settings, config).await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
             let stream = UnixStream::connect(path).await?;
-            driven(Noticed { stream, traffic }, settings, config).await
+            // The standard library cannot look ahead here.
+            let watch = traffic.watch(|| false);
+            driven(Seen { stream, watch }, settings, config).await
         }
         _ => {
             let connection = client.get_multiplexed_async_connection_with_config(config);
@@ -89,12 +96,15 @@ async fn connect_to(address: SocketAddr, settings: TcpSettings) -> io::Result<Tc
 }
 
 async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: Noticed<S>,
+    stream: Seen<S>,
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
 ) -> RedisResult<Wire> {
+    let watch = stream.watch.clone();
     let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
     let (connection, driver) = connecting.await?;
+    // It was let in.
+    watch.owes_nothing();
     let driving = Driving(tokio::spawn(driver).abort_handle());
     Ok(Wire::Multiplexed(connection, Some(Arc::new(driving))))
 }
@@ -109,34 +119,38 @@ impl Drop for Driving {
     }
 }
 
-/// A stream that records when bytes come in.
-struct Noticed<S> {
+/// A stream that records when bytes come in and go out.
+struct Seen<S> {
     stream: S,
-    traffic: Arc<Traffic>,
+    watch: Watch,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Noticed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.traffic.came_in();
-        }
-        read
+        let Self { stream, watch } = &mut *self;
+        watch.read(|| {
+            let before = buffer.filled().len();
+            let read = Pin::new(stream).poll_read(cx, buffer);
+            (read, buffer.filled().len() - before)
+        })
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Noticed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.watch.sent();
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
