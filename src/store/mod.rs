@@ -273,9 +273,9 @@ pub(crate) struct RuleTag {
     /// The limit that was last seen on any of its limiters, where only the store knows it.
     #[cfg(feature = "redis")]
     pub(crate) last_seen: Mutex<Option<Limit>>,
-    /// That it waits for a limit which only the store knows.
+    /// That its limit, which only the store knows, is not known yet.
     #[cfg(feature = "redis")]
-    pub(crate) told_unknown: AtomicBool,
+    pub(crate) warned_unknown: AtomicBool,
     /// For how long permits are taken ahead; not at all without it.
     lease: OnceLock<Duration>,
     /// What answers say of its limit.
@@ -311,7 +311,7 @@ impl RuleTag {
             #[cfg(feature = "redis")]
             last_seen: Mutex::new(None),
             #[cfg(feature = "redis")]
-            told_unknown: AtomicBool::new(false),
+            warned_unknown: AtomicBool::new(false),
             lease: OnceLock::new(),
             told_policy: ToldPolicy::default(),
             told_unset: AtomicBool::new(false),

@@ -1,5 +1,5 @@
-//! A burst is no outage: many new keys at once on a healthy server. And a server that hangs is told
-//! apart from one, however many ask.
+//! A burst of new keys on a healthy server is no outage, and a server that hangs is one, however
+//! many ask.
 
 use std::{
     collections::HashMap,
@@ -90,7 +90,7 @@ async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
         "it was open until {:?} ago",
         node.lasts()
     );
-    // Whoever comes next is decided for by Redis, at once.
+    // The next caller is decided for by Redis.
     until("Redis decides", || async {
         ask(service.clone(), usize::MAX - 1).await.2 == Source::Store
     })
@@ -127,7 +127,7 @@ async fn a_burst_gets_no_more_than_the_limit_there_and_here() {
     assert!(here.values().all(|granted| *granted <= LIMIT));
 }
 
-/// Nobody has chosen a policy.
+/// The rule has no policy of its own.
 #[tokio::test]
 async fn by_default_a_process_keeps_the_limit_by_itself() {
     let mut server = RedisServer::start();

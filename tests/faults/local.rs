@@ -90,8 +90,8 @@ async fn outage(
         ask(&layer, "last").await.1.source() == Source::Store
     })
     .await;
-    // It knows nothing of what was granted meanwhile, but for the calls that were sent to find out whether it answers: whoever
-    // was admitted at the end of these has paid for it.
+    // It knows nothing of what was granted meanwhile, except by the calls that were sent to find
+    // out whether it answers: their callers were admitted, and have paid.
     let used = if keeps { 3 } else { 0 };
     let (status, decision) = ask(&layer, "patient").await;
     assert_eq!((status, decision.source()), (OK, Source::Store));

@@ -106,7 +106,7 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     server.stop_process();
     // Open for long enough that it was tried and failed.
     until("it is open for a while", || async {
-        // Nobody has chosen a policy.
+        // The rule has no policy of its own.
         assert_eq!(ask(&service).await.1, Source::Local);
         let health = store.health();
         let node = &health.nodes()[0];

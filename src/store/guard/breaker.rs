@@ -363,8 +363,7 @@ impl Passing<'_> {
         self.breakers.clock.now().saturating_sub(self.began)
     }
 
-    /// Tells of a call for which nobody waits after `patience`: it failed if the server was silent
-    /// for as long, during this call or since an earlier one that stood before it in line.
+    /// Records a call that is given up after `patience`: it failed if the server was silent for as long, during this call or since an earlier one that stood before it in line.
     fn tell_unanswered(&self, patience: Duration) {
         let waited = if self.took() >= nearly(patience) {
             Duration::ZERO

@@ -220,7 +220,7 @@ impl<S: Decide> Fallback<S> {
     /// A request that is admitted here pays for that: what it took stays taken, and is settled with
     /// what is counted here. Whatever else was asked for is given back. (Callers that wait for
     /// permits have given back when they left their line.)
-    fn instead_of_unheard(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+    fn after_giving_up(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
         let decision = self.instead(acquire, error);
         let kept = match &decision {
             Ok(Decision::Allow(grant)) if acquire.patience.is_none() => grant.receipts(),
@@ -299,7 +299,7 @@ impl<S: Decide> Decide for Fallback<S> {
                 self.saw(acquire, &decision);
                 Ok(decision)
             }
-            Err(error) if GivenUp::of(&error).is_some() => self.instead_of_unheard(acquire, error),
+            Err(error) if GivenUp::of(&error).is_some() => self.after_giving_up(acquire, error),
             Err(error) => self.instead(acquire, error),
         }
     }

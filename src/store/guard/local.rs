@@ -187,7 +187,7 @@ fn last_seen(charge: &Charge) -> MutexGuard<'_, Option<Limit>> {
 
 /// Says once of a rule that its requests are refused because its limit is not known.
 fn note_unknown(charge: &Charge) {
-    if !charge.rule.told_unknown.swap(true, Ordering::Relaxed) {
+    if !charge.rule.warned_unknown.swap(true, Ordering::Relaxed) {
         warning!(
             rule = charge.rule.for_logs(),
             "requests are refused because only the store knows the limit, and it has not answered yet: give the rule \

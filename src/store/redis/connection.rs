@@ -382,7 +382,7 @@ impl Connection {
             _ => {
                 // Of several nodes, who asks knows which one it was.
                 if !self.source.has_nodes() {
-                    self.traffic.came_in();
+                    self.traffic.replied();
                 }
                 self.note_answer(since);
             }
@@ -496,9 +496,9 @@ impl Connection {
         }
     }
 
-    /// Whether this process, and not the server, is late: it has not sent what is waited for, or not read the replies, or
-    /// nobody waits for these any longer. A runtime that is short of processor time sends and reads in the end; one that is
-    /// not driven never does.
+    /// Whether this process, and not the server, is late: it has not sent what is waited for, or
+    /// not read the replies, or their callers have left. A runtime that is short of processor time
+    /// sends and reads in the end; one that is not driven never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
         let patience = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
         !self.source.has_nodes()

@@ -22,8 +22,9 @@ impl RedisStore {
     /// After how many failures among the last twice as many calls Redis is left alone. Default: 5; zero: never; at most
     /// 32.
     ///
-    /// A call fails that is not answered within the [`deadline`](Self::deadline), or by a server that is loading, busy or
-    /// part of no whole Cluster. While the breaker is open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at
+    /// A call fails that is given up at the [`deadline`](Self::deadline) while nothing at all comes in from the server, or
+    /// that is answered by a server that is loading, busy or part of no whole Cluster. A burst on a server that answers
+    /// others is no failure. While the breaker is open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at
     /// once, and a [`RateLimiter`](crate::RateLimiter) is told [`Unavailable`](crate::ErrorKind::Unavailable); who waits for
     /// permits, too. After 50 to 100 milliseconds one call goes through, and if that is answered, all do; if not, the next
     /// one goes after twice the time, up to a second. [More](crate::docs::failure).

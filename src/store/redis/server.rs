@@ -316,7 +316,7 @@ impl Server {
         };
         match called {
             Ok(reply) => {
-                self.breakers.traffic().came_in_for(&first.first.name);
+                self.breakers.traffic().replied_for(&first.first.name);
                 pass.ends(Told::Answered);
                 Ok(reply)
             }

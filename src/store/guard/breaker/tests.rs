@@ -342,7 +342,7 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
         (late, late - millisecond, Seems::Open),
     ] {
         let breakers = breakers(1, 1, &clock);
-        // The callers of the first call have left, early or late; nobody knows whether they hung up.
+        // The callers of the first call have left, early or late: it is not known which.
         breakers
             .enter(name, Duration::ZERO)
             .unwrap()
@@ -417,7 +417,7 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
-    breakers.traffic().came_in_for(&well.first.name);
+    breakers.traffic().replied_for(&well.first.name);
     clock.advance(SLOW / 2);
     drop(passes);
     let states: Vec<_> = breakers.look().into_iter().map(|seen| seen.state).collect();

@@ -86,13 +86,22 @@ impl Traffic {
     }
 
     /// Records that bytes came in from the only node.
-    pub(crate) fn came_in(&self) {
+    pub(super) fn came_in(&self) {
         self.came_in_at(0);
     }
 
-    /// Records that bytes came in from the node of this name.
-    pub(crate) fn came_in_for(&self, name: &Name) {
-        self.came_in_at(self.index(name));
+    /// Records a reply of the only node, unless its bytes are seen.
+    pub(crate) fn replied(&self) {
+        if !self.is_watched.load(Relaxed) {
+            self.came_in();
+        }
+    }
+
+    /// Records a reply of the node of this name, unless its bytes are seen.
+    pub(crate) fn replied_for(&self, name: &Name) {
+        if !self.is_watched.load(Relaxed) {
+            self.came_in_at(self.index(name));
+        }
     }
 
     fn came_in_at(&self, index: usize) {
@@ -110,7 +119,7 @@ impl Traffic {
         node.first_sent.store(0, Relaxed);
     }
 
-    /// Records that a call is sent to a node, where nobody sees its bytes.
+    /// Records that a call is sent to a node, unless its bytes are seen.
     pub(super) fn sends(&self, index: usize) {
         if !self.is_watched.load(Relaxed) {
             self.sent(index);
@@ -225,7 +234,7 @@ impl Traffic {
 impl Watch {
     /// Reads, and records whether bytes came in.
     pub(crate) fn read<T>(&self, read: impl FnOnce() -> (T, usize)) -> T {
-        // A thread that the system interrupts in the midst of it has bytes in hand that nobody else can see.
+        // A thread that is interrupted in the midst of it has bytes in hand that no other sees.
         self.0.traffic.is_reading.store(true, SeqCst);
         let (done, bytes) = read();
         if bytes > 0 {

@@ -1,6 +1,6 @@
 //! A store that fails when it is told to, and what is decided instead.
 
-mod unheard;
+mod given_up;
 
 use std::{
     pin::pin,

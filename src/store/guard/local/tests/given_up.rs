@@ -173,12 +173,12 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
 
 #[cfg(feature = "tracing")]
 #[test]
-fn a_limit_that_is_not_known_yet_is_told_of_once() {
+fn a_limit_that_is_not_known_yet_is_warned_of_once() {
     use crate::macros::logged::levels;
 
     let world = World::new(FailurePolicy::local(0.5));
     world.fail(true);
-    // That it fails is told, too.
+    // That it fails is logged, too.
     assert!(world.takes(&[of("ann", 1, 8)]));
     let unknown = [charge("unknown", 1, LimitSource::Store)];
     assert_eq!(levels(|| drop(world.ask(&unknown))), ["WARN"]);
