@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "redis")]
+pub(crate) use self::receipt::Place;
 pub use self::receipt::Receipt;
 pub(crate) use self::receipt::{PermitId, Taken};
 use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
@@ -139,6 +141,12 @@ impl Grant {
     #[cfg(feature = "redis")]
     pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
         &mut Arc::make_mut(&mut self.0).limits
+    }
+
+    /// The receipts, to note where else permits were taken. To be done before anybody else has it, as it is copied then.
+    #[cfg(feature = "redis")]
+    pub(crate) fn receipts_mut(&mut self) -> &mut [Receipt] {
+        &mut Arc::make_mut(&mut self.0).receipts
     }
 
     /// The receipts alone, for whoever gives back.

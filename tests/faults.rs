@@ -12,6 +12,8 @@
 
 #[path = "faults/breaker.rs"]
 mod breaker;
+#[path = "faults/burst.rs"]
+mod burst;
 #[path = "faults/delivery.rs"]
 mod delivery;
 #[path = "faults/down.rs"]

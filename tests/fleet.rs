@@ -210,7 +210,8 @@ async fn worker(url: &str, name: &str, how: How, limit: Limit) -> i64 {
                     How::Limiter | How::Many => limiter.try_acquire_many(permits).await.unwrap(),
                     How::Layer => ask(&layer).await,
                 };
-                assert_ne!(decision.source(), Source::FailurePolicy);
+                let here = [Source::FailurePolicy, Source::Local];
+                assert!(!here.contains(&decision.source()), "{decision:?}");
                 if decision.is_allowed() {
                     granted += i64::from(permits);
                 }

@@ -80,9 +80,21 @@ pub struct Receipt {
     /// What it was taken out of, where that is no entry of its own.
     #[cfg(feature = "redis")]
     pub(crate) lease: Option<Arc<Account>>,
-    /// Whether it was taken in this process while the store failed, which knows nothing of it.
+    /// Where it was taken.
     #[cfg(feature = "redis")]
-    pub(crate) local: bool,
+    pub(crate) place: Place,
+}
+
+/// Where permits were taken.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the store
+    Store,
+    /// In this process while the store failed, which knows nothing of it
+    Here,
+    /// In this process, and perhaps in the store by a call that was sent after this moment and given up
+    Both(Option<Instant>),
 }
 
 /// What a receipt can be settled by where a grant has no entry of its own.
@@ -126,6 +138,22 @@ impl Receipt {
     #[cfg(feature = "redis")]
     pub(crate) fn was_granted(&self) -> bool {
         !self.interval.is_zero()
+    }
+
+    /// The part of it that is to be settled with the store, if any.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_store(self) -> Option<Self> {
+        match self.place {
+            Place::Store => Some(self),
+            Place::Here => None,
+            Place::Both(made) => Some(Self {
+                place: Place::Store,
+                interval: Duration::ZERO,
+                made,
+                once: None,
+                ..self
+            }),
+        }
     }
 
     /// The receipt of a grant out of a lease.

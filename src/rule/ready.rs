@@ -162,6 +162,9 @@ impl Ready {
             _ => {}
         }
         limits.tags().for_each(|tag| tag.leases(rule.lease));
+        if rule.on_failure == FailurePolicy::Allow {
+            limits.tags().for_each(|tag| tag.lets_pass());
+        }
         if rule.key.as_ref().is_some_and(|key| key.is_bounded()) {
             limits.tags().for_each(|tag| tag.bounds());
         }

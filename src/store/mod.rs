@@ -11,6 +11,8 @@ mod memory;
 pub(crate) mod redis;
 pub(crate) mod window;
 
+#[cfg(feature = "redis")]
+use std::sync::Mutex;
 use std::{
     fmt::Debug,
     future::Future,
@@ -26,6 +28,8 @@ pub use self::{
     guard::fallback::{FailurePolicy, Local},
     memory::MemoryStore,
 };
+#[cfg(feature = "redis")]
+use crate::limit::Limit;
 use crate::{
     clock::Now,
     decision::{
@@ -265,6 +269,14 @@ pub(crate) struct RuleTag {
     charge_if: OnceLock<ChargeIf>,
     /// Set where callers cannot make up keys of it.
     bounded: OnceLock<()>,
+    /// Set where its requests pass uncounted while the store fails.
+    passes: OnceLock<()>,
+    /// The limit that was last seen on any of its limiters, where only the store knows it.
+    #[cfg(feature = "redis")]
+    pub(crate) last_seen: Mutex<Option<Limit>>,
+    /// That its limit, which only the store knows, is not known yet.
+    #[cfg(feature = "redis")]
+    pub(crate) warned_unknown: AtomicBool,
     /// For how long permits are taken ahead; not at all without it.
     lease: OnceLock<Duration>,
     /// What answers say of its limit.
@@ -296,6 +308,11 @@ impl RuleTag {
             hidden,
             charge_if: OnceLock::new(),
             bounded: OnceLock::new(),
+            passes: OnceLock::new(),
+            #[cfg(feature = "redis")]
+            last_seen: Mutex::new(None),
+            #[cfg(feature = "redis")]
+            warned_unknown: AtomicBool::new(false),
             lease: OnceLock::new(),
             told_policy: ToldPolicy::default(),
             told_unset: AtomicBool::new(false),
@@ -324,6 +341,16 @@ impl RuleTag {
     #[cfg(feature = "redis")]
     pub(crate) fn is_bounded(&self) -> bool {
         self.bounded.get().is_some()
+    }
+
+    /// Whether its requests pass uncounted while the store fails.
+    pub(crate) fn passes(&self) -> bool {
+        self.passes.get().is_some()
+    }
+
+    /// Says that its requests pass uncounted while the store fails.
+    pub(crate) fn lets_pass(&self) {
+        let _ = self.passes.set(());
     }
 
     /// Says that callers cannot make up keys of it.
@@ -387,7 +414,7 @@ impl Charge {
         not(feature = "redis"),
         allow(unused_variables, reason = "only what is sent can be under way")
     )]
-    fn receipt_made(&self, made: Option<Instant>) -> Receipt {
+    pub(crate) fn receipt_made(&self, made: Option<Instant>) -> Receipt {
         Receipt {
             name: self.name.clone(),
             id: self.id,
@@ -402,7 +429,7 @@ impl Charge {
             #[cfg(feature = "redis")]
             lease: None,
             #[cfg(feature = "redis")]
-            local: false,
+            place: crate::decision::Place::Store,
         }
     }
 }

@@ -108,7 +108,8 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     server.stop_process();
     // Open for long enough that it was tried and failed.
     until("it is open for a while", || async {
-        assert_eq!(ask(&service).await.1, Source::FailurePolicy);
+        // The rule has no policy of its own.
+        assert_eq!(ask(&service).await.1, Source::Local);
         let health = store.health();
         let node = &health.nodes()[0];
         node.breaker() != BreakerState::Closed && node.lasts() > Duration::from_secs(1)

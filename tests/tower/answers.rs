@@ -468,13 +468,22 @@ async fn a_limit_from_the_request_keeps_what_was_used() {
 
 #[tokio::test]
 async fn without_redis_the_policy_decides() {
-    let open = RateLimitLayer::new(&down(), by_key(1));
+    let open = RateLimitLayer::new(&down(), by_key(1).on_failure(FailurePolicy::Allow));
     for _ in 0..3 {
         let passed = answer(&open, request("a")).await;
         assert_eq!(passed.status(), StatusCode::OK);
         let decision = passed.extensions().get::<Decision>().unwrap();
         assert_eq!(decision.source(), Source::FailurePolicy);
         assert!(decision.limits().is_empty());
+    }
+
+    // By default each process keeps the limit.
+    let kept = RateLimitLayer::new(&down(), by_key(1));
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let answer = answer(&kept, request("a")).await;
+        assert_eq!(answer.status(), status);
+        let decision = answer.extensions().get::<Decision>().unwrap();
+        assert_eq!(decision.source(), Source::Local);
     }
 
     let closed = RateLimitLayer::new(&down(), by_key(1).on_failure(FailurePolicy::Deny));

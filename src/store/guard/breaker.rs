@@ -8,10 +8,15 @@
 //! about to send a call, once for each call and node. What comes of calls is a row of bits: so many failures among the
 //! last twice as many open it. After a pause one call goes through, the probe. If that is answered, all do.
 //!
-//! A call that nobody waits for any longer counts as a failure if one of its callers has waited (nearly) as long as callers
-//! do, for this call or in line for it: that is their deadline, and not somebody who hangs up. Else whoever sends requests
-//! and leaves at once could have everybody answered by policy.
+//! A call that all its callers have left counts as a failure if they left at their deadline, and if the server was
+//! silent: see [`Traffic`]. Callers who hang up early prove nothing, or anybody could have everybody answered by policy by
+//! sending requests and leaving at once. A server that answers others in the meantime has more to do than it can in time,
+//! by a burst: that is overload, and leaving it alone would open the limits of all for the burst of one. Of an answer that
+//! comes too late, but while somebody waits for it, nothing is learnt either.
+//!
+//! The probe goes alone, so its own time is the truth.
 
+mod traffic;
 mod word;
 
 use std::{
@@ -21,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::traffic::{Traffic, Watch};
 use self::word::{Entry, Phase, Word, millis};
 use crate::{
     clock::Clock,
@@ -47,8 +53,8 @@ pub(crate) struct Breakers {
     failures: u32,
     /// A call that takes as long is of no use to anybody.
     slow: Duration,
-    /// Which node a name is on.
-    place: fn(&Name) -> usize,
+    /// Which node a name is on, and what comes from there.
+    traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
     made: Duration,
     jitter: RandomState,
@@ -72,7 +78,7 @@ struct Node {
 pub(crate) enum Told {
     /// There was an answer, whatever it says
     Answered,
-    /// There was none in time, or the server says that it cannot work
+    /// The server says that it cannot work
     Failed,
     /// Nothing of the server: it was not sent, or is a matter of the connection
     Nothing,
@@ -104,13 +110,14 @@ impl Breakers {
         place: fn(&Name) -> usize,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let traffic = Arc::new(Traffic::new(nodes, slow, place, Arc::clone(&clock)));
         let nodes = if failures == 0 { 0 } else { nodes };
         Self {
             nodes: (0..nodes).map(|_| Node::new()).collect(),
             unwell: AtomicUsize::new(0),
             failures: failures.min(MOST_FAILURES),
             slow,
-            place,
+            traffic,
             made: clock.now(),
             clock,
             jitter: RandomState::new(),
@@ -118,6 +125,11 @@ impl Breakers {
             told: AtomicU64::new(0),
             tells: AtomicBool::new(false),
         }
+    }
+
+    /// What is recorded of the nodes' replies, also where there is no breaker.
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     /// Why not to ask, if a node is left alone that would be. To be asked before there is a future.
@@ -135,8 +147,8 @@ impl Breakers {
     fn looks_up(&self, acquire: &Acquire) -> Option<Error> {
         let now = self.now();
         let shut = |charge: &Charge| {
-            self.node(&charge.name)
-                .is_some_and(|node| node.load().entry(now) == Entry::Nobody)
+            let node = self.nodes.get(self.traffic.index(&charge.name));
+            node.is_some_and(|node| node.load().entry(now) == Entry::Nobody)
         };
         // What is only tried out is no reason to refuse.
         let counts = |charge: &&Charge| !charge.shadow || acquire.is_trial();
@@ -151,7 +163,9 @@ impl Breakers {
     ///
     /// Of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open, but for the one who finds out.
     pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
-        let Some(node) = self.node(name) else {
+        let index = self.traffic.index(name);
+        let Some(node) = self.nodes.get(index) else {
+            self.traffic.sends(index);
             return Ok(Pass(None));
         };
         let began = self.clock.now();
@@ -161,9 +175,11 @@ impl Breakers {
             Entry::One(probing) if node.change(word, probing) => (probing, true),
             Entry::One(_) | Entry::Nobody => return Err(self.open.clone()),
         };
+        self.traffic.sends(index);
         Ok(Pass(Some(Passing {
             breakers: self,
             node,
+            index,
             word,
             probes,
             began,
@@ -175,15 +191,6 @@ impl Breakers {
     pub(crate) fn look(&self) -> Vec<Seen> {
         let now = self.now();
         self.nodes.iter().map(|node| node.look(now)).collect()
-    }
-
-    fn node(&self, name: &Name) -> Option<&Node> {
-        match &*self.nodes {
-            // Nothing to find out.
-            [] => None,
-            [only] => Some(only),
-            nodes => nodes.get((self.place)(name)),
-        }
     }
 
     /// Notes what became of a call that went as all do.
@@ -319,6 +326,7 @@ pub(crate) struct Pass<'a>(Option<Passing<'a>>);
 struct Passing<'a> {
     breakers: &'a Breakers,
     node: &'a Node,
+    index: usize,
     /// The state in which it began.
     word: Word,
     probes: bool,
@@ -330,20 +338,46 @@ struct Passing<'a> {
 impl Pass<'_> {
     /// Tells what became of the call. An answer that took longer than callers wait is none.
     pub(crate) fn ends(mut self, told: Told) {
-        let Some(passing) = self.0.take() else {
-            return;
-        };
-        let told = match told {
-            Told::Answered if passing.took() >= passing.breakers.slow => Told::Failed,
-            told => told,
-        };
-        passing.tell(told);
+        if let Some(passing) = self.0.take() {
+            let late = told == Told::Answered && passing.took() >= passing.breakers.slow;
+            passing.tell(if !late {
+                told
+            } else if passing.probes {
+                Told::Failed
+            } else {
+                Told::Nothing
+            });
+        }
+    }
+
+    /// Tells that the connection waits for an answer no longer.
+    pub(crate) fn ends_unanswered(mut self) {
+        if let Some(passing) = self.0.take() {
+            passing.tell_unanswered(passing.took().min(passing.breakers.slow));
+        }
     }
 }
 
 impl Passing<'_> {
     fn took(&self) -> Duration {
         self.breakers.clock.now().saturating_sub(self.began)
+    }
+
+    /// Records a call that is given up after `patience`: it failed if the server was silent for as long, during this call or since an earlier one that stood before it in line.
+    fn tell_unanswered(&self, patience: Duration) {
+        let waited = if self.took() >= nearly(patience) {
+            Duration::ZERO
+        } else {
+            self.waited
+        };
+        let asked = self.began.saturating_sub(waited);
+        let traffic = &self.breakers.traffic;
+        let silent = traffic.lets_down(self.index, asked, patience);
+        self.tell(if silent || self.probes {
+            Told::Failed
+        } else {
+            Told::Nothing
+        });
     }
 
     fn tell(&self, told: Told) {
@@ -360,10 +394,19 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if let Some(passing) = self.0.take() {
             // Of a line that is longer than a run the first leave when their call is young: they have waited before it.
-            let late = passing.waited + passing.took() >= passing.breakers.slow / 10 * 9;
-            passing.tell(if late { Told::Failed } else { Told::Nothing });
+            let slow = passing.breakers.slow;
+            if passing.waited + passing.took() >= nearly(slow) {
+                passing.tell_unanswered(slow);
+            } else {
+                passing.tell(Told::Nothing);
+            }
         }
     }
+}
+
+/// When a caller that leaves does so at its deadline.
+fn nearly(slow: Duration) -> Duration {
+    slow / 10 * 9
 }
 
 impl fmt::Debug for Breakers {

@@ -1,7 +1,8 @@
 //! Gives up after a time, so that a slow store costs a request no more than its owner allows.
 
-use std::time::Duration;
+use std::{error, fmt, sync::Arc, time::Duration};
 
+use super::breaker::Traffic;
 use crate::{
     decision::{Decision, Receipt, Refusal},
     error::{Error, ErrorKind},
@@ -10,15 +11,51 @@ use crate::{
 };
 
 /// A store whose callers wait no longer than a given time.
+///
+/// What was taken by a call that is given up is not given back here: the fallback knows whether the
+/// caller is admitted all the same, and so pays for it.
 #[derive(Debug)]
 pub(crate) struct Deadline<S> {
     inner: S,
     patience: Duration,
+    traffic: Arc<Traffic>,
 }
 
+/// The source of the error of a call that was given up at its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// Nothing came in from the server meanwhile
+    Silence,
+    /// The server answered others
+    Overload,
+}
+
+impl GivenUp {
+    /// Returns how the call was given up that ended with this error, if it was.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        let source = error::Error::source(error)?;
+        source.downcast_ref().copied()
+    }
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silence => "nothing came in from the server",
+            Self::Overload => "the server answers other calls, but not all of them in time",
+        })
+    }
+}
+
+impl error::Error for GivenUp {}
+
 impl<S: Decide> Deadline<S> {
-    pub(crate) fn new(inner: S, patience: Duration) -> Self {
-        Self { inner, patience }
+    pub(crate) fn new(inner: S, patience: Duration, traffic: Arc<Traffic>) -> Self {
+        Self {
+            inner,
+            patience,
+            traffic,
+        }
     }
 
     pub(crate) fn inner(&self) -> &S {
@@ -31,22 +68,24 @@ impl<S: Decide> Decide for Deadline<S> {
     ///
     /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        // Made before the call: what was taken by a call that nobody waits for any longer is given back unheard.
-        let receipts = acquire.receipts();
-        let patience = match acquire.patience {
-            None => self.patience,
-            Some(Patience::For(time) | Patience::Queue(time, _)) => {
-                self.patience.saturating_add(time)
-            }
+        let wait = match acquire.patience {
+            None => Duration::ZERO,
+            Some(Patience::For(time) | Patience::Queue(time, _)) => time,
             Some(Patience::Endless) => return self.inner.acquire(acquire).await,
         };
+        let asked = self.traffic.now();
+        let patience = self.patience.saturating_add(wait);
         match crate::clock::within(patience, self.inner.acquire(acquire)).await {
             Some(decision) => decision,
             None => {
-                for receipt in receipts.iter() {
-                    self.inner.give_back(receipt.clone(), 0);
-                }
-                Err(ErrorKind::Timeout.into())
+                // Its own wait tells nothing of the server.
+                let asked = asked.saturating_add(wait);
+                let given_up = if self.traffic.let_down(acquire, asked, self.patience) {
+                    GivenUp::Silence
+                } else {
+                    GivenUp::Overload
+                };
+                Err(Error::new(ErrorKind::Timeout).caused_by(given_up))
             }
         }
     }

@@ -15,11 +15,11 @@ use std::{
 pub use self::policy::{FailurePolicy, Local};
 
 #[cfg(feature = "redis")]
-use super::local::Locals;
+use super::{deadline::GivenUp, local::Locals};
 #[cfg(feature = "redis")]
 use crate::{
     clock::{Clock, millis},
-    decision::Receipt,
+    decision::{Place, Receipt},
     macros::notice,
     name::Name,
     store::{Decide, Op, Outcome},
@@ -214,9 +214,39 @@ impl<S: Decide> Fallback<S> {
         Duration::from_millis(millis(&*self.clock).saturating_sub(first))
     }
 
+    /// The answer to one whose call was given up at its deadline, and may have taken permits all
+    /// the same.
+    ///
+    /// A request that is admitted here pays for that: what it took stays taken, and is settled with
+    /// what is counted here. Whatever else was asked for is given back. (Callers that wait for
+    /// permits have given back when they left their line.)
+    fn after_giving_up(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+        let decision = self.instead(acquire, error);
+        let kept = match &decision {
+            Ok(Decision::Allow(grant)) if acquire.patience.is_none() => grant.receipts(),
+            _ => &[],
+        };
+        for charge in acquire.charges() {
+            if kept.iter().all(|receipt| receipt.name != charge.name) {
+                self.inner.give_back(charge.receipt_made(acquire.asked), 0);
+            }
+        }
+        match decision {
+            Ok(Decision::Allow(mut grant)) if acquire.patience.is_none() => {
+                for receipt in grant.receipts_mut() {
+                    receipt.place = Place::Both(acquire.asked);
+                }
+                Ok(Decision::Allow(grant))
+            }
+            decision => decision,
+        }
+    }
+
     fn note(&self, decision: &Result<Decision, Error>) {
         match decision {
             Ok(_) => self.note_answer(),
+            // More was asked for than the server can answer in time: it works.
+            Err(error) if GivenUp::of(error) == Some(GivenUp::Overload) => {}
             Err(error) if is_of_store(error) => self.note_failure(error),
             Err(_) => {}
         }
@@ -269,6 +299,7 @@ impl<S: Decide> Decide for Fallback<S> {
                 self.saw(acquire, &decision);
                 Ok(decision)
             }
+            Err(error) if GivenUp::of(&error).is_some() => self.after_giving_up(acquire, error),
             Err(error) => self.instead(acquire, error),
         }
     }

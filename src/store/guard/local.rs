@@ -9,16 +9,17 @@ mod recent;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, MutexGuard, OnceLock, PoisonError, atomic::Ordering},
 };
 
 use self::recent::Recent;
 use super::fallback::Local;
 use crate::{
     clock::{Clock, millis},
-    decision::{Decision, Grant, Receipt, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, Place, Receipt, Refusal, RefusalKind, Source},
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType},
+    limit::{Limit, LimitSource, RateType},
+    macros::warning,
     store::{Acquire, Charge, MemoryStore, sealed::Sealed},
 };
 
@@ -50,9 +51,15 @@ impl Locals {
                 .iter()
                 .find(|state| Arc::ptr_eq(&state.rule, &charge.rule));
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
-            if let Some(state) = told
-                && (granted || charge.limit == LimitSource::Store)
+            let Some(state) = told else {
+                continue;
+            };
+            if charge.limit == LimitSource::Store
+                && let Ok(limit) = Limit::try_new(state.permits, state.interval)
             {
+                *last_seen(charge) = Some(limit);
+            }
+            if granted || charge.limit == LimitSource::Store {
                 let permits = if granted { charge.permits } else { 0 };
                 recent.note(&charge.name, state, permits, now);
             }
@@ -63,9 +70,13 @@ impl Locals {
     ///
     /// Returns the receipt that is the store's.
     pub(crate) fn give_back(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
-        if receipt.local {
-            self.limiters.handle().0.give_back(receipt, keep);
-            return None;
+        if receipt.place != Place::Store {
+            let here = Receipt {
+                place: Place::Here,
+                ..receipt.clone()
+            };
+            self.limiters.handle().0.give_back(here, keep);
+            return receipt.of_store();
         }
         if let Some(recent) = self.recent.get()
             && receipt.was_granted()
@@ -87,9 +98,7 @@ impl Locals {
         local: Local,
         error: Error,
     ) -> Result<Decision, Error> {
-        let enforced = acquire.without_trials();
-        let asked = enforced.as_ref().unwrap_or(acquire);
-        let Some(mut shared) = self.share(asked, local) else {
+        let Some(mut shared) = self.share(acquire, local) else {
             return Err(error);
         };
         for charge in shared.charges() {
@@ -120,26 +129,31 @@ impl Locals {
         }
     }
 
-    /// The same with a share of each limit; none where one is not known.
+    /// What of it is decided here, with a share of each limit; none where one is not known.
+    ///
+    /// Neither what is only tried out nor what passes uncounted while the store fails.
     fn share(&self, acquire: &Acquire, local: Local) -> Option<Acquire> {
-        let share = |charge: &Charge| {
-            let limit = match charge.limit {
-                LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => limit,
-                LimitSource::Store => self.recent.get()?.limit(&charge.name)?,
+        let counted = |charge: &&Charge| !charge.shadow && !charge.rule.passes();
+        let mut charges = Vec::with_capacity(acquire.rest.len());
+        for charge in acquire.charges().filter(counted) {
+            let Some(limit) = self.limit(charge) else {
+                note_unknown(charge);
+                return None;
             };
             let limit = match limit.rate_type() {
                 RateType::Overall => limit.with_permits(local.of(limit.permits())),
                 // Each process has all of it.
                 RateType::PerClient => limit,
             };
-            Some(Charge {
+            charges.push(Charge {
                 limit: LimitSource::Code(limit.for_request_key()),
                 ..charge.clone()
-            })
-        };
+            });
+        }
+        let mut charges = charges.into_iter();
         Some(Acquire {
-            first: share(&acquire.first)?,
-            rest: acquire.rest.iter().map(share).collect::<Option<_>>()?,
+            first: charges.next()?,
+            rest: charges.collect(),
             // The error is to be heard of here.
             on_failure: None,
             remaining: acquire.remaining,
@@ -148,8 +162,37 @@ impl Locals {
         })
     }
 
+    /// The limit to decide by. Where only the store knows it: as it was last seen on this limiter, or on any of its rule.
+    fn limit(&self, charge: &Charge) -> Option<Limit> {
+        match charge.limit {
+            LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
+            LimitSource::Store => {
+                let recent = self.recent.get();
+                let of_limiter = recent.and_then(|recent| recent.limit(&charge.name));
+                of_limiter.or_else(|| *last_seen(charge))
+            }
+        }
+    }
+
     fn now(&self) -> i64 {
         i64::try_from(millis(&*self.clock)).unwrap_or(i64::MAX)
+    }
+}
+
+/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+fn last_seen(charge: &Charge) -> MutexGuard<'_, Option<Limit>> {
+    let last_seen = charge.rule.last_seen.lock();
+    last_seen.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says once of a rule that its requests are refused because its limit is not known.
+fn note_unknown(charge: &Charge) {
+    if !charge.rule.warned_unknown.swap(true, Ordering::Relaxed) {
+        warning!(
+            rule = charge.rule.for_logs(),
+            "requests are refused because only the store knows the limit, and it has not answered yet: give the rule \
+             `or_init`"
+        );
     }
 }
 
@@ -167,7 +210,7 @@ fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(i64, u32)> {
 /// The same grant, of which the receipts are not for the store.
 fn taken_here(grant: &Grant) -> Grant {
     let receipts = grant.receipts().iter().cloned().map(|receipt| Receipt {
-        local: true,
+        place: Place::Here,
         ..receipt
     });
     Grant::new(

@@ -102,7 +102,8 @@ impl RedisStoreBuilder {
     /// milliseconds.
     ///
     /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may
-    /// have taken is given back.
+    /// have taken is given back, unless [`FailurePolicy::local`](crate::FailurePolicy::local) admits
+    /// the request: then the request pays for it.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self
@@ -139,8 +140,10 @@ impl RedisStoreBuilder {
     /// Sets after how many failures among the last twice as many calls Redis is left alone.
     /// Default: 5; zero: never; at most 32.
     ///
-    /// A call fails that is not answered within the [`deadline`](Self::deadline), or by a server
-    /// that is loading, busy or part of no whole Cluster. While the breaker is open, requests meet
+    /// A call fails that is given up at the [`deadline`](Self::deadline) while nothing at all comes in
+    /// from the server, or that is answered by a server that is loading, busy or part of no whole
+    /// Cluster. A burst on a server that answers others is no failure. While the breaker is open,
+    /// requests meet
     /// their [`FailurePolicy`](crate::FailurePolicy) at once, and a
     /// [`RateLimiter`](crate::RateLimiter) returns [`Unavailable`](crate::ErrorKind::Unavailable),
     /// to those that wait for permits, too. After 50 to 100 milliseconds one call goes through, and

@@ -21,12 +21,18 @@ use super::{
     health::ConnectionState,
     script::Lacked,
     source::{Source, io_error},
+    stream::Driving,
 };
-use crate::clock::{moment, within};
+use crate::{
+    clock::{moment, within},
+    store::guard::breaker::Traffic,
+};
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// For so many response timeouts a connection is kept that this process does not drive.
+const UNDRIVEN_FOR: u32 = 10;
 
 /// A way to Redis that outlives its connections.
 ///
@@ -37,6 +43,8 @@ pub(crate) struct Connection {
     source: Source,
     connect_timeout: Duration,
     response_timeout: Duration,
+    /// Where it is recorded that a server answers.
+    traffic: Arc<Traffic>,
     slot: Arc<Mutex<Slot>>,
     pub(super) lacked: Lacked,
     /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
@@ -121,7 +129,12 @@ type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
 /// A connection that many callers share.
 #[derive(Clone)]
 pub(super) enum Wire {
-    Multiplexed(MultiplexedConnection),
+    /// With what drives it, where it was made here
+    Multiplexed(
+        MultiplexedConnection,
+        #[allow(dead_code, reason = "it is held: dropping it ends the connection")]
+        Option<Arc<Driving>>,
+    ),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
     Own(Arc<dyn OwnConnection>),
@@ -156,6 +169,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
 impl Connection {
     pub(super) fn new(
         source: Source,
+        traffic: Arc<Traffic>,
         connect_timeout: Duration,
         response_timeout: Duration,
     ) -> Self {
@@ -163,7 +177,15 @@ impl Connection {
             Source::Own(own) => State::Connected(Wire::Own(Arc::clone(own))),
             _ => State::Idle { not_before: None },
         };
-        let once = source.once();
+        let once = source.once().map(|source| {
+            let traffic = Arc::clone(&traffic);
+            Box::new(Self::new(
+                source,
+                traffic,
+                connect_timeout,
+                response_timeout,
+            ))
+        });
         let slot = Slot {
             state,
             since: moment(),
@@ -176,9 +198,10 @@ impl Connection {
             source,
             connect_timeout,
             response_timeout,
+            traffic,
             slot: Arc::new(Mutex::new(slot)),
             lacked: Lacked::default(),
-            once: once.map(|source| Box::new(Self::new(source, connect_timeout, response_timeout))),
+            once,
         }
     }
 
@@ -269,7 +292,7 @@ impl Connection {
                 }
                 return Ok(replies);
             }
-            Wire::Multiplexed(connection) => {
+            Wire::Multiplexed(connection, _) => {
                 connection
                     .clone()
                     .req_packed_commands(commands, 0, count)
@@ -334,7 +357,9 @@ impl Connection {
             armed: true,
         };
         let reply = match wire {
-            Wire::Multiplexed(connection) => connection.clone().send_packed_command(command).await,
+            Wire::Multiplexed(connection, _) => {
+                connection.clone().send_packed_command(command).await
+            }
             #[cfg(feature = "cluster")]
             Wire::Cluster(connection) => {
                 let mut connection = connection.clone();
@@ -357,7 +382,13 @@ impl Connection {
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.note_silence(since),
             // Any other error is an answer too.
-            _ => self.note_answer(since),
+            _ => {
+                // Of several nodes, who asks knows which one it was.
+                if !self.source.has_nodes() {
+                    self.traffic.replied();
+                }
+                self.note_answer(since);
+            }
         }
     }
 
@@ -404,14 +435,14 @@ impl Connection {
             attempt: attempt.clone(),
         };
         let (source, timeout) = (self.source.clone(), self.connect_timeout);
-        let response_timeout = self.response_timeout;
+        let (response_timeout, traffic) = (self.response_timeout, Arc::clone(&self.traffic));
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
-            let outcome =
-                match tokio::time::timeout(timeout, source.connect(response_timeout)).await {
-                    Ok(outcome) => outcome,
-                    Err(_) => Err(silent()),
-                };
+            let connecting = source.connect(response_timeout, traffic);
+            let outcome = match tokio::time::timeout(timeout, connecting).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(silent()),
+            };
             let outcome = outcome.map(|wire| (wire, moment()));
             lock(&slot).settle(number, &outcome);
             done.send_replace(Some(outcome));
@@ -458,11 +489,24 @@ impl Connection {
     fn note_silence(&self, since: Instant) {
         let mut slot = self.slot();
         let first = *slot.unanswered_since.get_or_insert_with(moment);
-        let silent = slot.since == since && moment().duration_since(first) >= self.response_timeout;
+        let silent_for = moment().duration_since(first);
+        let silent = slot.since == since
+            && silent_for >= self.response_timeout
+            && !self.is_late_itself(silent_for);
         drop(slot);
         if silent {
             self.lose(since, None);
         }
+    }
+
+    /// Whether this process, and not the server, is late: it has not sent what is waited for, or
+    /// not read the replies, or their callers have left. A runtime that is short of processor time
+    /// sends and reads in the end; one that is not driven never does.
+    fn is_late_itself(&self, silent_for: Duration) -> bool {
+        let patience = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
+        !self.source.has_nodes()
+            && silent_for < patience
+            && !self.traffic.is_silent_for(self.response_timeout)
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {

@@ -166,11 +166,14 @@ pub enum ConnectionState {
     Failing,
 }
 
-/// What a call that failed tells of the server.
-pub(super) fn told(failed: &Failed) -> Told {
+/// What a call that failed tells of the server. `in_slots`: it is one of several.
+pub(super) fn told(failed: &Failed, in_slots: bool) -> Told {
     match Class::of(&failed.error) {
         // The others on its node are as they were.
         Class::Moving => Told::Nothing,
+        // The calls that go once are lost with their connection, all at the same time, and the next one is made at once or
+        // after a pause of its own. A node of a Cluster has no such pauses.
+        Class::Lost if !in_slots => Told::Nothing,
         _ if failed.unheard => Told::Failed,
         class => class.told(),
     }
@@ -201,10 +204,11 @@ mod tests {
     use crate::error::ConfigError;
 
     fn heard(error: impl Into<RedisError>) -> Told {
-        told(&Failed {
+        let failed = Failed {
             error: error.into(),
             unheard: false,
-        })
+        };
+        told(&failed, false)
     }
 
     fn says(code: &str) -> RedisError {
@@ -239,10 +243,11 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_tells_nothing_and_what_was_not_heard_is_a_failure() {
-        for kind in [
-            io::ErrorKind::ConnectionRefused,
-            io::ErrorKind::ConnectionReset,
-            io::ErrorKind::TimedOut,
+        // The last column: where it was sent, and lost with the connection to the only server.
+        for (kind, lost) in [
+            (io::ErrorKind::ConnectionRefused, Told::Nothing),
+            (io::ErrorKind::ConnectionReset, Told::Nothing),
+            (io::ErrorKind::TimedOut, Told::Failed),
         ] {
             let error = || RedisError::from(io::Error::from(kind));
             assert_eq!(heard(error()), Told::Nothing, "{kind}");
@@ -250,13 +255,16 @@ mod tests {
                 error: error(),
                 unheard: true,
             };
-            assert_eq!(told(&unheard), Told::Failed, "{kind}");
+            assert_eq!(told(&unheard, false), lost, "{kind}");
+            assert_eq!(told(&unheard, true), Told::Failed, "{kind}");
         }
         let moving = Failed {
             error: says("TRYAGAIN"),
             unheard: true,
         };
-        assert_eq!(told(&moving), Told::Nothing);
+        for in_slots in [false, true] {
+            assert_eq!(told(&moving, in_slots), Told::Nothing);
+        }
     }
 
     // redis-cli CLUSTER KEYSLOT.

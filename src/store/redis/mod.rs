@@ -19,6 +19,7 @@ mod saga;
 mod script;
 mod server;
 mod source;
+mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
@@ -45,10 +46,12 @@ use self::{
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
+    source::Source,
 };
 use super::{
     Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
     guard::{
+        breaker::Traffic,
         deadline::Deadline,
         deny_cache::{DenyCache, Refusals},
         fallback::{self, Fallback},
@@ -189,13 +192,16 @@ impl RedisStore {
     }
 
     fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
-        let connection = Arc::new(settings.connection(endpoint));
+        let source = endpoint.source(settings.connect_timeout, settings.response_timeout);
+        let breakers = settings.breakers(source.has_nodes());
+        let traffic = Arc::clone(breakers.traffic());
+        let connection = Arc::new(settings.connection(source, Arc::clone(&traffic)));
         let lines = Lines::default();
         let clock = settings.clock.clone();
         let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
         let server = Server {
             returns: Returns::new(connection.clone(), lines.clone(), refusals.clone()),
-            breakers: settings.breakers(connection.has_nodes()),
+            breakers,
             connection,
             client_id: settings
                 .client_id
@@ -216,7 +222,7 @@ impl RedisStore {
         let line = Line::new(Arc::new(leasing), Arc::clone(&line_clock), lines);
         let shared = Shared {
             stack: Fallback::new(
-                Deadline::new(DenyCache::new(line, refusals), settings.deadline),
+                Deadline::new(DenyCache::new(line, refusals), settings.deadline, traffic),
                 Locals::new(line_clock),
                 Arc::new(SteadyClock::new()),
             ),
@@ -248,10 +254,8 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn connection(&self, endpoint: &Endpoint) -> Connection {
-        let (connecting, response) = (self.connect_timeout, self.response_timeout);
-        let source = endpoint.source(connecting, response);
-        Connection::new(source, connecting, response)
+    fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
+        Connection::new(source, traffic, self.connect_timeout, self.response_timeout)
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    classify::Class,
     connection::Connection,
     gcra, health,
     returns::Returns,
@@ -302,21 +303,30 @@ impl Server {
             .iter()
             .flat_map(Acquire::charges)
             .map(|charge| &charge.name);
-        // All of one call are on one node.
-        let pass = match run.first() {
-            Some(first) => self.breakers.enter(&first.first.name, longest_wait(run))?,
-            None => return Err(ErrorKind::Permits.into()),
+        let Some(first) = run.first() else {
+            return Err(ErrorKind::Permits.into());
         };
+        // All of one call are on one node.
+        let pass = self.breakers.enter(&first.first.name, longest_wait(run))?;
         let called = if names.all(Name::tells_grants_apart) {
             script.call(&self.connection, arguments).await
         } else {
             // Sent again, it would take again. What it took unheard is in use until its time is over.
             script.call_once(&self.connection, arguments).await
         };
-        pass.ends(called.as_ref().err().map_or(Told::Answered, health::told));
         match called {
-            Ok(reply) => Ok(reply),
+            Ok(reply) => {
+                self.breakers.traffic().replied_for(&first.first.name);
+                pass.ends(Told::Answered);
+                Ok(reply)
+            }
             Err(failed) => {
+                let silent = Class::of(&failed.error) == Class::Silent;
+                if silent && failed.unheard {
+                    pass.ends_unanswered();
+                } else {
+                    pass.ends(health::told(&failed, self.connection.has_nodes()));
+                }
                 if failed.unheard {
                     receipts
                         .iter()

@@ -6,12 +6,14 @@ use deadpool_redis::{Pool, PoolError};
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
 
 use super::connection::{OwnConnection, Wire};
+use super::stream;
 #[cfg(feature = "tls")]
 use super::tls;
 #[cfg(feature = "cluster")]
 use super::topology::Cluster;
 #[cfg(feature = "sentinel")]
 use super::topology::{self, Sentinels};
+use crate::store::guard::breaker::Traffic;
 
 /// Where connections come from.
 #[derive(Clone)]
@@ -39,17 +41,17 @@ impl Source {
         not(feature = "sentinel"),
         allow(unused_variables, reason = "the others have it among their settings")
     )]
-    pub(super) async fn connect(&self, response_timeout: Duration) -> RedisResult<Wire> {
+    pub(super) async fn connect(
+        &self,
+        response_timeout: Duration,
+        traffic: Arc<Traffic>,
+    ) -> RedisResult<Wire> {
         #[cfg(feature = "tls")]
         if self.may_want_tls() {
             tls::choose_provider();
         }
         let connection = match self {
-            Self::Client(client, config) => {
-                client
-                    .get_multiplexed_async_connection_with_config(config)
-                    .await?
-            }
+            Self::Client(client, config) => return stream::connect(client, config, traffic).await,
             // A checkout costs a PING, so there is one for each connection and not for each command. Taking it out of the
             // pool leaves the pool its full size for others.
             Self::Pool(pool) => deadpool_redis::Connection::take(checked_out(pool.get().await)?),
@@ -70,10 +72,12 @@ impl Source {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => return cluster.connect().await.map(Wire::Cluster),
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels, config) => sentinels.connect(config).await?,
+            Self::Sentinel(sentinels, config) => {
+                return stream::connect(&sentinels.master().await?, config, traffic).await;
+            }
             Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
         };
-        Ok(Wire::Multiplexed(connection))
+        Ok(Wire::Multiplexed(connection, None))
     }
 
     pub(super) fn renews(&self) -> bool {

@@ -198,8 +198,8 @@ mod cluster {
 mod sentinel {
     use deadpool_redis::sentinel::{Connection, Pool};
     use redis::{
-        AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-        RedisConnectionInfo, RedisResult, Role, TlsMode,
+        ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Role,
+        TlsMode,
         aio::MultiplexedConnection,
         sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
     };
@@ -260,14 +260,11 @@ mod sentinel {
             Ok(sentinels)
         }
 
-        /// Asks all sentinels at once and takes the first master that says it is one.
+        /// Asks all sentinels at once and returns the first master that says it is one.
         ///
         /// One client for each of them: redis-rs waits for those named first, and one that is silent would take all of the
         /// time that connecting may.
-        pub(in super::super) async fn connect(
-            &self,
-            config: &AsyncConnectionConfig,
-        ) -> RedisResult<MultiplexedConnection> {
+        pub(in super::super) async fn master(&self) -> RedisResult<redis::Client> {
             let mut lookups = JoinSet::new();
             for address in &self.addresses {
                 let mut sentinel = self.client(address)?;
@@ -276,11 +273,7 @@ mod sentinel {
             let mut failed = io_error("no sentinel answers");
             while let Some(lookup) = lookups.join_next().await {
                 match lookup {
-                    Ok(Ok(master)) => {
-                        return master
-                            .get_multiplexed_async_connection_with_config(config)
-                            .await;
-                    }
+                    Ok(Ok(master)) => return Ok(master),
                     Ok(Err(error)) => failed = error,
                     Err(_) => {}
                 }

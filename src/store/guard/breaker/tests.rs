@@ -80,6 +80,8 @@ enum Step {
     End(usize, Told),
     /// Its callers have left
     Leave(usize),
+    /// Bytes come in, for whichever call
+    CameIn,
     Advance(u64),
 }
 
@@ -92,7 +94,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => Just(Step::Enter),
         6 => (any::<usize>(), told).prop_map(|(which, told)| Step::End(which, told)),
-        1 => any::<usize>().prop_map(Step::Leave),
+        3 => any::<usize>().prop_map(Step::Leave),
+        1 => Just(Step::CameIn),
         2 => (0..20_u64).prop_map(Step::Advance),
         1 => (20..1500_u64).prop_map(Step::Advance),
     ];
@@ -177,6 +180,7 @@ proptest! {
         let orders = orders();
         let mut model = Model { phase: Is::Closed, row: Vec::new(), opened: 0 };
         let (mut calls, mut now, mut number) = (Vec::<Call<'_>>::new(), 0, 0);
+        let (mut came_in, mut sent) = (None::<(u64, usize)>, Vec::new());
         for step in steps {
             match step {
                 Step::Advance(by) => {
@@ -200,6 +204,7 @@ proptest! {
                         prop_assert_eq!(passes, pass.is_some(), "{:?} at {}", model, now);
                     }
                     let Some(pass) = pass else { continue };
+                    sent.push(now);
                     number += 1;
                     let probes = model.phase != Is::Closed;
                     match model.phase {
@@ -213,14 +218,29 @@ proptest! {
                 Step::End(which, told) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
                     let late = told == Told::Answered && now - call.at >= millis(SLOW);
-                    model.told(&call, now, if late { Told::Failed } else { told });
+                    let of_late = if call.probes { Told::Failed } else { Told::Nothing };
+                    model.told(&call, now, if late { of_late } else { told });
                     call.pass.ends(told);
                 }
                 Step::Leave(which) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
                     let late = now - call.at >= millis(SLOW) / 10 * 9;
-                    model.told(&call, now, if late { Told::Failed } else { Told::Nothing });
+                    // Where others are answered it is a burst.
+                    let forgiven = millis(SLOW) / 10;
+                    let silent = came_in.is_none_or(|(at, _)| at <= call.at + forgiven);
+                    // What was sent behind the last bytes is owed, else what was sent right before.
+                    let (at, before) = came_in.unwrap_or_default();
+                    let just_sent = before.checked_sub(1).map(|last| sent[last]);
+                    let just_sent = just_sent.filter(|sent| at - sent <= forgiven && *sent >= call.at);
+                    let owed = sent.get(before).copied().or(just_sent);
+                    let owes = owed.is_some_and(|owed| now - owed >= millis(SLOW) / 10 * 9);
+                    let fails = late && (call.probes || silent && owes);
+                    model.told(&call, now, if fails { Told::Failed } else { Told::Nothing });
                     drop(call.pass);
+                }
+                Step::CameIn => {
+                    breakers.traffic().came_in();
+                    came_in = Some((now, sent.len()));
                 }
                 Step::End(..) | Step::Leave(_) => {}
             }
@@ -309,31 +329,99 @@ fn answers_never_open_it() {
     assert_eq!(breakers.look().into_iter().map(failed).sum::<u32>(), 0);
 }
 
-/// The first callers of a long line leave when their call is young.
+/// The first callers of a long line leave when their call is young: what the server owes them is older.
 #[test]
-fn a_call_is_late_for_whoever_has_waited_in_line_for_it() {
+fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     let clock = ManualClock::new();
-    let breakers = breakers(1, 1, &clock);
     let name = &orders().first.name;
     let late = SLOW / 10 * 9;
     let millisecond = Duration::from_millis(1);
-    for (waited, out, expected) in [
-        (late - millisecond, 0, Seems::Closed),
-        (late - 2 * millisecond, 1, Seems::Closed),
-        (late - millisecond, 1, Seems::Open),
+    for (waited, earlier, expected) in [
+        (late - 2 * millisecond, late, Seems::Closed),
+        (late, late - 2 * millisecond, Seems::Closed),
+        (late, late - millisecond, Seems::Open),
     ] {
+        let breakers = breakers(1, 1, &clock);
+        // The callers of the first call have left, early or late: it is not known which.
+        breakers
+            .enter(name, Duration::ZERO)
+            .unwrap()
+            .ends(Told::Nothing);
+        clock.advance(earlier);
         let pass = breakers.enter(name, waited).unwrap();
-        clock.advance(millisecond * out);
+        clock.advance(millisecond);
         drop(pass);
-        assert_eq!(state(&breakers), expected, "{waited:?}, {out} ms");
+        assert_eq!(state(&breakers), expected, "{waited:?}, {earlier:?}");
     }
     // What was answered in time is no failure, however long somebody stood in line.
-    let breakers = self::breakers(1, 1, &clock);
+    let breakers = breakers(1, 1, &clock);
     breakers
         .enter(name, 10 * SLOW)
         .unwrap()
         .ends(Told::Answered);
     assert_eq!(state(&breakers), Seems::Closed);
+}
+
+/// The first tenth of the time that callers wait is forgiven: what comes in then may be owed to those before.
+#[test]
+fn a_call_that_is_given_up_fails_where_nothing_came_in() {
+    let clock = ManualClock::new();
+    let tenth = SLOW / 10;
+    let micro = Duration::from_micros(1);
+    for (came_in, expected) in [
+        (micro, Seems::Open),
+        (tenth, Seems::Open),
+        (tenth + micro, Seems::Closed),
+        (SLOW, Seems::Closed),
+    ] {
+        let breakers = breakers(1, 1, &clock);
+        let pass = enter(&breakers, &orders()).unwrap();
+        clock.advance(came_in);
+        breakers.traffic().came_in();
+        clock.advance(SLOW - came_in);
+        drop(pass);
+        assert_eq!(state(&breakers), expected, "{came_in:?}");
+    }
+    // Timers that fire late, as in a process that is short of processor time, make no difference.
+    let breakers = breakers(1, 1, &clock);
+    let pass = enter(&breakers, &orders()).unwrap();
+    clock.advance(SLOW / 2);
+    breakers.traffic().came_in();
+    clock.advance(10 * SLOW);
+    drop(pass);
+    assert_eq!(state(&breakers), Seems::Closed);
+}
+
+/// The connection's own timeout may be shorter than callers wait.
+#[test]
+fn a_call_that_its_connection_gives_up_fails_where_nothing_came_in() {
+    let clock = ManualClock::new();
+    for (came_in, expected) in [(false, Seems::Open), (true, Seems::Closed)] {
+        let breakers = breakers(1, 1, &clock);
+        let pass = enter(&breakers, &orders()).unwrap();
+        clock.advance(SLOW / 4);
+        if came_in {
+            breakers.traffic().came_in();
+        }
+        clock.advance(SLOW / 4);
+        pass.ends_unanswered();
+        assert_eq!(state(&breakers), expected);
+    }
+}
+
+/// Each node of a Cluster is silent by itself.
+#[test]
+fn what_comes_in_from_one_node_says_nothing_of_another() {
+    let clock = ManualClock::new();
+    let breakers = breakers(1, 2, &clock);
+    let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
+    let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
+    clock.advance(SLOW / 2);
+    breakers.traffic().replied_for(&well.first.name);
+    clock.advance(SLOW / 2);
+    drop(passes);
+    let states: Vec<_> = breakers.look().into_iter().map(|seen| seen.state).collect();
+    assert_eq!(states, [Seems::Closed, Seems::Open]);
 }
 
 /// One that took longer than probes are waited for, and comes when another one asks already.

@@ -270,6 +270,18 @@ mod logs {
         }
     }
 
+    /// The server answers others: that some calls are late is no outage, and `then_deny_after` does not begin to count.
+    #[test]
+    fn a_burst_is_no_outage() {
+        for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {
+            let (guard, _) = guard(None);
+            let error = Error::new(ErrorKind::Timeout).caused_by(given_up);
+            let told = levels(|| guard.note(&Err(error)));
+            assert_eq!(told, vec!["WARN"; lines], "{given_up:?}");
+            assert_eq!(guard.failing.load(Ordering::Relaxed), lines > 0);
+        }
+    }
+
     /// An error of the limiter is told to its callers, and is no outage.
     #[test]
     fn what_is_no_fault_of_the_stores_is_no_outage() {

@@ -1,5 +1,7 @@
 //! A store that fails when it is told to, and what is decided instead.
 
+mod given_up;
+
 use std::{
     pin::pin,
     sync::{

@@ -1,0 +1,411 @@
+//! A burst of new keys on a healthy server is no outage, and a server that hangs is one, however
+//! many ask.
+
+use std::{
+    collections::HashMap,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::{Request, StatusCode};
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+use tower_ratelimit::{
+    Algorithm, BreakerState, Decision, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore,
+    Rule, Source,
+    key::{Constant, FromHeader},
+};
+
+use super::{
+    proxy::Proxy,
+    traffic::{Http, service_with},
+    wait::{LONG, until},
+};
+use crate::support::{RedisServer, unique};
+
+const BURST: usize = 20_000;
+/// A burst takes seconds, so most of it is late all the same. A server that is healthy, but not
+/// scheduled by a busy machine for as long, would be rightly left alone.
+const DEADLINE: Duration = Duration::from_millis(200);
+
+fn state(store: &RedisStore) -> BreakerState {
+    store.health().nodes()[0].breaker()
+}
+
+/// A rule that counts by user.
+fn by_user(limit: Limit) -> Rule {
+    limit.by(FromHeader::new("x-user")).named(&unique("rule"))
+}
+
+/// One request of a user: its status, and who decided.
+async fn ask(service: Http, user: usize) -> (usize, StatusCode, Source) {
+    let request = Request::builder().header("x-user", user).body(()).unwrap();
+    let Ok(response) = service.oneshot(request).await;
+    let decision = response.extensions().get::<Decision>().unwrap();
+    (user, response.status(), decision.source())
+}
+
+fn burst(
+    service: &Http,
+    users: impl Iterator<Item = usize>,
+) -> JoinSet<(usize, StatusCode, Source)> {
+    users.map(|user| ask(service.clone(), user)).collect()
+}
+
+async fn warm(store: &RedisStore, service: &Http) {
+    until("Redis decides", || async {
+        ask(service.clone(), usize::MAX).await.2 == Source::Store
+    })
+    .await;
+    assert!(store.health().is_well());
+}
+
+fn count(answers: &[(usize, StatusCode, Source)], source: Source) -> usize {
+    answers.iter().filter(|answer| answer.2 == source).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(DEADLINE)
+        .build()
+        .unwrap();
+    let service = service_with(&store, by_user(Limit::per_hour(5)));
+    warm(&store, &service).await;
+    let began = Instant::now();
+    let answers = burst(&service, 0..BURST).join_all().await;
+    let took = began.elapsed();
+    let here = count(&answers, Source::Local);
+    println!("{here} of {BURST} decided in this process, in {took:?}");
+    assert_eq!(here + count(&answers, Source::Store), BURST);
+    // Each has its own limit, there and here.
+    assert!(answers.iter().all(|answer| answer.1 == StatusCode::OK));
+    let health = store.health();
+    let node = &health.nodes()[0];
+    assert_eq!(node.breaker(), BreakerState::Closed);
+    assert!(
+        node.lasts() > took,
+        "it was open until {:?} ago",
+        node.lasts()
+    );
+    // The next caller is decided for by Redis.
+    until("Redis decides", || async {
+        ask(service.clone(), usize::MAX - 1).await.2 == Source::Store
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_gets_no_more_than_the_limit_there_and_here() {
+    const KEYS: usize = 200;
+    const LIMIT: usize = 20;
+    let server = RedisServer::start();
+    // The default deadline: what is given up at it is to be decided here.
+    let store = RedisStore::open(server.url()).unwrap();
+    let service = service_with(&store, by_user(Limit::per_hour(LIMIT as u64)));
+    warm(&store, &service).await;
+    let users = (0..BURST).map(|number| number % KEYS);
+    let answers = burst(&service, users).join_all().await;
+    let (mut there, mut here) = (HashMap::new(), HashMap::new());
+    for (user, status, source) in answers {
+        if status != StatusCode::OK {
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            continue;
+        }
+        let granted = match source {
+            Source::Store => &mut there,
+            Source::Local => &mut here,
+            other => panic!("{other:?}"),
+        };
+        *granted.entry(user).or_insert(0) += 1;
+    }
+    println!("granted there {:?}", there.values().sum::<usize>());
+    println!("granted here {:?}", here.values().sum::<usize>());
+    assert!(there.values().all(|granted| *granted <= LIMIT));
+    assert!(here.values().all(|granted| *granted <= LIMIT));
+}
+
+/// The rule has no policy of its own.
+#[tokio::test]
+async fn by_default_a_process_keeps_the_limit_by_itself() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(LONG)
+        .build()
+        .unwrap();
+    let service = service_with(&store, by_user(Limit::per_hour(3)));
+    warm(&store, &service).await;
+    server.kill();
+    for expected in [StatusCode::OK; 3] {
+        let answer = ask(service.clone(), 1).await;
+        assert_eq!(answer, (1, expected, Source::Local));
+    }
+    let answer = ask(service.clone(), 1).await;
+    assert_eq!(answer, (1, StatusCode::TOO_MANY_REQUESTS, Source::Local));
+    let fresh = ask(service.clone(), 2).await;
+    assert_eq!(fresh, (2, StatusCode::OK, Source::Local));
+    server.restart();
+    until("Redis decides again", || async {
+        ask(service.clone(), 3).await.2 == Source::Store
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_explicit_allow_does_not_loosen_the_other_rules() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(LONG)
+        .build()
+        .unwrap();
+    let open = Limit::per_hour(2)
+        .by(Constant("all"))
+        .named(&unique("open"));
+    let layer = tower_ratelimit::RateLimitLayer::builder(&store)
+        .otherwise([
+            open.on_failure(FailurePolicy::Allow),
+            by_user(Limit::per_hour(3)),
+        ])
+        .build()
+        .unwrap();
+    let inner = tower::service_fn(|_: Request<()>| async {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    });
+    let service = tower::Layer::layer(&layer, inner);
+    let service =
+        service.map_response(|response: http::Response<_>| response.map(|_| String::new()));
+    let service = Http::new(service);
+    until("Redis decides", || async {
+        ask(service.clone(), 0).await.2 == Source::Store
+    })
+    .await;
+    server.kill();
+    // More than the rule that lets pass has room for, and each user no more than the other rule has.
+    for user in 1..4 {
+        for expected in [StatusCode::OK; 3] {
+            assert_eq!(
+                ask(service.clone(), user).await,
+                (user, expected, Source::Local)
+            );
+        }
+        let refused = ask(service.clone(), user).await;
+        assert_eq!(
+            refused,
+            (user, StatusCode::TOO_MANY_REQUESTS, Source::Local)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(LONG)
+        .build()
+        .unwrap();
+    let name = unique("tenants");
+    for user in [1, 2] {
+        let limiter = RateLimiter::new(&store, &format!("{name}:{user}")).unwrap();
+        assert!(limiter.try_set_rate(Limit::per_hour(3)).await.unwrap());
+    }
+    let rule = || Rule::shared(&format!("{name}:<key>")).by(FromHeader::new("x-user"));
+    let knows = service_with(&store, rule());
+    assert_eq!(
+        ask(knows.clone(), 1).await,
+        (1, StatusCode::OK, Source::Store)
+    );
+    server.kill();
+    let granted = async |service: &Http, user| {
+        let mut granted = 0;
+        for _ in 0..5 {
+            let (_, status, source) = ask(service.clone(), user).await;
+            granted += usize::from(status == StatusCode::OK);
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                assert_eq!(source, Source::FailurePolicy);
+            } else {
+                assert_eq!(source, Source::Local);
+            }
+        }
+        granted
+    };
+    // One of three was granted by Redis, and of the other nothing was ever asked.
+    assert_eq!(granted(&knows, 1).await, 2);
+    assert_eq!(granted(&knows, 2).await, 3);
+    let knows_nothing = service_with(&store, rule().named(&unique("other")));
+    assert_eq!(granted(&knows_nothing, 1).await, 0);
+}
+
+/// What a call that was given up takes in the end stays taken, as its caller was admitted.
+#[tokio::test]
+async fn who_is_admitted_here_has_paid_there() {
+    const LIMIT: u64 = 20;
+    let mut server = RedisServer::start();
+    // One connection for all of it: what was sent is carried out in the end.
+    let store = RedisStore::builder(server.url())
+        .deadline(DEADLINE)
+        .breaker(0)
+        .response_timeout(LONG)
+        .build()
+        .unwrap();
+    let service = service_with(&store, by_user(Limit::per_hour(LIMIT)));
+    let refusing = by_user(Limit::per_hour(LIMIT)).on_failure(FailurePolicy::Deny);
+    let refusing = service_with(&store, refusing);
+    warm(&store, &service).await;
+    warm(&store, &refusing).await;
+    server.stop_process();
+    for _ in 0..3 {
+        let here = ask(service.clone(), 1).await;
+        assert_eq!(here, (1, StatusCode::OK, Source::Local));
+        let refused = ask(refusing.clone(), 1).await;
+        assert_eq!(refused.1, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    server.resume();
+    let left = async |service: &Http| {
+        let request = Request::builder().header("x-user", 1).body(()).unwrap();
+        let Ok(response) = service.clone().oneshot(request).await;
+        let decision = response.extensions().get::<Decision>().unwrap();
+        (decision.source() == Source::Store).then(|| decision.limits()[0].remaining().unwrap())
+    };
+    let mut asked = 0;
+    until("what was refused is given back", || {
+        asked += 1;
+        let left = left(&refusing);
+        async move { left.await == Some(LIMIT - asked) }
+    })
+    .await;
+    store.close().await;
+    assert_eq!(left(&service).await, Some(LIMIT - 3 - 1));
+}
+
+/// Their calls are many more than those that find out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_is_left_alone_though_many_ask() {
+    for keys in [1, 5_000] {
+        let mut server = RedisServer::start();
+        let store = RedisStore::builder(server.url())
+            .deadline(DEADLINE)
+            .response_timeout(LONG)
+            .build()
+            .unwrap();
+        let service = service_with(&store, by_user(Limit::per_hour(1_000_000)));
+        warm(&store, &service).await;
+        server.stop_process();
+        let users = (0..5_000).map(|number| number % keys);
+        let answers = burst(&service, users).join_all().await;
+        assert_eq!(count(&answers, Source::Local), answers.len());
+        assert_ne!(state(&store), BreakerState::Closed, "{keys} keys");
+        server.resume();
+        warm_again(&store, &service).await;
+    }
+}
+
+/// It stands still in the midst of a burst, as by DEBUG SLEEP, which not every server has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
+    const SLEEPS: &str = "local began = redis.call('TIME')[1] \
+        while redis.call('TIME')[1] - began < 3 do end return 1";
+    let server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(DEADLINE)
+        .response_timeout(LONG)
+        .build()
+        .unwrap();
+    let service = service_with(&store, by_user(Limit::per_hour(5)));
+    warm(&store, &service).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let bursts = tokio::spawn({
+        let (service, over) = (service.clone(), Arc::clone(&over));
+        async move {
+            let mut callers = JoinSet::new();
+            for user in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                for of_burst in 0..50 {
+                    callers.spawn(ask(service.clone(), user * 50 + of_burst));
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            callers.join_all().await
+        }
+    });
+    let mut somebody = TcpStream::connect(server.address()).unwrap();
+    let script = format!("EVAL \"{SLEEPS}\" 0\r\n");
+    std::io::Write::write_all(&mut somebody, script.as_bytes()).unwrap();
+    until("it is left alone", || async {
+        state(&store) != BreakerState::Closed
+    })
+    .await;
+    over.store(true, Ordering::Relaxed);
+    for (_, status, source) in bursts.await.unwrap() {
+        assert_eq!(status, StatusCode::OK, "{source:?}");
+    }
+    warm_again(&store, &service).await;
+}
+
+async fn warm_again(store: &RedisStore, service: &Http) {
+    until("Redis decides again", || async {
+        ask(service.clone(), usize::MAX).await.2 == Source::Store
+            && state(store) == BreakerState::Closed
+    })
+    .await;
+}
+
+/// By GCRA a call goes once: with its connection it is lost, which says nothing of the server.
+#[tokio::test]
+async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let store = RedisStore::builder(proxy.url())
+        .deadline(LONG)
+        .response_timeout(LONG)
+        .build()
+        .unwrap();
+    let limiters = (0..50).map(|number| {
+        let name = unique(&format!("gcra-{number}"));
+        let limiter = RateLimiter::new(&store, &name).unwrap();
+        limiter.algorithm(Algorithm::Gcra)
+    });
+    let limiters: Vec<_> = limiters.collect();
+    for limiter in &limiters {
+        assert!(limiter.try_set_rate(Limit::per_hour(1_000)).await.unwrap());
+    }
+    let began = Instant::now();
+    let mut lost = 0;
+    for _ in 0..5 {
+        proxy.freeze();
+        let mut calls = JoinSet::new();
+        for limiter in limiters.iter().cloned() {
+            calls.spawn(async move { limiter.try_acquire().await.map(drop) });
+        }
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        proxy.reset();
+        for call in calls.join_all().await {
+            match call {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable);
+                    assert!(!error.to_string().contains("breaker"), "{error}");
+                    lost += 1;
+                }
+            }
+        }
+        until("there is another connection", || async {
+            limiters[0].try_acquire().await.is_ok()
+        })
+        .await;
+    }
+    println!("{lost} calls were lost");
+    assert!(lost > 0);
+    let health = store.health();
+    let node = &health.nodes()[0];
+    assert_eq!(node.breaker(), BreakerState::Closed);
+    assert!(node.lasts() > began.elapsed());
+}
