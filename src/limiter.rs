@@ -347,6 +347,40 @@ impl RateLimiter {
         self.change(limit, false, false).await.map(drop)
     }
 
+    /// Sets the limit whatever was set before, and goes on counting what is in use. Redisson: `setRate`
+    /// with `keepState(true)`.
+    ///
+    /// A lower limit holds at once, as with [`update_rate`](Self::update_rate). A limit of another
+    /// [`RateType`](crate::RateType) begins anew: its permits are counted under other keys.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit set or not.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?;
+    /// // At every start of a service, say: whatever runs already goes on being counted.
+    /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
+    /// assert!(orders.try_acquire_many(3).await?.is_allowed());
+    /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
+    /// assert_eq!(orders.available_permits().await?, 17);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_or_update_rate(&self, limit: Limit) -> Result<(), Error> {
+        self.change(limit, true, false).await.map(drop)
+    }
+
     /// Changes the limit that is set and goes on counting what is in use. Whether there was one to change. Redisson:
     /// `updateRate` with `keepState(true)`.
     ///
