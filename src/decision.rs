@@ -166,6 +166,8 @@ pub struct Refusal {
     pub(crate) source: Source,
     pub(crate) missing: Option<Missing>,
     pub(crate) error: Option<Error>,
+    /// Whether the wait counts callers that wait before this one.
+    pub(crate) behind: bool,
 }
 
 /// Why permits were refused.
@@ -219,10 +221,11 @@ impl Refusal {
         self.error.as_ref()
     }
 
-    /// The same refusal with another wait.
+    /// The same refusal with another wait, for a caller that others wait before.
     pub(crate) fn later(&self, wait: Duration) -> Self {
         Self {
             retry_after: Some(wait),
+            behind: true,
             ..self.clone()
         }
     }
@@ -235,6 +238,7 @@ impl Refusal {
             source: Source::FailurePolicy,
             missing: None,
             error: Some(error),
+            behind: false,
         }
     }
 
@@ -246,6 +250,7 @@ impl Refusal {
             source: Source::Layer,
             missing: None,
             error: None,
+            behind: false,
         }
     }
 
@@ -257,6 +262,7 @@ impl Refusal {
             source: Source::Layer,
             missing: Some(missing),
             error: None,
+            behind: false,
         }
     }
 }

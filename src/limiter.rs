@@ -185,6 +185,10 @@ impl RateLimiter {
     /// It is refused at once where it is known that the permits will not be free in time, those of the waiters before it
     /// included. A `timeout` of zero is one try.
     ///
+    /// A loop around it must sleep by itself: for the refusal's
+    /// [`retry_after`](crate::Refusal::retry_after), or for `timeout` as Redisson does. A refusal that
+    /// is known is answered from memory without a pause, and the loop keeps its thread busy.
+    ///
     /// # Errors
     ///
     /// As [`try_acquire_many`](Self::try_acquire_many), and of kind [`Unavailable`](ErrorKind::Unavailable) outside of a

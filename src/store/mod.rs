@@ -233,6 +233,7 @@ impl Acquire {
             source: Source::Store,
             missing: None,
             error: None,
+            behind: false,
         })
     }
 }
