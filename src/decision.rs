@@ -174,6 +174,8 @@ pub struct Refusal {
     pub(crate) source: Source,
     pub(crate) missing: Option<Missing>,
     pub(crate) error: Option<Error>,
+    /// Whether the wait counts callers that wait before this one.
+    pub(crate) behind: bool,
 }
 
 /// Why permits were refused.
@@ -227,10 +229,11 @@ impl Refusal {
         self.error.as_ref()
     }
 
-    /// The same refusal with another wait.
+    /// The same refusal with another wait, for a caller that others wait before.
     pub(crate) fn later(&self, wait: Duration) -> Self {
         Self {
             retry_after: Some(wait),
+            behind: true,
             ..self.clone()
         }
     }
@@ -243,6 +246,7 @@ impl Refusal {
             source: Source::FailurePolicy,
             missing: None,
             error: Some(error),
+            behind: false,
         }
     }
 
@@ -254,6 +258,7 @@ impl Refusal {
             source: Source::Layer,
             missing: None,
             error: None,
+            behind: false,
         }
     }
 
@@ -265,6 +270,7 @@ impl Refusal {
             source: Source::Layer,
             missing: Some(missing),
             error: None,
+            behind: false,
         }
     }
 }

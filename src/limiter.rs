@@ -185,6 +185,10 @@ impl RateLimiter {
     /// It is refused at once where it is known that the permits will not be free in time, those of the waiters before it
     /// included. A `timeout` of zero is one try.
     ///
+    /// A loop around it must sleep by itself: for the refusal's
+    /// [`retry_after`](crate::Refusal::retry_after), or for `timeout` as Redisson does. A refusal that
+    /// is known is answered from memory without a pause, and the loop keeps its thread busy.
+    ///
     /// # Errors
     ///
     /// As [`try_acquire_many`](Self::try_acquire_many), and of kind [`Unavailable`](ErrorKind::Unavailable) outside of a
@@ -345,6 +349,40 @@ impl RateLimiter {
     /// Dropping it may leave the limit set or not.
     pub async fn set_rate(&self, limit: Limit) -> Result<(), Error> {
         self.change(limit, false, false).await.map(drop)
+    }
+
+    /// Sets the limit whatever was set before, and goes on counting what is in use. Redisson: `setRate`
+    /// with `keepState(true)`.
+    ///
+    /// A lower limit holds at once, as with [`update_rate`](Self::update_rate). A limit of another
+    /// [`RateType`](crate::RateType) begins anew: its permits are counted under other keys.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit set or not.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?;
+    /// // At every start of a service, say: whatever runs already goes on being counted.
+    /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
+    /// assert!(orders.try_acquire_many(3).await?.is_allowed());
+    /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
+    /// assert_eq!(orders.available_permits().await?, 17);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_or_update_rate(&self, limit: Limit) -> Result<(), Error> {
+        self.change(limit, true, false).await.map(drop)
     }
 
     /// Changes the limit that is set and goes on counting what is in use. Whether there was one to change. Redisson:

@@ -243,6 +243,7 @@ mod tests {
             source: Source::Store,
             missing: None,
             error: None,
+            behind: false,
         })
     }
 

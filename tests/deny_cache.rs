@@ -16,6 +16,8 @@ mod histories;
 #[path = "deny_cache/outage.rs"]
 mod outage;
 mod support;
+#[path = "deny_cache/waiters.rs"]
+mod waiters;
 
 use std::{convert::Infallible, time::Duration};
 
@@ -100,24 +102,6 @@ async fn it_answers_the_same_question_only() {
     ] {
         assert_eq!(list.try_acquire().await.unwrap().source(), expected);
     }
-}
-
-/// Callers that wait ask for themselves: their places count.
-#[tokio::test]
-async fn who_waits_is_not_told_from_memory() {
-    let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
-    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
-    limiter.try_set_rate(Limit::per_minute(1)).await.unwrap();
-    limiter.try_acquire().await.unwrap().assert_allowed();
-    limiter.try_acquire().await.unwrap().assert_refused();
-    let patience = Duration::from_millis(1);
-    let refused = limiter.try_acquire_for(1, patience).await.unwrap();
-    refused.assert_refused();
-    assert_eq!(refused.source(), Source::Store);
 }
 
 /// Giving back returns at once, and who asks before it has arrived is refused: that must not be told once it has.

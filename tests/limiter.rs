@@ -50,6 +50,7 @@ macro_rules! on_both {
 
 on_both!(
     a_limit_is_set_changed_and_reset,
+    a_limit_is_set_or_changed,
     a_lower_limit_holds_at_once,
     another_interval_counts_what_is_live,
     another_type_begins_anew,
@@ -93,6 +94,25 @@ async fn a_limit_is_set_changed_and_reset(store: impl Store, _: ManualClock) {
     limiter.set_rate(Limit::per_minute(7)).await.unwrap();
     assert_eq!(limiter.limit().await.unwrap(), Some(Limit::per_minute(7)));
     assert_eq!(limiter.available_permits().await.unwrap(), 7);
+}
+
+async fn a_limit_is_set_or_changed(store: impl Store, clock: ManualClock) {
+    let limiter = limiter(&store);
+    let minute = |permits| Limit::per_minute(permits);
+    limiter.set_or_update_rate(minute(20)).await.unwrap();
+    assert_eq!(limiter.limit().await.unwrap(), Some(minute(20)));
+    take(&limiter, 3).await;
+    for (permits, left) in [(20, 17), (5, 2), (2, 0), (10, 7)] {
+        limiter.set_or_update_rate(minute(permits)).await.unwrap();
+        assert_eq!(limiter.limit().await.unwrap(), Some(minute(permits)));
+        assert_eq!(limiter.available_permits().await.unwrap(), left);
+    }
+    clock.advance(Duration::from_secs(59));
+    take(&limiter, 1).await;
+    clock.advance(Duration::from_secs(1));
+    let shorter = Limit::per_second(4);
+    limiter.set_or_update_rate(shorter).await.unwrap();
+    assert_eq!(limiter.available_permits().await.unwrap(), 4);
 }
 
 // Redisson forgets the excess: under load its lowered rate never takes effect (redisson-live 4.4).

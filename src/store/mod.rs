@@ -238,6 +238,7 @@ impl Acquire {
             source: Source::Store,
             missing: None,
             error: None,
+            behind: false,
         })
     }
 }

@@ -15,7 +15,7 @@ use super::{patient, support::RedisServer};
 const CROWD: usize = 32;
 
 /// How many scripts the server has run.
-fn calls(server: &RedisServer) -> u64 {
+pub(super) fn calls(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     ["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]
         .iter()

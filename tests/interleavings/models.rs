@@ -370,6 +370,7 @@ fn refusal() -> Decision {
         source: Source::Store,
         missing: None,
         error: None,
+        behind: false,
     })
 }
 

@@ -215,6 +215,23 @@ impl Case {
                 (1200, rust, Op::Available),
             ]),
         ];
+        // A limit per client begins anew, and the second Redisson still has its books of the old rate.
+        for (before, after, wanted) in [(2, 5, 3), (5, 2, 1)] {
+            let of_each = |rate| Limit {
+                per_client: true,
+                ..limit(rate)
+            };
+            let second = Actor::Java(1);
+            let mut steps = vec![
+                (0, java, Op::TrySetRate(of_each(before))),
+                (0, second, Op::Acquire(1)),
+                (1000, second, Op::Available),
+                (1000, rust, Op::Delete),
+                (1000, rust, Op::TrySetRate(of_each(after))),
+            ];
+            steps.extend((0..6).map(|_| (1000, second, Op::Acquire(wanted))));
+            cases.push(case(&steps));
+        }
         // Redisson leaves value and log behind, and the limiter that gets their name must not inherit them.
         let mut renamed = case(&[
             (0, java, Op::TrySetRate(limit(5))),
@@ -445,8 +462,8 @@ fn supports(step: &Step, generations: &[Generation], versions: [usize; 2]) -> bo
     let java = match step.actor {
         Actor::Java(instance) => generations[versions[instance]],
         Actor::Rust(_) => {
-            // Ours is the newer form, and keeps the state only of a limit that is there.
-            return !matches!(step.op, Op::SetRate(_) | Op::Set(_, true));
+            // Ours is the newer form.
+            return !matches!(step.op, Op::SetRate(_));
         }
         Actor::Redis => return true,
     };

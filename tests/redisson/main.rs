@@ -19,6 +19,7 @@ mod model;
 mod oracle;
 mod orders;
 mod ours;
+mod prepare;
 mod raw;
 mod rust_side;
 mod sequence;

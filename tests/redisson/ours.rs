@@ -274,7 +274,7 @@ impl State {
         });
         let same_type = old
             .as_ref()
-            .is_some_and(|old| old.per_client == limit.per_client);
+            .is_none_or(|old| old.per_client == limit.per_client);
         let pair = self.pair(&caller.client);
         if keep && same_type {
             let old = old.as_ref();

@@ -12,7 +12,9 @@ if (($# < 2)); then
     echo "Usage: ${BASH_SOURCE[0]} DIRECTORY VERSION..." >&2
     exit 2
 fi
-directory=$1
+# Absolute: Maven takes a relative one relative to pom.xml.
+mkdir -p -- "$1"
+directory=$(CDPATH='' cd -- "$1" && pwd)
 shift
 
 # Prints what is missing, and fails: without Java the interoperation would be left untested.

@@ -108,6 +108,10 @@ async fn perform(
             limiter.set_rate(wanted(limit)).await?;
             Reply::Done
         }
+        Op::Set(limit, true) => {
+            limiter.set_or_update_rate(wanted(limit)).await?;
+            Reply::Done
+        }
         Op::Update(limit, true) => Reply::Flag(limiter.update_rate(wanted(limit)).await?),
         Op::Update(limit, false) => Reply::Flag(limiter.reset_rate(wanted(limit)).await?),
         Op::Release(permits) => Reply::Number(limiter.release(*permits as u32).await? as i64),

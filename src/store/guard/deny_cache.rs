@@ -23,7 +23,7 @@ use crate::{
     limit::Algorithm,
     list::List,
     name::{BuildSpread, Name},
-    store::{Acquire, Charge, Decide, Op, Outcome},
+    store::{Acquire, Charge, Decide, Op, Outcome, Patience},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -182,8 +182,7 @@ impl Refusals {
 
     /// Notes that somebody asks; none where the answer is not to be told again.
     fn ask(&self, acquire: &Acquire) -> Option<Asked> {
-        // One that waits is told of those who wait before it, too.
-        if self.kept.is_none() || acquire.patience.is_some() {
+        if self.kept.is_none() {
             return None;
         }
         let names = acquire.charges().map(|charge| &charge.name);
@@ -199,6 +198,11 @@ impl Refusals {
         let (Some(kept), Some(clock)) = (&self.kept, self.clock_of(acquire)) else {
             return;
         };
+        // Those before it may leave, and then it has room earlier.
+        if refusal.behind {
+            return;
+        }
+        let received = clock.now();
         let after = |wait| asked.at.saturating_add(wait).saturating_sub(clock.slack());
         let (until, over) = match (refusal.kind, refusal.retry_after) {
             (RefusalKind::OverLimit, Some(wait)) => {
@@ -220,7 +224,9 @@ impl Refusals {
                 _,
             ) => return,
         };
-        if until <= asked.at || !self.generations.is_current(&asked.seen) {
+        // What is over already must not replace what others know: the wait of one that has waited
+        // counts from now, and not from when it asked.
+        if until <= asked.at.max(received) || !self.generations.is_current(&asked.seen) {
             return;
         }
         let known = Arc::new(Known {
@@ -232,7 +238,7 @@ impl Refusals {
             seen: asked.seen,
             sent: asked.at,
             moment: asked.moment,
-            received: clock.now(),
+            received,
             until,
             over,
             asked_again: AtomicBool::new(false),
@@ -240,9 +246,14 @@ impl Refusals {
         kept.insert(Key(Arc::clone(&known)), known);
     }
 
-    /// The refusal that asking would give.
+    /// The refusal that asking would give. One that waits gets it where there is no room before it
+    /// gives up: those who wait before it could only put that off.
     fn known(&self, acquire: &Acquire) -> Option<Refusal> {
         let (known, clock, now) = self.find(acquire, |known| known.until)?;
+        let wait = known.retry_after.map(|_| known.over.saturating_sub(now));
+        if !gives_up_within(acquire.patience, wait) {
+            return None;
+        }
         let fresh_until = known.sent.saturating_add(self.cap);
         // A clock that is set may show the same time once more.
         let jumped = clock.is_own() && moment().duration_since(known.moment) >= self.cap;
@@ -261,6 +272,9 @@ impl Refusals {
     /// The refusal that was told last, and that nothing has come of which this process would know: for when nobody can
     /// be asked.
     fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+        if acquire.patience.is_some() {
+            return None;
+        }
         let (known, _, now) = self.find(acquire, |known| known.over)?;
         Some(known.refusal(now))
     }
@@ -271,9 +285,6 @@ impl Refusals {
         acquire: &Acquire,
         end: fn(&Known) -> Duration,
     ) -> Option<(Arc<Known>, ClockOf<'_>, Duration)> {
-        if acquire.patience.is_some() {
-            return None;
-        }
         let known = self.kept.as_ref()?.get(&Question(acquire))?;
         let clock = self.clock_of(acquire)?;
         let now = clock.now();
@@ -370,7 +381,19 @@ impl Known {
             source: Source::Cache,
             missing: None,
             error: None,
+            behind: false,
         }
+    }
+}
+
+/// Whether a caller does not wait as long as it takes until there is room, if there ever is.
+fn gives_up_within(patience: Option<Patience>, wait: Option<Duration>) -> bool {
+    match patience {
+        None => true,
+        Some(Patience::For(longest) | Patience::Queue(longest, _)) => {
+            wait.is_none_or(|wait| wait > longest)
+        }
+        Some(Patience::Endless) => wait.is_none(),
     }
 }
 

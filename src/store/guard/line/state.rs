@@ -288,7 +288,13 @@ impl State {
         match decisions {
             Ok(decisions) => {
                 let callers = run.tickets.iter().zip(&run.callers);
-                for ((ticket, acquire), decision) in callers.zip(decisions) {
+                let mut behind = false;
+                for ((ticket, acquire), mut decision) in callers.zip(decisions) {
+                    if acquire.patience.is_some()
+                        && let Decision::Deny(refusal) = &mut decision
+                    {
+                        refusal.behind = mem::replace(&mut behind, true);
+                    }
                     let member = self.member(*ticket);
                     if member.is_some_and(|member| member.outcome.is_none()) {
                         self.hear(*ticket, decision, now, wakes);

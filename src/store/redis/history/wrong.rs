@@ -202,6 +202,7 @@ fn refusal(wait: i64, left: u64, reset: i64, source: Source) -> Decision {
         source,
         missing: None,
         error: None,
+        behind: false,
     })
 }
 

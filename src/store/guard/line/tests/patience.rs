@@ -70,6 +70,28 @@ fn who_cannot_be_served_in_time_is_told_at_once() {
     assert!(told(&mut world.caller(waits(2, 6, patience))).is_none());
 }
 
+/// What the first of a call is told holds for anybody; what the others are told, only behind it.
+#[test]
+fn a_refusal_says_whether_it_counts_those_before() {
+    let world = World::new();
+    let soon = Patience::For(millis(500));
+    let mut callers = [1, 2, 3].map(|id| world.caller(waits(id, 1, soon)));
+    for caller in &mut callers {
+        assert!(caller.poll().is_none());
+    }
+    let [first, second, third] = &mut callers;
+    world.refuse(0, 1000);
+    assert!(!told(first).unwrap().behind);
+    assert!(second.poll().is_none());
+    world.refuse(1, 1000);
+    assert!(!told(second).unwrap().behind);
+    assert!(told(third).unwrap().behind);
+    // Told by the line itself, behind one that waits on.
+    let world = World::new();
+    let _first = self::first(&world, 1);
+    assert!(told(&mut world.caller(waits(2, 1, soon))).unwrap().behind);
+}
+
 #[test]
 fn who_is_told_of_a_turn_after_its_deadline_does_not_wait_for_it() {
     for (patience, is_refused) in [(999, true), (1000, false)] {

@@ -565,5 +565,6 @@ fn refusal(wait: u64) -> Decision {
         source: Source::Store,
         missing: None,
         error: None,
+        behind: false,
     })
 }
