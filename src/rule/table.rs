@@ -1,6 +1,13 @@
 //! The table of rules: first match wins.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use http::request::Parts;
 
@@ -17,6 +24,7 @@ use crate::{
     error::ConfigError,
     macros::warning,
     response::HeaderStyle,
+    settle,
     store::{Acquire, AnyStore, Charge, FailurePolicy, Holder, Patience},
 };
 
@@ -76,7 +84,8 @@ impl Rules {
     ///
     /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for what follows; it matches
     /// the route that serves the request, where the router says it, or the path that was asked for. `GET` means `HEAD` too.
-    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not match it.
+    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not
+    /// match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
         self.entries.push((
             pattern.to_owned(),
@@ -245,6 +254,7 @@ pub(crate) struct Planner {
     )]
     /// Keeps the rules' names while the layer has these rules.
     claims: Holder,
+    told_of_twin: AtomicBool,
 }
 
 impl Planner {
@@ -325,10 +335,33 @@ impl Planner {
             otherwise,
             defaults,
             claims,
+            told_of_twin: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn plan(&self, parts: &Parts) -> Plan {
+    /// Says once that a layer around has charged for a rule of this one.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs name the rule")
+    )]
+    fn tell_of_twin(&self, rule: &str) {
+        // Requests that show nothing new must not write what all threads read.
+        if !self.told_of_twin.load(Ordering::Relaxed)
+            && !self.told_of_twin.swap(true, Ordering::Relaxed)
+        {
+            warning!(
+                rule,
+                hint = "build one layer and clone it; where both are to charge, say `always()` of \
+                        the inner one",
+                "two layers around each other have the same rule: a request is charged by the \
+                 outer one alone"
+            );
+        }
+    }
+
+    /// What to do with a request. On the store `once`, what a layer around has charged by the same
+    /// rule is not charged again.
+    pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
         match self.lists.find(parts) {
             Listed::Denied(refusal) => return Plan::Refuse(refusal),
             Listed::Allowed => return Plan::Pass,
@@ -341,6 +374,7 @@ impl Planner {
         self.unmatched.note(entry);
         let entry = entry.and_then(|place| self.entries.get(place));
         let rules = entry.map_or(&self.otherwise, |(_, rules)| rules);
+        let outer = once.zip(parts.extensions.get::<settle::Charge>());
         // Rules that are only tried out have no say in it.
         let mut strictest = FailurePolicy::Allow;
         // Of several the least patient counts.
@@ -358,6 +392,10 @@ impl Planner {
                 },
             };
             let name = named.naming.name(&identity);
+            if outer.is_some_and(|(store, outer)| outer.has_charged(store, &named.rule, &name)) {
+                self.tell_of_twin(&named.rule.name);
+                continue;
+            }
             let shadow = !rule.share.has(&name);
             if !shadow {
                 strictest = strictest.stricter(rule.on_failure);
