@@ -34,7 +34,8 @@ use crate::{
 /// met, the answer over HTTP tells what is left, in the fields of a [`HeaderStyle`].
 ///
 /// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits. Around a router and
-/// within it, the same layer charges a request once.
+/// within it, the same layer charges a request once. So do the same rules of two layers on one
+/// store, unless the inner one says [`always`](RateLimitLayerBuilder::always).
 ///
 /// What a request is charged can be corrected until its answer is over: by [`Rule::charge_if`](crate::Rule::charge_if),
 /// [`Cost`](crate::Cost) or [`Charge`](crate::Charge).
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
+    pub(crate) always: bool,
     pub(crate) lifetime: Lifetime,
     /// One at a time replaces the rules. With the fields of rules that choose none.
     #[cfg(feature = "config")]
@@ -151,6 +153,7 @@ impl RateLimitLayer {
             retry_jitter: Duration::ZERO,
             enabled: true,
             decide_first: false,
+            always: false,
             defaults: Defaults {
                 remaining: true,
                 shadow: false,
@@ -225,6 +228,7 @@ pub struct RateLimitLayerBuilder {
     retry_jitter: Duration,
     enabled: bool,
     decide_first: bool,
+    always: bool,
     defaults: Defaults,
 }
 
@@ -269,7 +273,8 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Lets CORS preflights pass uncounted, unless a list denies them. Default: they meet the rules.
+    /// Lets CORS preflights pass uncounted, unless a list denies them. Default: they meet the
+    /// rules.
     ///
     /// A preflight is a request with the method OPTIONS and the fields `Origin` and
     /// `Access-Control-Request-Method`. Browsers send it on their own and without credentials, so a
@@ -279,7 +284,7 @@ impl RateLimitLayerBuilder {
     /// # Deployment caveat
     ///
     /// Any client can send what looks like a preflight, as often as it likes. Set this only where
-    /// nothing within does more for OPTIONS than answer it: no proxy, and no handler for all methods.
+    /// nothing within does more for OPTIONS than answer it: no proxy, no handler for all methods.
     ///
     /// # Example
     ///
@@ -425,6 +430,33 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Charges a request whatever layers around this one have charged it. Default: what was charged
+    /// outside is not charged again.
+    ///
+    /// By default, a layer that is met a second time, of a router and of one nested in it, lets the
+    /// request pass. Of another layer on the same store, a rule that charges the same limiter under
+    /// the same name and at the same fixed cost is charged once, and a warning says so once; rules
+    /// that differ in any of these, or whose cost depends on the request, are charged by each. A
+    /// charge outside counts until its answer is over.
+    ///
+    /// Set this on the inner layer where a request is meant to be charged twice: in a gateway, for
+    /// example, that limits what comes in and, by the same rule, what it sends on.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::Constant};
+    ///
+    /// let (store, rule) = (MemoryStore::new(), Limit::per_second(100).by(Constant("all")));
+    /// let inbound = RateLimitLayer::new(&store, rule.clone());
+    /// let outbound = RateLimitLayer::builder(&store).otherwise(rule).always().build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn always(mut self) -> Self {
+        self.always = true;
+        self
+    }
+
     /// Whether the permits left are counted for requests that are let pass. Default: true.
     ///
     /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there,
@@ -474,6 +506,7 @@ impl RateLimitLayerBuilder {
                 },
                 enabled: self.enabled,
                 decide_first: self.decide_first,
+                always: self.always,
                 lifetime: Lifetime::new(),
                 #[cfg(feature = "config")]
                 replacing: Mutex::new(default),

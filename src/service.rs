@@ -74,12 +74,14 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // One layer may be met twice: of a nested router, and of the one around it.
-        if !self.shared.enabled || has_met(request.extensions(), self.shared.id) {
+        let again = || !self.shared.always && has_met(request.extensions(), self.shared.id);
+        if !self.shared.enabled || again() {
             return self.pass(request);
         }
         self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
-        let plan = self.shared.planner.load().plan(&parts);
+        let once = (!self.shared.always).then_some(&self.shared.store);
+        let plan = self.shared.planner.load().plan(&parts, once);
         match plan {
             Plan::Pass => self.pass(Request::from_parts(parts, body)),
             Plan::Refuse(refusal) => self.refuse(refusal, parts),

@@ -14,7 +14,8 @@ use crate::{
     decision::{Grant, Receipt},
     layer::{LayerId, Shared},
     list::List,
-    store::AnyStore,
+    name::Name,
+    store::{AnyStore, RuleTag},
 };
 
 /// The charge of a request, to be corrected until its answer is over.
@@ -92,6 +93,17 @@ impl Charge {
             grants: self.grants.clone(),
             rule: Some(name.into()),
         })
+    }
+
+    /// Whether the limiter was charged already as this rule would, for an answer that is not over.
+    pub(crate) fn has_charged(
+        &self,
+        store: &Arc<dyn AnyStore>,
+        rule: &RuleTag,
+        limiter: &Name,
+    ) -> bool {
+        let mut grants = self.grants.iter();
+        grants.any(|grant| grant.has_charged(store, rule, limiter))
     }
 
     fn say(&self, charge: impl Fn(u32) -> u32) -> bool {
@@ -304,6 +316,20 @@ impl Grant {
     fn is_open_of(&self, layer: LayerId) -> bool {
         let ledger = self.ledger().get();
         ledger.is_some_and(|ledger| ledger.layer == layer && ledger.state().open)
+    }
+
+    fn has_charged(&self, store: &Arc<dyn AnyStore>, rule: &RuleTag, limiter: &Name) -> bool {
+        // What it cost must have been clear before the request was seen, and be the same here.
+        let same_cost = |other: &RuleTag| {
+            let cost = rule.fixed_cost.get();
+            cost.is_some() && cost == other.fixed_cost.get()
+        };
+        let same = |receipt: &Receipt| {
+            receipt.name == *limiter && *receipt.rule == *rule && same_cost(&receipt.rule)
+        };
+        let ledger = self.ledger().get();
+        ledger.is_some_and(|ledger| Arc::ptr_eq(&ledger.store, store) && ledger.state().open)
+            && self.receipts().iter().any(same)
     }
 
     fn has(&self, rule: &str) -> bool {

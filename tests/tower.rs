@@ -24,6 +24,8 @@ mod settling;
 #[path = "tower/shadow.rs"]
 mod shadow;
 mod support;
+#[path = "tower/twice.rs"]
+mod twice;
 #[path = "tower/unlimited.rs"]
 mod unlimited;
 #[path = "tower/waiting.rs"]

@@ -8,6 +8,8 @@
 
 #[path = "support/log.rs"]
 mod log;
+#[path = "warnings/twice.rs"]
+mod twice;
 #[path = "warnings/unmatched.rs"]
 mod unmatched;
 

@@ -4,8 +4,9 @@
 //! [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise:
 //! a limit never silently lets pass. Two things these do not excuse: a header sent twice, by which a caller would make itself
 //! nobody, and with `or_skip` a server that does not note the peer's address. Where another key stands in for the address, a
-//! warning says so once. A CORS preflight is never refused for want of a key, as browsers send no credentials with it: a
-//! rule whose key it lacks leaves it out (see the [guide](crate::docs::guide#preflights)).
+//! warning says so once. A CORS preflight is never refused for want of a key, as browsers send no
+//! credentials with it: a rule whose key it lacks leaves it out (see the
+//! [guide](crate::docs::guide#preflights)).
 //!
 //! | extractor | who |
 //! |---|---|

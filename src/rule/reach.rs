@@ -30,10 +30,13 @@ struct Tree<'a> {
     /// From a node to the next: by a text, or by `{name}`. The root is 0.
     steps: HashMap<(usize, Option<&'a str>), usize>,
     /// What ends at a node, or begins its `{*rest}` there: methods and entries.
-    ends: HashMap<(usize, End), Vec<(Option<&'a Method>, usize)>>,
+    ends: HashMap<(usize, End), Vec<Owner<'a>>>,
     /// Paths of gRPC, those of whole services with their slash.
     grpc: HashMap<&'a str, usize>,
 }
+
+/// The method that a pattern asks for, and its entry.
+type Owner<'a> = (Option<&'a Method>, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum End {
@@ -234,8 +237,9 @@ mod tests {
             let requests = requests();
             let matches = |entry: &Entry, parts: &_| entry.1.as_ref().unwrap().matches(parts);
             let covered = |late: usize, early: usize| {
-                let misses = |parts: &&_| matches(&table[late], parts) && !matches(&table[early], parts);
-                !requests.iter().any(|parts| misses(&parts))
+                let (late, early) = (&table[late], &table[early]);
+                let mut met = requests.iter().filter(|parts| matches(late, parts));
+                met.all(|parts| matches(early, parts))
             };
             let pairs = (0..table.len()).flat_map(|late| (0..late).map(move |early| (late, early)));
             let mut expected = pairs.filter(|(late, early)| covered(*late, *early));

@@ -168,6 +168,11 @@ impl Ready {
         if rule.key.as_ref().is_some_and(|key| key.is_bounded()) {
             limits.tags().for_each(|tag| tag.bounds());
         }
+        if let Cost::Fixed(permits) = rule.cost {
+            for tag in limits.tags() {
+                let _ = tag.fixed_cost.set(permits);
+            }
+        }
         if let Some(charge_if) = &rule.charge_if {
             limits.tags().for_each(|tag| tag.charges_if(charge_if));
         }

@@ -1,6 +1,14 @@
 //! The table of rules: first match wins.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use http::request::Parts;
 
@@ -18,6 +26,7 @@ use crate::{
     error::ConfigError,
     macros::warning,
     response::HeaderStyle,
+    settle,
     store::{Acquire, AnyStore, Charge, FailurePolicy, Holder, Patience},
 };
 
@@ -84,7 +93,8 @@ impl Rules {
     ///
     /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for what follows; it matches
     /// the route that serves the request, where the router says it, or the path that was asked for. `GET` means `HEAD` too.
-    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not match it.
+    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not
+    /// match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
         self.entries.push((
             pattern.to_owned(),
@@ -255,6 +265,7 @@ pub(crate) struct Planner {
     )]
     /// Keeps the rules' names while the layer has these rules.
     claims: Holder,
+    told_of_twin: AtomicBool,
 }
 
 impl Planner {
@@ -333,10 +344,33 @@ impl Planner {
             otherwise,
             defaults,
             claims,
+            told_of_twin: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn plan(&self, parts: &Parts) -> Plan {
+    /// Says once that a layer around has charged for a rule of this one.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs name the rule")
+    )]
+    fn tell_of_twin(&self, rule: &str) {
+        // Requests that show nothing new must not write what all threads read.
+        if !self.told_of_twin.load(Ordering::Relaxed)
+            && !self.told_of_twin.swap(true, Ordering::Relaxed)
+        {
+            warning!(
+                rule,
+                hint = "build one layer and clone it; where both are to charge, say `always()` of \
+                        the inner one",
+                "two layers around each other have the same rule: a request is charged by the \
+                 outer one alone"
+            );
+        }
+    }
+
+    /// What to do with a request. On the store `once`, what a layer around has charged by the same
+    /// rule is not charged again.
+    pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
         match self.lists.find(parts) {
             Listed::Denied(refusal) => return Plan::Refuse(refusal),
             Listed::Allowed => return Plan::Pass,
@@ -346,6 +380,7 @@ impl Planner {
         self.unmatched.note(entry);
         let rules = entry.and_then(|entry| self.entries.get(entry));
         let rules = rules.unwrap_or(&self.otherwise);
+        let outer = once.zip(parts.extensions.get::<settle::Charge>());
         // Rules that are only tried out have no say in it.
         let mut strictest = FailurePolicy::Allow;
         // Of several the least patient counts.
@@ -363,6 +398,10 @@ impl Planner {
                 },
             };
             let name = named.naming.name(&identity);
+            if outer.is_some_and(|(store, outer)| outer.has_charged(store, &named.rule, &name)) {
+                self.tell_of_twin(&named.rule.name);
+                continue;
+            }
             let shadow = !rule.share.has(&name);
             if !shadow {
                 strictest = strictest.stricter(rule.on_failure);

@@ -67,8 +67,9 @@ impl Unmatched {
             warning!(
                 ?patterns,
                 requests = ENOUGH,
-                hint = "a pattern is the whole path as this server is asked for it: with axum's `nest`, \
-                        the prefix is a part of it. Where such requests are rare, nothing is wrong",
+                hint = "a pattern is the whole path as this server is asked for it: with axum's \
+                        `nest`, the prefix is a part of it. Where such requests are rare, nothing \
+                        is wrong",
                 "entries of the table have matched no request so far: their rules limit nothing"
             );
         }

@@ -280,6 +280,8 @@ pub(crate) struct RuleTag {
     pub(crate) warned_unknown: AtomicBool,
     /// For how long permits are taken ahead; not at all without it.
     lease: OnceLock<Duration>,
+    /// What each request costs, where it is the same for all.
+    pub(crate) fixed_cost: OnceLock<u32>,
     /// What answers say of its limit.
     pub(crate) told_policy: ToldPolicy,
     /// That nobody has set its limit.
@@ -315,6 +317,7 @@ impl RuleTag {
             #[cfg(feature = "redis")]
             warned_unknown: AtomicBool::new(false),
             lease: OnceLock::new(),
+            fixed_cost: OnceLock::new(),
             told_policy: ToldPolicy::default(),
             told_unset: AtomicBool::new(false),
             #[cfg(feature = "redis")]

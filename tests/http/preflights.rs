@@ -1,4 +1,4 @@
-//! A browser's preflight through each order of layers that the guide has, and through those it warns of.
+//! A browser's preflight through each order of layers that the guide has or warns of.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ use super::{
 
 const ORIGIN: &str = "https://shop.example";
 
-/// What Chrome sends before a script's `fetch` with credentials and JSON. It has no way to say who the user is.
+/// What Chrome sends before a script's `fetch` with credentials and JSON: nothing says who asks.
 fn preflight(path: &str) -> Request<String> {
     let fields = [
         ("accept", "*/*"),
@@ -126,7 +126,7 @@ fn limit(rule: Rule) -> RateLimitLayer {
     RateLimitLayer::new(&MemoryStore::new(), rule)
 }
 
-/// Sends so many preflights, all of which pass, and returns what the user's requests are answered then.
+/// Sends preflights, all of which pass, and returns what the user's requests are answered then.
 async fn after_preflights<const N: usize>(
     server: SocketAddr,
     preflights: usize,

@@ -1,4 +1,4 @@
-//! CORS preflights: rules count them by the keys they carry, and leave them alone where they carry none.
+//! CORS preflights: rules count them by the keys they carry, and leave out those without.
 
 use http::{Method, Request};
 use tower::{Layer, ServiceExt};

@@ -47,7 +47,7 @@ const FIELDS: [&str; 19] = [
 
 /// A file that is about to be written looks like one that is to limit nothing.
 const NO_RULES: &str = "there are no rules, and nothing would be limited: write one, as \
-                        `[rules.api]`, and name it in the `rules` of `[otherwise]` or of an `[[on]]`";
+                        `[rules.api]`, and name it in the `rules` of an `[[on]]` or `[otherwise]`";
 
 /// A rule, and whether an entry has named it.
 pub(super) struct Named<'a> {
