@@ -226,8 +226,8 @@ impl Script {
     ///
     /// That second command carries the whole text, so that it loads the script on the very node
     /// that lacks it. Newer servers drop what came so once 500 other texts have come: where it is
-    /// lacked again within a minute, and where the user may not send texts that are run at once, the node
-    /// gets the text by SCRIPT LOAD, and the hash again.
+    /// lacked again within a minute, and where the user may not send texts that are run at once,
+    /// the node gets the text by SCRIPT LOAD, and the hash again.
     ///
     /// # Cancel safety
     ///

@@ -49,7 +49,8 @@ impl RedisStore {
     ///
     /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
     /// [`Rejected`](ErrorKind::Rejected) if the server cannot be asked, and [`Name`](ErrorKind::Name) if the prefix, or a
-    /// name, cannot name a limiter. What a server refuses is no error, but a finding.
+    /// name, cannot name a limiter. What a server refuses is no error, but a finding; so is what it
+    /// answers in words that this version does not know.
     ///
     /// # Cancel safety
     ///
