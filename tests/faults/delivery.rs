@@ -11,6 +11,7 @@ fn through(proxy: &Proxy) -> RedisStore {
     RedisStore::open(proxy.url())
         .unwrap()
         .deadline(Duration::from_secs(10))
+        .connect_timeout(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
 }
 
