@@ -211,7 +211,7 @@ if [[ -n $everything ]]; then
     tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
 fi
 
-# all_tests ARGS...: without ARGS also those that a plain `cargo test` leaves out for curl and Python.
+# all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out for curl and Python.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then

@@ -12,7 +12,7 @@ fi
 # Prints what is missing, and fails.
 no_python() {
     cat >&2 <<'HINT'
-tests/venv.sh: tests need Python 3 with `venv` and `pip`, to install more. One of these installs them:
+tests/venv.sh: tests need Python 3 with `venv` and `pip`. One of these installs them:
     sudo apt-get install python3-venv
     sudo dnf install python3-pip
     sudo pacman -S python-pip

@@ -10,6 +10,7 @@ use crate::support::{RedisServer, unique};
 fn through(proxy: &Proxy) -> RedisStore {
     RedisStore::builder(proxy.url())
         .deadline(Duration::from_secs(10))
+        .connect_timeout(Duration::from_secs(10))
         .response_timeout(Duration::from_secs(10))
         .build()
         .unwrap()

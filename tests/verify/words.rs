@@ -56,6 +56,16 @@ async fn words_that_are_not_known_are_a_finding() {
     assert_eq!(of_one[0].severity(), Severity::Warning);
     assert!(of_one[0].to_string().contains(said), "{}", of_one[0]);
 
+    let server = ScriptedServer::start(move |_| format!("-{said}\r\n").into_bytes());
+    let store = open(&server.url());
+    let verification = store.verify_with(&["orders"]).await.unwrap();
+    let of_others = [
+        unknown("EVAL"),
+        unknown("TIME"),
+        ServerFinding::NotPermitted("INFO"),
+    ];
+    assert_eq!(found(&verification), of_others);
+
     let of_all = findings(&format!("-{said}\r\n")).await;
     assert_eq!(of_all, [unknown("EVAL")]);
     assert_eq!(of_all[0].severity(), Severity::Error);

@@ -224,10 +224,10 @@ impl Script {
 
     /// Calls it: one command, and one more where the server has lost, or never had, the script.
     ///
-    /// That second command carries the whole text, so that it loads the script on the very node that
-    /// lacks it. Newer servers drop what came so once 500 other texts have come: where it is lacked
-    /// again within a minute, and where the user may not send texts that are run at once, the node
-    /// gets the text by SCRIPT LOAD, and the hash again.
+    /// That second command carries the whole text, so that it loads the script on the very node
+    /// that lacks it. Newer servers drop what came so once 500 other texts have come: where it is
+    /// lacked again within a minute, and where the user may not send texts that are run at once,
+    /// the node gets the text by SCRIPT LOAD, and the hash again.
     ///
     /// # Cancel safety
     ///
@@ -239,38 +239,29 @@ impl Script {
     ) -> Result<Value, Failed> {
         let by_hash = self.command(arguments, false);
         // By its hash it may have run before a connection was lost.
-        let unheard = match connection.send(&by_hash).await {
+        let mut unheard = match connection.send(&by_hash).await {
             Err(failed) if is_unknown_script(&failed.error) => failed.unheard,
             reply => return reply,
         };
-        let reply = if self.is_kept(connection, arguments).await {
-            connection.send(&by_hash).await
-        } else {
-            self.call_whole(connection, arguments).await
+        let or_earlier = |reply: Result<Value, Failed>, unheard: bool| {
+            reply.map_err(|last| Failed {
+                unheard: unheard || last.unheard,
+                ..last
+            })
         };
-        let reply = match reply {
-            // Gone again since it was loaded: only its text cannot be taken away before it runs.
-            Err(failed) if is_unknown_script(&failed.error) => {
-                self.call_whole(connection, arguments).await
+        if self.is_kept(connection, arguments).await {
+            match connection.send(&by_hash).await {
+                // Gone again since it was loaded: only with its text it cannot be.
+                Err(failed) if is_unknown_script(&failed.error) => unheard |= failed.unheard,
+                reply => return or_earlier(reply, unheard),
             }
-            reply => reply,
-        };
-        reply.map_err(|last| Failed {
-            unheard: unheard || last.unheard,
-            ..last
-        })
-    }
-
-    async fn call_whole(
-        &self,
-        connection: &Connection,
-        arguments: &Arguments,
-    ) -> Result<Value, Failed> {
-        let reply = connection.send(&self.command(arguments, true)).await;
-        match self.after_text(connection, arguments, reply).await {
-            Some(reply) => reply,
-            None => connection.send(&self.command(arguments, false)).await,
         }
+        let whole = connection.send(&self.command(arguments, true)).await;
+        let reply = match self.after_text(connection, arguments, whole).await {
+            Some(reply) => reply,
+            None => connection.send(&by_hash).await,
+        };
+        or_earlier(reply, unheard)
     }
 
     /// Calls it at most once: a lost connection is an error, as it may have run.

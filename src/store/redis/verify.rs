@@ -49,7 +49,8 @@ impl RedisStore {
     ///
     /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
     /// [`Rejected`](ErrorKind::Rejected) if the server cannot be asked, and [`Name`](ErrorKind::Name) if the prefix, or a
-    /// name, cannot name a limiter. What a server refuses is no error, but a finding.
+    /// name, cannot name a limiter. What a server refuses is no error, but a finding; so is what it
+    /// answers in words that this version does not know.
     ///
     /// # Cancel safety
     ///
@@ -141,7 +142,11 @@ impl RedisStore {
         for name in names {
             let refused = look.names(&name).await?;
             // What is not of the name was told of the server.
-            let of_name = refused.filter(|it| !matches!(it, ServerFinding::CommandRefused(_)));
+            let is_known = |it: &ServerFinding| {
+                matches!(it, ServerFinding::CommandRefused(_))
+                    || verification.findings().contains(&it)
+            };
+            let of_name = refused.filter(|it| !is_known(it));
             verification.findings.extend(of_name);
         }
         Ok(verification)
@@ -208,9 +213,16 @@ impl Look<'_> {
         let round_trip = moment().duration_since(began);
         // A clock that is moved by hand stands still meanwhile.
         let here = before + clock.now().saturating_sub(before) / 2;
-        let Ok(reply) = reply else {
-            // The scripts need it, too, and tell.
-            return Ok(());
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(refused) => {
+                // That it is refused is found by the scripts, which need it, too.
+                if classify::meaning(&refused).class == Class::Other {
+                    seen.findings
+                        .push(self.refused("TIME", self.prefix, &refused));
+                }
+                return Ok(());
+            }
         };
         let (seconds, micros): (u64, u64) = parsed(reply)?;
         let there = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
