@@ -16,7 +16,30 @@ use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 ///
 /// Handlers find it in the request's extensions, outer layers in the response's. Where several layers decided, the
 /// extensions hold [`Decisions`].
+///
+/// A refusal is no error, so `?` lets it pass. The compiler warns where a decision is ignored:
+///
+/// ```compile_fail
+/// # use tower_ratelimit::{Error, RateLimiter};
+/// #![deny(unused_must_use)]
+/// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
+/// limiter.try_acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```
+/// # use tower_ratelimit::{Error, RateLimiter};
+/// #![deny(unused_must_use)]
+/// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
+/// if limiter.try_acquire().await?.is_allowed() {
+///     // Send it.
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a refusal is no error: what ignores the decision lets everything pass"]
 pub enum Decision {
     /// Go ahead
     Allow(Grant),

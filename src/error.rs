@@ -2,15 +2,18 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use crate::macros::debug_after_display;
+
 /// Why a store could not decide.
 ///
 /// A refusal is not an error: it is a [`Decision::Deny`](crate::Decision::Deny).
 ///
 /// # Formatting
 ///
-/// `Display` names the kind and, where there is one, the name or value at fault; never a key, and never the server's own
-/// words: those are in `source()`.
-#[derive(Clone, Debug)]
+/// `Display` names the kind and, where there is one, the name or value at fault; never a key, and never
+/// the server's own words: those are in `source()`. `Debug`, which `main` and `unwrap` print, begins with
+/// the same text; the kind and the source follow.
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     detail: Option<Arc<str>>,
@@ -129,6 +132,17 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} (")?;
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("source", &self.source)
+            .finish()?;
+        f.write_str(")")
+    }
+}
+
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source
@@ -137,8 +151,11 @@ impl std::error::Error for Error {
     }
 }
 
+debug_after_display! {
 /// What is wrong with a limit, a rule, a name or a store's settings; found when they are built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug`, which `main` and `unwrap` print, begins with the text of `Display`.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A limit of no permits, or of more than 2^53 - 1
@@ -303,6 +320,7 @@ pub enum ConfigError {
     },
     /// More failures, before Redis is left alone, than are counted: 32
     Breaker(u32),
+}
 }
 
 impl fmt::Display for ConfigError {

@@ -153,6 +153,7 @@ impl Limit {
         clippy::panic,
         reason = "documented, and a compile error in a constant"
     )]
+    #[track_caller]
     pub const fn new(permits: u64, interval: Duration) -> Self {
         assert!(
             permits >= 1 && permits <= MOST_PERMITS,
@@ -189,6 +190,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_second(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(1))
     }
@@ -198,6 +200,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_minute(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(60))
     }
@@ -207,6 +210,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_hour(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(3600))
     }
@@ -216,6 +220,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_day(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(86_400))
     }
