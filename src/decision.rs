@@ -20,8 +20,8 @@ use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 /// A refusal is no error, so `?` lets it pass. The compiler warns where a decision is ignored:
 ///
 /// ```compile_fail
-/// # use tower_ratelimit::{Error, RateLimiter};
 /// #![deny(unused_must_use)]
+/// # use tower_ratelimit::{Error, RateLimiter};
 /// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
 /// limiter.try_acquire().await?;
 /// # Ok(())
@@ -29,8 +29,8 @@ use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 /// ```
 ///
 /// ```
-/// # use tower_ratelimit::{Error, RateLimiter};
 /// #![deny(unused_must_use)]
+/// # use tower_ratelimit::{Error, RateLimiter};
 /// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
 /// if limiter.try_acquire().await?.is_allowed() {
 ///     // Send it.
