@@ -18,7 +18,30 @@ use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 ///
 /// Handlers find it in the request's extensions, outer layers in the response's. Where several layers decided, the
 /// extensions hold [`Decisions`].
+///
+/// A refusal is no error, so `?` lets it pass. The compiler warns where a decision is ignored:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use tower_ratelimit::{Error, RateLimiter};
+/// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
+/// limiter.try_acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```
+/// #![deny(unused_must_use)]
+/// # use tower_ratelimit::{Error, RateLimiter};
+/// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
+/// if limiter.try_acquire().await?.is_allowed() {
+///     // Send it.
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a refusal is no error: what ignores the decision lets everything pass"]
 pub enum Decision {
     /// Go ahead
     Allow(Grant),

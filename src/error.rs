@@ -2,18 +2,24 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use crate::macros::debug_after_display;
+
 /// Why a store could not decide.
 ///
 /// A refusal is not an error: it is a [`Decision::Deny`](crate::Decision::Deny).
 ///
 /// # Formatting
 ///
-/// `Display` names the kind and, where there is one, the name or value at fault; never a key, and never the server's own
-/// words: those are in `source()`.
-#[derive(Clone, Debug)]
+/// `Display` names the kind and, where there is one, the name or value at fault, or the server's address
+/// without user and password; never a key, and never
+/// the server's own words: those are in `source()`. `Debug`, which `main` and `unwrap` print, begins with
+/// the same text; the kind and the source follow.
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     detail: Option<Arc<str>>,
+    /// Of the server, without user and password
+    address: Option<Arc<str>>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -82,12 +88,23 @@ impl Error {
         Self {
             kind,
             detail: None,
+            address: None,
             source: None,
         }
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<Arc<str>>) -> Self {
         self.detail = Some(detail.into());
+        self
+    }
+
+    /// With the address of the server, if it is about the server and not about what was asked.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(mut self, address: Option<&Arc<str>>) -> Self {
+        use ErrorKind::{Rejected, Timeout, Tls, Unavailable};
+        if matches!(self.kind, Rejected | Timeout | Tls | Unavailable) {
+            self.address = address.cloned();
+        }
         self
     }
 
@@ -123,10 +140,24 @@ impl fmt::Display for Error {
             ErrorKind::Full => "the store holds as many limiters as it may",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
+        if let Some(address) = &self.address {
+            write!(f, " ({address})")?;
+        }
         match &self.detail {
             Some(detail) => write!(f, ": {detail}"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} (")?;
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("source", &self.source)
+            .finish()?;
+        f.write_str(")")
     }
 }
 
@@ -138,8 +169,11 @@ impl std::error::Error for Error {
     }
 }
 
+debug_after_display! {
 /// What is wrong with a limit, a rule, a name or a store's settings; found when they are built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug`, which `main` and `unwrap` print, begins with the text of `Display`.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A limit of no permits, or of more than 2^53 - 1
@@ -313,6 +347,7 @@ pub enum ConfigError {
     },
     /// More failures, before Redis is left alone, than are counted: 32
     Breaker(u32),
+}
 }
 
 impl fmt::Display for ConfigError {

@@ -120,6 +120,7 @@ impl RateLimitLayer {
         clippy::panic,
         reason = "documented: layers are built when a service starts"
     )]
+    #[track_caller]
     pub fn new(store: &impl Store, rule: impl Into<Rule>) -> Self {
         match Self::builder(store).otherwise(rule.into()).build() {
             Ok(layer) => layer,

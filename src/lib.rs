@@ -48,6 +48,9 @@ pub mod interleavings;
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 pub use rule::{RulesFile, Watch};
 
+/// What [`RateLimitLayer`] implements, from tower: with it in scope, `layer.layer(service)` wraps a service.
+pub use tower_layer::Layer;
+
 pub use self::{
     all_of::AllOf,
     clock::{Clock, SystemClock},

@@ -155,6 +155,7 @@ impl Limit {
         clippy::panic,
         reason = "documented, and a compile error in a constant"
     )]
+    #[track_caller]
     pub const fn new(permits: u64, interval: Duration) -> Self {
         assert!(
             permits >= 1 && permits <= MOST_PERMITS,
@@ -191,6 +192,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_second(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(1))
     }
@@ -200,6 +202,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_minute(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(60))
     }
@@ -209,6 +212,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_hour(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(3600))
     }
@@ -218,6 +222,7 @@ impl Limit {
     /// # Panics
     ///
     /// If `permits` is zero or above 2^53 - 1.
+    #[track_caller]
     pub const fn per_day(permits: u64) -> Self {
         Self::new(permits, Duration::from_secs(86_400))
     }

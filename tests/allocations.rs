@@ -188,7 +188,7 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
         for (limit, is_allowed, expected) in [(REFUSING, false, 0), (ADMITTING, true, 1)] {
             let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
             limiter.try_set_rate(limit).await.unwrap();
-            limiter.try_acquire().await.unwrap();
+            let _ = limiter.try_acquire().await.unwrap();
             assert_eq!(least_of_a_call(&limiter, is_allowed).await, expected);
         }
 

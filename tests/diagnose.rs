@@ -186,7 +186,7 @@ async fn a_limiter_in_order_has_nothing_wrong() {
 #[tokio::test]
 async fn lost_permits_are_found_and_repaired() {
     let spoilt = Spoilt::new().await;
-    spoilt.limiter().try_acquire_many(2).await.unwrap();
+    let _ = spoilt.limiter().try_acquire_many(2).await.unwrap();
     // As a resent acquire of Redisson leaves it: decremented twice, one member.
     spoilt.set_value("6");
     let log = spoilt.log();
@@ -203,7 +203,7 @@ async fn lost_permits_are_found_and_repaired() {
 #[tokio::test]
 async fn permits_that_javas_release_counts_twice_are_found_and_repaired() {
     let spoilt = Spoilt::new().await;
-    spoilt.limiter().try_acquire_many(10).await.unwrap();
+    let _ = spoilt.limiter().try_acquire_many(10).await.unwrap();
     // Redisson's release(10) credits and leaves the log; then an acquire, by another client, of 7.
     spoilt.set_value("3");
     spoilt.plant("permits", 21, 7, 0);
@@ -247,7 +247,7 @@ async fn missing_keys_are_found() {
     assert_eq!(error.kind(), ErrorKind::NotInitialized);
 
     let spoilt = Spoilt::new().await;
-    spoilt.limiter().try_acquire_many(4).await.unwrap();
+    let _ = spoilt.limiter().try_acquire_many(4).await.unwrap();
     command(&["DEL", &spoilt.key("value")]);
     assert_eq!(spoilt.findings().await, [Finding::ValueMissing]);
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
@@ -259,7 +259,7 @@ async fn missing_keys_are_found() {
     assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
     assert_eq!(spoilt.findings().await, []);
 
-    spoilt.limiter().try_acquire().await.unwrap();
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
     command(&["HDEL", &spoilt.name, "interval"]);
     assert_eq!(spoilt.findings().await, [Finding::LimitMissing]);
     command(&["HSET", &spoilt.name, "interval", "soon"]);
@@ -334,7 +334,7 @@ async fn scores_from_the_future_are_found() {
 #[tokio::test]
 async fn lives_that_do_not_fit_are_found() {
     let spoilt = Spoilt::new().await;
-    spoilt.limiter().try_acquire().await.unwrap();
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
     // As Redisson's setRate without a keep-alive time leaves it after one with.
     command(&["PEXPIRE", &spoilt.name, "3600000"]);
     let diagnosis = spoilt.diagnose().await;
@@ -356,7 +356,7 @@ async fn lives_that_do_not_fit_are_found() {
         .keep_alive(Duration::from_secs(3600))
         .unwrap();
     let spoilt = Spoilt::with(limit, "diagnose").await;
-    spoilt.limiter().try_acquire().await.unwrap();
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
     assert_eq!(spoilt.findings().await, []);
     // As Redisson's availablePermits leaves it.
     command(&["PERSIST", &spoilt.key("value")]);
@@ -373,7 +373,7 @@ async fn what_other_clients_left_is_found() {
     .await;
     let lookalike = spoilt.name.replace('?', "e");
     command(&["SET", &format!("{{{lookalike}}}:value:{OTHER}"), "3"]);
-    spoilt.limiter().try_acquire().await.unwrap();
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
     let diagnosis = spoilt.diagnose().await;
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(diagnosis.other_clients, Some(vec![]));
@@ -433,7 +433,7 @@ async fn a_log_that_moves_is_told_from_drift() {
         let limiter = spoilt.limiter();
         async move {
             loop {
-                limiter.try_acquire().await.unwrap();
+                let _ = limiter.try_acquire().await.unwrap();
             }
         }
     });
@@ -498,7 +498,7 @@ async fn a_repair_in_memory_finds_nothing() {
     );
     orders.try_set_rate(Limit::per_minute(5)).await.unwrap();
     assert_eq!(orders.repair().await.unwrap(), 0);
-    orders.try_acquire_many(2).await.unwrap();
+    let _ = orders.try_acquire_many(2).await.unwrap();
     assert_eq!(orders.repair().await.unwrap(), 0);
     assert_eq!(orders.available_permits().await.unwrap(), 3);
 }

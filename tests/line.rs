@@ -152,7 +152,7 @@ async fn a_lone_caller_has_a_script_of_its_own() {
         let known = memory.split("number_of_cached_scripts:").nth(1).unwrap();
         known.lines().next().unwrap().parse::<usize>().unwrap()
     };
-    ask(layer.clone()).await;
+    let _ = ask(layer.clone()).await;
     let before = scripts(&server);
     for _ in 0..5 {
         assert_eq!(ask(layer.clone()).await.0, StatusCode::OK);

@@ -53,6 +53,18 @@ impl<B> RateLimitBody<B> {
     }
 }
 
+/// The inner body's default: what other layers answer with, if they stand outside and refuse.
+impl<B: Default> Default for RateLimitBody<B> {
+    fn default() -> Self {
+        Self {
+            state: State::Inner {
+                body: B::default(),
+                settling: None,
+            },
+        }
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
     type Data = Bytes;
     type Error = B::Error;

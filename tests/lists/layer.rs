@@ -410,7 +410,7 @@ async fn a_decision_is_one_command() {
         .unwrap();
     let service = over(&layer);
     // Connects, and loads the script.
-    ask(&service, &[("address", "x"), ("user", "x")]).await;
+    let _ = ask(&service, &[("address", "x"), ("user", "x")]).await;
     feed.until_now(&server);
     for (user, status) in [
         ("ann", StatusCode::OK),

@@ -254,7 +254,7 @@ fn every_mistake_is_named() {
         (
             RedisStore::open("ftp://127.0.0.1/").unwrap_err(),
             ConfigError::Url(String::new()),
-            "the address of Redis",
+            "redis://[user:password@]host[:port][/db]",
         ),
         (
             RedisStore::builder("redis://127.0.0.1/")
@@ -274,6 +274,11 @@ fn every_mistake_is_named() {
             found.to_string().contains(shown),
             "{found} should name {shown}"
         );
+        // What `main` prints of it: the same words first, then the variant with its fields.
+        let debug = format!("{found:?}");
+        let variant = debug.strip_prefix(&format!("{found} ("));
+        let variant = variant.and_then(|rest| rest.strip_suffix(')'));
+        assert!(variant.is_some_and(|it| !it.is_empty()), "{debug}");
     }
 }
 

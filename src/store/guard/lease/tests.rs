@@ -148,7 +148,7 @@ async fn a_change_by_this_store_ends_the_lease() {
             );
         }
         poll(ours.manage(&world.name, &reset), 9).unwrap().unwrap();
-        poll(asking, 9).unwrap().unwrap();
+        let _ = poll(asking, 9).unwrap().unwrap();
     }
     assert!(world.server.ahead.lock().unwrap().len() > 1);
     assert!(ours.take(&world.acquire(1)).is_none());
@@ -179,7 +179,7 @@ async fn another_limit_in_force_ends_the_lease() {
         .unwrap()
         .unwrap();
     // More than the lease has: so that the store is asked.
-    world.takes(0, 100);
+    let _ = world.takes(0, 100);
     assert!(world.processes[0].take(&world.acquire(1)).is_none());
     assert_eq!(world.available(), 500 - 100 - taken);
 }
@@ -188,7 +188,7 @@ async fn another_limit_in_force_ends_the_lease() {
 async fn a_grant_out_of_a_lease_is_settled_once_and_exactly() {
     let world = World::new(Limit::new(100_000, SECOND), TENTH, 1);
     for _ in 0..7 {
-        world.takes(0, 10);
+        let _ = world.takes(0, 10);
     }
     let lease = &world.processes[0];
     let [a, b, c] = [4, 3, 5].map(|permits| {
@@ -228,8 +228,8 @@ async fn what_is_given_back_is_handed_out_again() {
 #[tokio::test]
 async fn what_is_used_late_comes_back_late() {
     let world = World::new(Limit::new(100, SECOND), TENTH, 1);
-    world.takes(0, 1);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
+    let _ = world.takes(0, 1);
     let [ahead] = world.server.ahead.lock().unwrap()[..] else {
         panic!("one lease");
     };
@@ -254,16 +254,16 @@ async fn what_is_used_late_comes_back_late() {
 #[tokio::test]
 async fn one_at_a_time_asks_for_a_lease() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     let (first, second) = (world.acquire(1), world.acquire(1));
     let mut asking = pin!(world.processes[0].acquire(&first));
     let mut context = Context::from_waker(Waker::noop());
     assert!(asking.as_mut().poll(&mut context).is_pending());
-    poll(world.processes[0].acquire(&second), 9)
+    let _ = poll(world.processes[0].acquire(&second), 9)
         .unwrap()
         .unwrap();
     assert_eq!(world.server.ahead.lock().unwrap().len(), 0);
-    poll(asking, 9).unwrap().unwrap();
+    let _ = poll(asking, 9).unwrap().unwrap();
     assert_eq!(world.server.ahead.lock().unwrap().len(), 1);
     assert_eq!(world.takes(0, 1).source(), Source::Lease);
 }
@@ -273,7 +273,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
     let mut taken = world.warm(0) + 8;
     for _ in 0..8 {
-        world.takes(0, 1);
+        let _ = world.takes(0, 1);
     }
     let waits = |permits| Acquire {
         patience: Some(crate::store::Patience::Endless),
@@ -297,9 +297,9 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     // Nothing is kept that was taken ahead beside one who waits.
     world.advance(200);
     let rest = u32::try_from(world.available() - 150).unwrap();
-    world.takes(0, rest);
+    let _ = world.takes(0, rest);
     world.advance(200);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     let asked = world.server.ahead.lock().unwrap().len();
     let mut run: Vec<_> = (0..20).map(|_| world.acquire(1)).collect();
     run.push(waits(200));
@@ -350,7 +350,7 @@ async fn limiters_whose_leases_are_over_make_room_for_others() {
     for limiter in 0..200 {
         world.name = Name::exact(&format!("hot{limiter}")).unwrap();
         for _ in 0..2 {
-            world.takes(0, 1);
+            let _ = world.takes(0, 1);
         }
     }
     for limiter in 0..50 {

@@ -13,7 +13,7 @@ fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
         acquire
     };
     for _ in 0..2 {
-        poll(lease.acquire(&by(leased_by)), 9).unwrap().unwrap();
+        let _ = poll(lease.acquire(&by(leased_by)), 9).unwrap().unwrap();
     }
     assert_eq!(world.ahead(), [4], "{leased_by:?}");
     assert!(lease.take(&by(leased_by)).is_some());
@@ -139,14 +139,14 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
 async fn calls_are_counted_until_they_have_a_lease() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
     let most = receipt(&world.takes(0, 990));
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     world.processes[0].give_back(most, 0);
     // Before this one, the room was not known of.
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     assert!(world.ahead().is_empty());
     // By itself it would be too seldom: one in the last 60 ms.
     world.advance(60);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4]);
 }
 
@@ -154,14 +154,14 @@ async fn calls_are_counted_until_they_have_a_lease() {
 #[tokio::test]
 async fn calls_are_counted_for_one_lease() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
-    world.takes(0, 1);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
+    let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4]);
     for _ in 0..4 {
         assert_eq!(world.takes(0, 1).source(), Source::Lease);
     }
     world.advance(50);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4, 10]);
 }
 
@@ -170,18 +170,18 @@ async fn calls_are_counted_for_one_lease() {
 async fn half_as_much_is_asked_for_after_there_was_no_room() {
     let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 2);
     while world.ahead().len() < 2 {
-        world.takes(0, 1);
+        let _ = world.takes(0, 1);
     }
     let lease = &world.processes[0];
     while lease.take(&world.acquire(1)).is_some() {}
     let others = u32::try_from(world.available()).unwrap() - 10;
     let others = receipt(&world.takes(1, others));
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4, 16, 64]);
     world.processes[1].give_back(others, 0);
     // The first one hears that there is room again.
-    world.takes(0, 1);
-    world.takes(0, 1);
+    let _ = world.takes(0, 1);
+    let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4, 16, 64, 32]);
 }
 
@@ -196,7 +196,7 @@ async fn limiters_keep_their_place_while_they_have_a_lease() {
     for limiter in 0..500 {
         world.name = Name::exact(&format!("hot{limiter}")).unwrap();
         for _ in 0..2 {
-            world.takes(0, 1);
+            let _ = world.takes(0, 1);
         }
     }
     let leases = world.ahead().len();
