@@ -83,11 +83,7 @@ impl Counts for Limiter {
         let wait = |needs: &Needs| end + 1 - now.tick + needs.rounds * next;
         End {
             waits: needs.iter().map(wait).collect(),
-            reset: if value < rate {
-                end + 1 - now.tick
-            } else {
-                0
-            },
+            reset: if value < rate { end + 1 - now.tick } else { 0 },
             repaired: 0,
             tat: None,
         }

@@ -14,7 +14,11 @@ use super::{
     call::{Ask, Counts, End, Needs, Take},
 };
 use crate::{
-    clock::{Now, TICKS}, decision::PermitId, error::ErrorKind, limit::StoredLimit, list::List,
+    clock::{Now, TICKS},
+    decision::PermitId,
+    error::ErrorKind,
+    limit::StoredLimit,
+    list::List,
 };
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
