@@ -48,14 +48,15 @@ async fn a_clock_that_is_set_back_costs_an_interval() {
     }
 }
 
-/// Puts the state of a limiter by hand where a server's clock that is an hour fast would have left it.
-fn plant(value: &str, permits: u32, interval: Duration) {
+/// Puts the state of a limiter by hand where a server's clock that is fast by so much would have left it.
+pub(crate) fn plant(value: &str, permits: u32, interval: Duration, ahead: Duration) {
     let script = "local time = redis.call('TIME') \
-                  local tat = time[1] * 1000000 + time[2] + 3600000000 \
+                  local tat = time[1] * 1000000 + time[2] + ARGV[3] \
                   local value = struct.pack('<ddddd', ARGV[1], ARGV[2], tat, tat, 0) \
                   redis.call('SET', KEYS[1], value, 'PX', '7200000')";
     let millis = interval.as_millis().to_string();
-    let arguments = ["EVAL", script, "1", value, &millis, &permits.to_string()];
+    let (permits, ahead) = (permits.to_string(), ahead.as_micros().to_string());
+    let arguments = ["EVAL", script, "1", value, &millis, &permits, &ahead];
     RedisServer::shared().command(&arguments);
 }
 
@@ -71,7 +72,7 @@ async fn what_a_fast_server_has_made_is_set_back_by_whoever_meets_it() {
         let limiter = named(&redis_store(), &unique("fast"));
         limiter.try_set_rate(Limit::new(5, TEN)).await.unwrap();
         let value = format!("{{{}}}:value", limiter.name());
-        plant(&value, 5, TEN);
+        plant(&value, 5, TEN, HOUR);
         meet(&limiter).await;
         assert!(ahead(&value) <= 10_000_000, "{}", ahead(&value));
         assert!(wait(&limiter, 5).await.unwrap() <= TEN);
@@ -84,7 +85,7 @@ async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
     let prefix = unique("fast");
     let layer = of_five(&redis_store().prefix(&prefix), Limit::new(5, TEN));
     let value = format!("{prefix}:{{a}}:five:value");
-    plant(&value, 5, TEN);
+    plant(&value, 5, TEN, HOUR);
     let answer = send(&layer, "a").await;
     let Decision::Deny(refusal) = super::decision_of(&answer) else {
         panic!("there was room");
