@@ -138,8 +138,9 @@ impl Decision {
 
     /// Asserts that it is a refusal that asks for exactly this wait.
     ///
-    /// A store in memory tells it to the nanosecond: by a [`ManualClock`] that stands at a whole millisecond it is of whole
-    /// ones, except by [`Algorithm::Gcra`](crate::Algorithm::Gcra), which counts in microseconds.
+    /// A store in memory tells it to the nanosecond: by a [`ManualClock`] that stands at a whole
+    /// millisecond it is of whole ones, except by [`Algorithm::Gcra`](crate::Algorithm::Gcra),
+    /// which counts in microseconds.
     ///
     /// # Panics
     ///

@@ -93,8 +93,8 @@ for i = 8, #ARGV, 4 do
   reply[#reply + 1] = 0
 end
 
--- What is stored. Nobody makes a key without taking something. What a wrong clock has made is set back by whoever meets it,
--- granted or not, or it would last.
+-- What is stored. Nobody makes a key without taking something. The work of a wrong clock is set
+-- back by the call that meets it, granted or not, or it would last.
 
 local tat, given = now + backlog, 0
 if taken > 0 or differ(state, pace) or is_beyond(state, backlog, now) then

@@ -1,4 +1,4 @@
--- Forgets what is in use beyond the whole limit: the work of a wrong clock, whoever's clock counts.
+-- Forgets what is in use beyond the whole limit: the work of a wrong clock, by any clock.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
 -- ARGV  1  now, ms; empty for the server's clock

@@ -64,9 +64,9 @@ local function differ(state, pace)
   return state ~= nil and (state.pace.rate ~= pace.rate or state.pace.interval ~= pace.interval)
 end
 
--- How far tat lies ahead by this limit; where it was counted by another one, the same permits by this one's pace, whole ones.
--- By the server's clock no further than all permits take: more than those was never in use. A caller's clock may be slow, and
--- proves nothing.
+-- How far tat lies ahead by this limit; where it was counted by another one, the same permits by
+-- this one's pace, whole ones. By the server's clock no further than all permits take: more than
+-- those was never in use. A caller's clock may be slow, and proves nothing.
 local function backlog_of(state, pace, now, given_clock)
   if not state or state.tat <= now then
     return 0
@@ -76,14 +76,16 @@ local function backlog_of(state, pace, now, given_clock)
     backlog = math.min(backlog, state.pace.whole)
   end
   if differ(state, pace) then
-    backlog = math.min(rounded_up(backlog, state.pace.emission) * pace.emission, given_clock and MOST - now or pace.whole)
+    backlog = rounded_up(backlog, state.pace.emission) * pace.emission
+    backlog = math.min(backlog, given_clock and MOST - now or pace.whole)
   end
   return backlog
 end
 
--- Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far as the whole limit goes: a debt
--- lasts no longer. What is not kept was given back, as far as receipts are concerned. Returns tat, and all that was given back.
--- The key's end is put off by as much as all permits take, so that most calls leave it alone.
+-- Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far as the
+-- whole limit goes: a debt lasts no longer. What is not kept was given back, as far as receipts are
+-- concerned. Returns tat, and all that was given back. The key's end is put off by as much as all
+-- permits take, so that most calls leave it alone.
 local function write_state(value_key, state, kept, added, pace, now, given_clock)
   local tat = math.min(now + math.min(kept + added, math.max(pace.whole, kept)), MOST)
   local ends, given = 0, 0

@@ -28,7 +28,8 @@ local function number_of(text)
   return number and number <= MOST and number >= -MOST and number or nil
 end
 
--- A stored interval, whole milliseconds; nil for what is none: within no time everything would be granted.
+-- A stored interval, whole milliseconds; nil for what is none: within no time everything would be
+-- granted.
 local function interval_of(text)
   local interval = number_of(text)
   return interval and interval >= 1 and interval % 1 == 0 and interval or nil

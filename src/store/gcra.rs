@@ -1,7 +1,8 @@
 //! GCRA as pure functions of state and now: what `lua/gcra` does, in Rust.
 //!
-//! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that were taken are through:
-//! how far it lies ahead of now says how many are in use. Microseconds, whatever a tick of the clock is.
+//! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that
+//! were taken are through: how far it lies ahead of now says how many are in use. Microseconds,
+//! whatever a tick of the clock is.
 
 use super::{
     Changed,
@@ -28,8 +29,8 @@ pub(crate) struct Limiter {
     pub(crate) state: Option<State>,
     /// No TAT that it held is later: until then receipts must find what was given back.
     pub(crate) ends: i64,
-    /// When it was last begun with nothing in use, rounded up: what is in use is counted from then, so that a call within the
-    /// same microsecond does not find that more than was taken.
+    /// When it was last begun with nothing in use, rounded up: what is in use is counted from then,
+    /// so that a call within the same microsecond does not find that more than was taken.
     pub(crate) since: i64,
 }
 
@@ -86,7 +87,8 @@ impl Pace {
         rounded_up(backlog, self.emission)
     }
 
-    /// Permits left; below zero, by a caller's clock, after a lowered rate or where another's is ahead.
+    /// Permits left; below zero, by a caller's clock, after a lowered rate or where another's is
+    /// ahead.
     pub(crate) fn left(&self, backlog: i64) -> i64 {
         self.rate.saturating_sub(self.used(backlog))
     }
@@ -236,7 +238,8 @@ impl Limiter {
         Ok(released)
     }
 
-    /// Forgets what is in use beyond the whole limit, whoever's clock it is; how many permits that were.
+    /// Forgets what is in use beyond the whole limit, by any clock. Returns how many permits it
+    /// was.
     pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
         let pace = self.pace()?;
         let backlog = self.ahead(&pace, now, false);
@@ -251,8 +254,8 @@ impl Limiter {
         Ok((pace.used(backlog) - pace.rate).max(0))
     }
 
-    /// When all permits are free again, in us, if none is taken meanwhile, and no receipt can give back any more; `None` if
-    /// none was ever in use.
+    /// When all permits are free again, in us, if none is taken meanwhile, and no receipt can give
+    /// back any more; `None` if none was ever in use.
     pub(crate) fn full_at(&self) -> Option<i64> {
         self.state.map(|_| self.ends)
     }
@@ -271,8 +274,8 @@ impl Limiter {
         backlog
     }
 
-    /// Sets TAT back where it lies further ahead than this limit allows, so that the work of a wrong clock is over an interval
-    /// after somebody has met it. How far it lies ahead.
+    /// Sets TAT back where it lies further ahead than this limit allows, so that the work of a
+    /// wrong clock is over an interval after a call has met it. Returns how far it lies ahead.
     fn set_back(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
         let is_by = |state: &State| (state.rate, state.interval) == (pace.rate, pace.interval);
@@ -284,14 +287,15 @@ impl Limiter {
         backlog
     }
 
-    /// How far TAT lies ahead by this limit: by the store's own clock no further than all permits take, as more than those
-    /// was never in use. By a caller's, which may be slow, that proves nothing.
+    /// How far TAT lies ahead by this limit: by the store's own clock no further than all permits
+    /// take, as more than those was never in use. By a caller's, which may be slow, that proves
+    /// nothing.
     fn backlog(&self, pace: &Pace, now: Now) -> i64 {
         self.ahead(pace, now, now.is_own)
     }
 
-    /// The same, `cut` to what all permits take or not. Where it was counted by another limit, the same permits by the pace of
-    /// this one.
+    /// The same, `cut` to what all permits take or not. What was counted by another limit is the
+    /// same permits at the pace of this one.
     fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
         let Some(state) = self.state else {
             return 0;
@@ -308,8 +312,8 @@ impl Limiter {
         }
     }
 
-    /// From when on what is in use counts, in us: from now, rounded down; in the microsecond in which the first of it was
-    /// taken, from when that was.
+    /// From when on what is in use counts, in us: from now, rounded down; in the microsecond in
+    /// which the first of it was taken, from when that was.
     fn from(&self, now: Now) -> i64 {
         if self.since == now.micros_up() {
             self.since
@@ -318,8 +322,9 @@ impl Limiter {
         }
     }
 
-    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far as the whole limit goes: a
-    /// debt lasts no longer. What is not kept was given back, as far as receipts are concerned. How much it is.
+    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far
+    /// as the whole limit goes: a debt lasts no longer. What is not kept was given back, as far as
+    /// receipts are concerned. How much it is.
     fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
         if kept == 0 && added > 0 && self.state.is_none_or(|state| state.tat.at <= now.micros()) {
             // Rounded up, as any grant is.
@@ -476,8 +481,8 @@ mod tests {
         assert_eq!(limiter.repair(NOW), Ok(0));
     }
 
-    // A clock that was wrong, and is set right: who asks first finds no more in use than the limit, and an interval later
-    // nothing is.
+    // A clock that was wrong, and is set right: who asks first finds no more in use than the limit,
+    // and an interval later nothing is.
     #[test]
     fn what_a_wrong_clock_has_made_is_over_an_interval_after_it_was_met() {
         const HOUR: i64 = 3_600_000_000;

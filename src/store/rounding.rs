@@ -1,6 +1,8 @@
-//! The laws of the pure functions, whatever a tick is: milliseconds or microseconds, by a clock that moves by nanoseconds.
+//! The laws of the pure functions, whatever a tick is: milliseconds or microseconds, by a clock
+//! that moves by nanoseconds.
 //!
-//! Grants are scored rounded up and expire by now rounded down, so each law holds to the nanosecond.
+//! Grants are scored rounded up and expire by now rounded down, so each law holds to the
+//! nanosecond.
 
 use std::{iter, time::Duration};
 
@@ -138,7 +140,11 @@ fn fullest(grants: &[(u64, u64)], nanos: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     // L1
     #[test]

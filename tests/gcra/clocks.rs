@@ -1,4 +1,5 @@
-//! Clocks that were wrong and are set right: what they have made is over an interval after it was met.
+//! Clocks that were wrong and are set right: what they have made is over an interval after it was
+//! met.
 
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ async fn a_clock_that_is_set_back_costs_an_interval() {
     }
 }
 
-/// Puts the state of a limiter by hand where a server's clock that is fast by so much would have left it.
+/// Puts the state of a limiter by hand where a server's clock that is fast by so much would have
+/// left it.
 pub(crate) fn plant(value: &str, permits: u32, interval: Duration, ahead: Duration) {
     let script = "local time = redis.call('TIME') \
                   local tat = time[1] * 1000000 + time[2] + ARGV[3] \
@@ -61,7 +63,7 @@ pub(crate) fn plant(value: &str, permits: u32, interval: Duration, ahead: Durati
 }
 
 #[tokio::test]
-async fn what_a_fast_server_has_made_is_set_back_by_whoever_meets_it() {
+async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
     type Meet = for<'a> fn(&'a RateLimiter) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
     let meet: [Meet; 3] = [
         |limiter| Box::pin(async { assert!(wait(limiter, 5).await.unwrap() <= TEN) }),

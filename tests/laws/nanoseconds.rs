@@ -1,5 +1,5 @@
-//! The laws in memory where the clock moves by nanoseconds: they hold at any interval that a limit takes, also at one that is
-//! no longer than what a coarser clock would round by.
+//! The laws in memory where the clock moves by nanoseconds: they hold at any interval that a limit
+//! takes, also at one that is no longer than what a coarser clock would round by.
 
 use std::time::Duration;
 
@@ -137,8 +137,8 @@ fn is_paced(grants: &[Grant], limit: Limit) -> bool {
     })
 }
 
-/// The most permits of one window: it begins with a grant, and lasts for the interval and a millisecond from the microsecond
-/// that this is rounded up to.
+/// The most permits of one window: it begins with a grant, and lasts for the interval and a
+/// millisecond from the microsecond that this is rounded up to.
 fn fullest_window(grants: &[Grant], limit: Limit) -> u64 {
     let lasts = (interval_of(limit) + MS) / 1000;
     let mut windows: Vec<(u64, u64)> = Vec::new();
@@ -193,8 +193,8 @@ fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
     });
 }
 
-// And not under without need: who is refused by a log would have made it more than the limit within an interval and the two
-// microseconds by which it rounds.
+// And not under without need: who is refused by a log would have made it more than the limit within
+// an interval and the two microseconds by which it rounds.
 #[test]
 fn who_is_refused_does_not_fit() {
     check(1500, &histories(), |(limit, counted, traffic)| {
@@ -221,7 +221,8 @@ fn who_is_refused_does_not_fit() {
     });
 }
 
-/// A burst of the whole limit passes at any instant, however many of its calls fall into one microsecond.
+/// A burst of the whole limit passes at any instant, however many of its calls fall into one
+/// microsecond.
 #[test]
 fn an_idle_limiter_has_all_its_permits_within_a_microsecond() {
     check(

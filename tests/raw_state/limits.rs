@@ -1,4 +1,5 @@
-//! Limits that were written by hand, or by a peer that takes any number, and that nobody can count with.
+//! Limits that were written by hand, or by a peer that takes any number, and that cannot be counted
+//! with.
 
 use tower_ratelimit::{Algorithm, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore};
 
@@ -69,13 +70,13 @@ async fn is_an_error(limiter: &RateLimiter, what: &str) {
     let state = read(limiter.name(), None);
     assert_eq!((state.fields, state.value), (fields, None), "{what}");
     assert!(state.log.is_empty(), "{what}");
-    // Whoever sets a limit mends it.
+    // Setting a limit mends it.
     limiter.set_rate(Limit::per_second(5)).await.unwrap();
     assert_eq!(limiter.available_permits().await.unwrap(), 5);
 }
 
 #[tokio::test]
-async fn a_stored_limit_that_nobody_can_count_with_is_an_error_by_every_algorithm() {
+async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorithm() {
     let stores = [store(&ManualClock::new()), by_the_servers_clock()];
     let intervals = INTERVALS.iter().map(|value| ("interval", *value));
     let rates = RATES.iter().map(|value| ("rate", *value));
@@ -97,7 +98,8 @@ fn by_the_servers_clock() -> RedisStore {
         .unwrap()
 }
 
-/// Nor does it pass where it is one of several limits, where permits are left from before, or where the code has a limit.
+/// Nor does it pass where it is one of several limits, where permits are left from before, or where
+/// the code has a limit.
 #[tokio::test]
 async fn nor_is_anything_granted_by_it_in_any_other_way() {
     let store = by_the_servers_clock();
