@@ -25,9 +25,11 @@ local usual
 if source == 'code' then
   usual = limit[1] == ARGV[4] and limit[2] == ARGV[5] and limit[3] == ARGV[6]
 else
+  -- Within no time, of 0 ms or less, everything would be granted.
+  local interval = tonumber(limit[2] or nil) or 0
   usual = limit[3] and (source ~= 'keep' or limit[3] == ARGV[6])
     and (tonumber(limit[1]) or math.huge) <= 9007199254740991
-    and (tonumber(limit[2]) or math.huge) <= 9007199254740991
+    and interval >= 1 and interval <= 9007199254740991 and interval % 1 == 0
 end
 
 if usual then

@@ -62,7 +62,7 @@ for place = 1, limiters do
     }
     changed = 1
   end
-  local rate, interval = number_of(limit[1]), number_of(limit[2])
+  local rate, interval = number_of(limit[1]), interval_of(limit[2])
   if not rate or not interval then
     return { UNREADABLE }
   end

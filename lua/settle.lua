@@ -29,7 +29,7 @@ local value_key, log = KEYS[2], KEYS[4]
 if limit[3] == '1' then
   value_key, log = KEYS[3], KEYS[5]
 end
-local rate, interval = number_of(limit[1]), number_of(limit[2])
+local rate, interval = number_of(limit[1]), interval_of(limit[2])
 
 if taken == '' then
   if not rate or not interval then

@@ -19,9 +19,9 @@ pub(crate) type Millis = u64;
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time since the Unix epoch.
     ///
-    /// A [`MemoryStore`](crate::MemoryStore) counts microseconds, and rounds so that no interval measured on this clock
-    /// has more than the limit. A [`RedisStore`](crate::RedisStore) counts whole milliseconds, as Redisson does: finer
-    /// parts are dropped.
+    /// A [`MemoryStore`](crate::MemoryStore) counts microseconds, and rounds so that no interval
+    /// measured on this clock has more than the limit. A [`RedisStore`](crate::RedisStore) counts
+    /// whole milliseconds, as Redisson does: finer parts are dropped.
     fn now(&self) -> Duration;
 
     /// Waits until [`now`](Self::now) is `time` or later: who waits for permits waits by it.
@@ -99,10 +99,11 @@ pub(crate) const TICKS: i64 = 1000;
 /// No time is later, in ticks: an interval and more can be added to it.
 const LATEST: i64 = i64::MAX / 2;
 
-/// An instant in ticks, the unit that a store counts in: milliseconds in Redis, microseconds in this process.
+/// An instant in ticks, the unit that a store counts in: milliseconds in Redis, microseconds in
+/// this process.
 ///
-/// A grant is scored by the instant rounded up, and expires by the instant rounded down. So what is granted counts for a
-/// whole interval at least, wherever between two ticks that begins and ends.
+/// A grant is scored by the instant rounded up, and expires by the instant rounded down. So what is
+/// granted counts for a whole interval at least, wherever between two ticks that begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Now {
     /// Since the epoch, rounded down.
@@ -128,6 +129,20 @@ impl Now {
         }
     }
 
+    /// A time by a clock of so many ticks per millisecond, rounded either way: also where those are
+    /// milliseconds.
+    #[cfg(test)]
+    pub(crate) fn of(time: Duration, per_ms: i64) -> Self {
+        let nanos = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let tick = 1_000_000 / per_ms;
+        Self {
+            tick: nanos / tick,
+            past: u32::try_from(nanos % tick).unwrap_or(0),
+            per_ms,
+            is_own: true,
+        }
+    }
+
     /// A tick of this process.
     pub(crate) const fn at(tick: i64) -> Self {
         Self {
@@ -139,6 +154,7 @@ impl Now {
     }
 
     /// A millisecond, as Redis counts: it is rounded down for scores, too.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn millis(tick: i64) -> Self {
         Self {
             tick,
@@ -148,7 +164,7 @@ impl Now {
         }
     }
 
-    /// The same by a clock of which scores of others prove nothing.
+    /// The same by a caller's clock, of which scores by other clocks prove nothing.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) fn given(self) -> Self {
         Self {
@@ -165,6 +181,12 @@ impl Now {
     /// So many milliseconds in ticks.
     pub(crate) fn ticks(&self, millis: i64) -> i64 {
         millis.saturating_mul(self.per_ms)
+    }
+
+    /// The tick so many milliseconds later.
+    pub(crate) fn after(&self, millis: u64) -> i64 {
+        let ticks = millis.saturating_mul(self.per_ms.unsigned_abs());
+        self.tick.saturating_add_unsigned(ticks)
     }
 
     /// So many microseconds in ticks, rounded up.

@@ -226,7 +226,8 @@ impl Refusal {
         self.kind
     }
 
-    /// How long until the same request finds room, if nobody else takes it: exact to the millisecond.
+    /// How long until the same request finds room, if nobody else takes it: exact, in Redis to the
+    /// millisecond.
     ///
     /// `None` where waiting does not help or nobody knows.
     #[must_use]
@@ -382,8 +383,8 @@ impl LimitState {
         self.refused
     }
 
-    /// How long until this limit has room, where it had none: exact to the millisecond. `None` where it had, or where more
-    /// was asked for than it ever allows.
+    /// How long until this limit has room, where it had none: exact, in Redis to the millisecond.
+    /// `None` where it had, or where more was asked for than it ever allows.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after

@@ -13,8 +13,9 @@ const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 
 /// At most so many permits within any interval of a given length.
 ///
-/// The window slides: wherever an interval begins, no more permits than these are granted in it. There is no burst at
-/// the turn of a minute, unless an [`Algorithm`] allows one.
+/// The window slides: wherever an interval begins, no more permits than these are granted in it, in
+/// Redis to the millisecond. There is no burst at the turn of a minute, unless an [`Algorithm`]
+/// allows one.
 ///
 /// Units: permits are whole numbers from 1 to 2^53 - 1, intervals whole milliseconds from 1 to a century.
 ///
@@ -81,6 +82,10 @@ pub enum Algorithm {
     /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no interval, wherever it begins,
     /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call, unless
     /// they are noted in [slots](crate::RateLimiter::slots).
+    ///
+    /// A [`MemoryStore`](crate::MemoryStore) is exact at any interval, measured on its clock. A
+    /// [`RedisStore`](crate::RedisStore) is exact to the millisecond: Redisson's format has whole
+    /// ones, so that no time of the interval less a millisecond has more.
     #[default]
     SlidingLog,
     /// One number that is set anew when an interval is over, as in Redisson 3.7.1 to 3.13.2. The least that a limiter can
@@ -99,19 +104,29 @@ pub enum Algorithm {
     /// pause. For very large rates and very many keys: memory and time are constant, no limit is read, and an idle limiter
     /// is gone from Redis within two intervals of its last grant. Not a format of Redisson's: no Java peer can share it.
     ///
-    /// From permit to permit pass interval / limit microseconds, rounded up to whole ones, so that it is never over. At large
-    /// rates that shows: of 600 000 a second, one every 2 us, 500 000 pass in the long run. Limits of which that quotient is
-    /// whole lose nothing; more than one permit in a microsecond are a [`ConfigError::TooFast`]. By a clock of this process
-    /// it counts in whole milliseconds.
+    /// From permit to permit pass interval / limit microseconds, rounded up to whole ones, so that
+    /// it is never over. At large rates that shows: of 600 000 a second, one every 2 us, 500 000
+    /// pass in the long run. Limits of which that quotient is whole lose nothing; more than one
+    /// permit in a microsecond are a [`ConfigError::TooFast`]. By a
+    /// [`client_clock`](crate::RedisStore::client_clock) it counts in whole milliseconds.
     ///
-    /// Worst case: in any time, no more than it has room for, limit x time / interval, and the whole limit at once: twice the
-    /// limit within one interval. A cost above the limit is refused for ever. A wait is told in whole milliseconds, rounded
-    /// up: there is room when it is over, and none a millisecond before.
+    /// Worst case: in any time, no more than it has room for, limit x time / interval, and the
+    /// whole limit at once: twice the limit within one interval. A cost above the limit is refused
+    /// for ever. A wait is exact in memory; from Redis it comes in whole milliseconds, rounded up:
+    /// there is room when it is over, and none a millisecond before.
     ///
-    /// A rule's own limit goes with each call. It is kept with the number and nowhere else, so of such a limiter
-    /// [`RateLimiter`](crate::RateLimiter) can read, count, release and delete while something is in use; it cannot change the
-    /// limit, nor rename it. A limit that differs from the one before counts at once: what is in use stays in use, in whole
-    /// permits. Names that change from or to another algorithm begin anew.
+    /// No more than the whole limit is ever in use, so that all permits are there again an interval
+    /// later. What a [settlement](crate::RateLimiter::settle) charges beyond that is forgotten:
+    /// where single answers cost more than the limit in addition to what they reserve, choose a
+    /// sliding log, which then admits no caller for an interval. The same goes for the work of a
+    /// clock that was fast and is set right; not with a `client_clock`, as a caller whose own clock
+    /// is slow meets the same.
+    ///
+    /// A rule's own limit goes with each call. It is kept with the number and nowhere else, so of
+    /// such a limiter [`RateLimiter`](crate::RateLimiter) can read, count, release and delete while
+    /// something is in use; it cannot change the limit, nor rename it. A limit that differs from
+    /// the one before counts at once: what is in use stays in use, in whole permits, as far as the
+    /// new limit goes. Names that change from or to another algorithm begin anew.
     ///
     /// No grant has an entry of its own. So an acquire is never sent twice: the calls that are under way when a connection is
     /// lost meet their failure policy, where those of a sliding log are sent again. Behind a network that often cuts

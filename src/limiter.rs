@@ -85,9 +85,11 @@ impl RateLimiter {
     /// for each grant. For large limits that Java shares, or that must be exact: see
     /// [tuning](crate::docs::tuning#large-limits). Default: one entry for each grant.
     ///
-    /// Permits are in use for up to a slot longer, and no interval has more than the limit says. It says how this limiter
-    /// notes, and not how its name is counted: others may use the name with other slots or with none, as Java does. With
-    /// another [`Algorithm`] it has no effect. A stored interval of fewer milliseconds has a slot for each of them.
+    /// Permits are in use for up to a slot longer, and no interval has more than the limit says, in
+    /// Redis to the millisecond. It says how this limiter notes, and not how its name is counted:
+    /// others may use the name with other slots or with none, as Java does. With another
+    /// [`Algorithm`] it has no effect. In Redis a stored interval of fewer milliseconds has a slot
+    /// for each of them.
     ///
     /// Worst case: nothing tells a grant from others. So an acquire is never sent twice: a call whose connection is lost is an
     /// error, and what it may have taken, or one that was dropped under way, is in use until it expires. A [`Receipt`] is of
@@ -261,8 +263,10 @@ impl RateLimiter {
 
     /// Settles a grant at what was really used: `permits` in all, whatever it took.
     ///
-    /// Less is given back, as far as it is still in use. More is debt: it counts from now on, also beyond the limit, and
-    /// nobody is admitted until enough of it has left the interval. A limiter that was deleted meanwhile owes nothing.
+    /// Less is given back, as far as it is still in use. More is debt: it counts from now on, also
+    /// beyond the limit, and nobody is admitted until enough of it has left the interval: within
+    /// one interval, whatever the algorithm. By [`Algorithm::Gcra`] it counts up to the whole
+    /// limit. A limiter that was deleted meanwhile owes nothing.
     ///
     /// Returns at once; a store in Redis is told in the background. A receipt is settled once: of several settlements with
     /// different permits any may count. Receipts of other limiters have no effect here.
@@ -459,8 +463,9 @@ impl RateLimiter {
     /// than no permits may be left; nobody is admitted then until that has expired. Grants that have expired and were not
     /// credited yet are no difference. Where no permits were counted at all, there is none either: zero.
     ///
-    /// An [`Algorithm::FixedWindow`] has no log: there it makes sure that no more than the limit is left, and that the window
-    /// ends. By [`Algorithm::Gcra`] what is in use beyond the whole limit is forgotten, debts included.
+    /// An [`Algorithm::FixedWindow`] has no log: there it makes sure that no more than the limit is
+    /// left, and that the window ends. By [`Algorithm::Gcra`] what is in use beyond the whole limit
+    /// is forgotten, which a wrong clock has made.
     ///
     /// It reads the whole log in one step, some 40 milliseconds for 100 000 grants, in which a server in Redis does nothing
     /// else. It is never sent twice: after a lost connection nobody knows whether it was carried out.

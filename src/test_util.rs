@@ -138,7 +138,9 @@ impl Decision {
 
     /// Asserts that it is a refusal that asks for exactly this wait.
     ///
-    /// A store on a [`ManualClock`] counts in whole milliseconds, and the wait is exact to one.
+    /// A store in memory tells it to the nanosecond: by a [`ManualClock`] that stands at a whole
+    /// millisecond it is of whole ones, except by [`Algorithm::Gcra`](crate::Algorithm::Gcra),
+    /// which counts in microseconds.
     ///
     /// # Panics
     ///

@@ -13,6 +13,8 @@
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
+#[path = "raw_state/limits.rs"]
+mod limits;
 mod support;
 
 use std::{convert::Infallible, time::Duration};

@@ -7,7 +7,8 @@
 --          permits take, less that
 -- Reply refused: how far tat lies ahead of now, us
 --       granted: three doubles in a text: now and tat, us since the epoch, and what was given back, us
---       nil: the value is counted by another limit, or is another algorithm's. Nothing was taken; acquire_run.lua tells
+--       nil: the value is counted by another limit, is another algorithm's or the work of a wrong
+--       clock. Nothing was taken; acquire_run.lua tells
 --
 -- Redisson has no such limiter. Stands alone, without lib/state.lua and lib/gcra.lua, which says what the value holds.
 -- Numbers cost more than commands: so the caller sends them as Redis keeps them, and does the arithmetic of what is told.
@@ -32,6 +33,10 @@ if stored then
   tat, ends, given = unpack('<ddd', stored, 17)
   local backlog = tat - now
   if backlog > room then
+    -- More than all permits take: by the server's clock that must be set back.
+    if backlog > room + cost and ARGV[1] == '' then
+      return nil
+    end
     return backlog
   end
   if backlog < 0 then

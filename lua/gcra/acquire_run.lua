@@ -67,7 +67,7 @@ end
 
 -- The decisions.
 
-local backlog = backlog_of(state, pace, now)
+local backlog = backlog_of(state, pace, now, given_clock)
 local left = rate - rounded_up(backlog, emission)
 local taken, closed, in_line = 0, false, 0
 -- Of each caller that is refused: its place in the reply, and the permits that must be free for it.
@@ -93,10 +93,11 @@ for i = 8, #ARGV, 4 do
   reply[#reply + 1] = 0
 end
 
--- What is stored. Nobody makes a key without taking something.
+-- What is stored. Nobody makes a key without taking something. The work of a wrong clock is set
+-- back by the call that meets it, granted or not, or it would last.
 
 local tat, given = now + backlog, 0
-if taken > 0 or differ(state, pace) then
+if taken > 0 or differ(state, pace) or is_beyond(state, backlog, now) then
   tat, given = write_state(value_key, state, backlog, taken * emission, pace, now, given_clock)
   backlog = tat - now
 end

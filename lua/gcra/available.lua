@@ -1,9 +1,11 @@
--- Counts the permits that are free now. Changes nothing but the limit's life.
+-- Counts the permits that are free now. Changes nothing but the limit's life, and what a wrong
+-- clock has made.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
 -- ARGV  1  now, ms; empty for the server's clock; the id of the sliding log's available behind it is not used
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits left; below zero after a lowered rate or a settled debt
+--       2  permits left; below zero, by a caller's clock, after a lowered rate or where another's
+--          is ahead
 --       3  the time that was used, ms since the epoch
 --       4  rate and  5  interval, ms, in force
 --
@@ -14,8 +16,11 @@ if not limit then
   return unreadable
 end
 local now = micros(ARGV[1])
-local backlog = backlog_of(limit.state, limit.pace, now)
+local given_clock, pace, state = ARGV[1] ~= '', limit.pace, limit.state
+local backlog = backlog_of(state, pace, now, given_clock)
+if is_beyond(state, backlog, now) and not differ(state, pace) then
+  write_state(limit.value_key, state, backlog, 0, pace, now, given_clock)
+end
 keep_limit(limit.keep_alive_time, backlog)
-local pace = limit.pace
 local left = pace.rate - rounded_up(backlog, pace.emission)
 return { 1, left, math.floor(now / 1000), pace.rate, pace.interval }

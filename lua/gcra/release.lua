@@ -14,7 +14,7 @@ if not limit then
   return unreadable
 end
 local now, pace = micros(ARGV[2]), limit.pace
-local backlog = backlog_of(limit.state, pace, now)
+local backlog = backlog_of(limit.state, pace, now, ARGV[2] ~= '')
 local used = rounded_up(backlog, pace.emission)
 local released = math.min(tonumber(ARGV[1]), used)
 if released > 0 then

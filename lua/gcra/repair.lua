@@ -1,4 +1,4 @@
--- Forgets what is in use beyond the whole limit: a debt, or the work of a wrong clock, which nobody can tell apart.
+-- Forgets what is in use beyond the whole limit: the work of a wrong clock, by any clock.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
 -- ARGV  1  now, ms; empty for the server's clock
@@ -13,7 +13,8 @@ if not limit then
   return unreadable
 end
 local now, pace, state = micros(ARGV[1]), limit.pace, limit.state
-local backlog = backlog_of(state, pace, now)
+-- All of it, as if by a clock that proves nothing.
+local backlog = backlog_of(state, pace, now, true)
 local used = rounded_up(backlog, pace.emission)
 local lost = math.max(used - pace.rate, 0)
 if state and state.tat > now then

@@ -29,8 +29,8 @@ end
 local now, pace = micros(ARGV[5]), pace_of(number_of(ARGV[1]), number_of(ARGV[2]))
 local backlog = 0
 if state and pace then
-  backlog = backlog_of(state, pace, now)
-  if differ(state, pace) then
+  backlog = backlog_of(state, pace, now, ARGV[5] ~= '')
+  if differ(state, pace) or is_beyond(state, backlog, now) then
     write_state(value_key, state, backlog, 0, pace, now, ARGV[5] ~= '')
   end
 end

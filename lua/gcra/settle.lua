@@ -38,10 +38,10 @@ if state and of_code then
   pace = state.pace
 end
 local now = micros(ARGV[2])
-local backlog = backlog_of(state, pace, now)
+local backlog = backlog_of(state, pace, now, ARGV[2] ~= '')
 
 if credited < 0 then
-  -- Debt: it was used, so it counts also beyond the limit.
+  -- Debt: it was used, so it counts at once, until all permits are in use.
   local tat = write_state(value_key, state, backlog, -credited * pace.emission, pace, now, ARGV[2] ~= '')
   if created then
     redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4], 'type', limit[3])

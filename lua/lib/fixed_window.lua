@@ -10,8 +10,8 @@ local SLACK = 10
 
 -- The rate and interval as whole numbers, which SET and PEXPIRE want; nil if one is not.
 local function rate_and_interval(limit)
-  local rate, interval = number_of(limit[1]), number_of(limit[2])
-  if rate and interval and rate % 1 == 0 and interval % 1 == 0 and interval >= 1 then
+  local rate, interval = number_of(limit[1]), interval_of(limit[2])
+  if rate and interval and rate % 1 == 0 then
     return rate, interval
   end
 end

@@ -64,22 +64,30 @@ local function differ(state, pace)
   return state ~= nil and (state.pace.rate ~= pace.rate or state.pace.interval ~= pace.interval)
 end
 
--- How far tat lies ahead by this limit; where it was counted by another one, the same permits by this one's pace, whole ones.
-local function backlog_of(state, pace, now)
+-- How far tat lies ahead by this limit; where it was counted by another one, the same permits by
+-- this one's pace, whole ones. By the server's clock no further than all permits take: more than
+-- those was never in use. A caller's clock may be slow, and proves nothing.
+local function backlog_of(state, pace, now, given_clock)
   if not state or state.tat <= now then
     return 0
   end
-  if differ(state, pace) then
-    return math.min(rounded_up(state.tat - now, state.pace.emission) * pace.emission, MOST - now)
+  local backlog = state.tat - now
+  if not given_clock then
+    backlog = math.min(backlog, state.pace.whole)
   end
-  return state.tat - now
+  if differ(state, pace) then
+    backlog = rounded_up(backlog, state.pace.emission) * pace.emission
+    backlog = math.min(backlog, given_clock and MOST - now or pace.whole)
+  end
+  return backlog
 end
 
--- Stores how much lies ahead of now: what is `kept` of what did, and what is `added`. What is not kept was given back, as far
--- as receipts are concerned. Returns tat, and all that was given back.
--- The key's end is put off by as much as all permits take, so that most calls leave it alone.
+-- Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far as the
+-- whole limit goes: a debt lasts no longer. What is not kept was given back, as far as receipts are
+-- concerned. Returns tat, and all that was given back. The key's end is put off by as much as all
+-- permits take, so that most calls leave it alone.
 local function write_state(value_key, state, kept, added, pace, now, given_clock)
-  local tat = math.min(now + kept + added, MOST)
+  local tat = math.min(now + math.min(kept + added, math.max(pace.whole, kept)), MOST)
   local ends, given = 0, 0
   if state then
     ends, given = state.ends, (state.given + math.max(state.tat - now - kept, 0)) % WRAP
@@ -93,6 +101,11 @@ local function write_state(value_key, state, kept, added, pace, now, given_clock
     redis.call('SET', value_key, value, 'PX', string.format('%d', life))
   end
   return tat, given
+end
+
+-- Whether tat lies further ahead than `backlog` of it counts: a wrong clock was at work.
+local function is_beyond(state, backlog, now)
+  return state ~= nil and state.tat > now + backlog
 end
 
 -- Keeps the hash alive as the limit says, and at least while something is in use.

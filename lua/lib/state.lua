@@ -25,7 +25,14 @@ local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
 -- A stored rate or interval as a number; nil for what is none, or too great to count with.
 local function number_of(text)
   local number = tonumber(text or nil)
-  return number and number <= MOST and number or nil
+  return number and number <= MOST and number >= -MOST and number or nil
+end
+
+-- A stored interval, whole milliseconds; nil for what is none: within no time everything would be
+-- granted.
+local function interval_of(text)
+  local interval = number_of(text)
+  return interval and interval >= 1 and interval % 1 == 0 and interval or nil
 end
 
 -- The permits left that a key holds; nil for none. Lua takes "nan" for a number, which compares with nothing.
@@ -201,7 +208,7 @@ local function read_books()
   if not (limit[1] and limit[2] and limit[3]) then
     return nil, { UNINITIALIZED }
   end
-  local rate, interval = number_of(limit[1]), number_of(limit[2])
+  local rate, interval = number_of(limit[1]), interval_of(limit[2])
   if not rate or not interval then
     return nil, { UNREADABLE }
   end

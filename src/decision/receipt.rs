@@ -108,11 +108,11 @@ pub(crate) struct Once {
 /// What a grant knows of where it was taken from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Taken {
-    /// The window's last millisecond, by the store's clock
+    /// The window's last tick, by the store's clock
     Window(i64),
     /// When all that was taken is through
     Tat(Tat),
-    /// From a part of a log's interval, which ends then, in milliseconds since the epoch
+    /// From a part of a log's interval, which ends then, in ticks since the epoch
     Slot(i64),
 }
 

@@ -93,7 +93,8 @@ impl Needs {
 pub(crate) struct End {
     /// Ticks until there is room, for each of the needs.
     pub(crate) waits: List<i64>,
-    /// Ticks until all permits are free; the interval where some are not, unless that is wanted exactly.
+    /// Ticks until all permits are free; the interval where some are not, unless that is wanted
+    /// exactly.
     pub(crate) reset: i64,
     /// Scores that were set back.
     pub(crate) repaired: i64,

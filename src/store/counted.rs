@@ -183,9 +183,7 @@ impl Counted {
             (Self::FixedWindow(window), Some(Taken::Window(end))) => {
                 window.settle(credited, end, given, now)
             }
-            (Self::Gcra(gcra), Some(Taken::Tat(tat))) => {
-                gcra.settle(credited, tat, given, now)
-            }
+            (Self::Gcra(gcra), Some(Taken::Tat(tat))) => gcra.settle(credited, tat, given, now),
             _ => Ok(0),
         }
     }

@@ -28,7 +28,8 @@ pub(crate) struct Window {
     pub(crate) end: Option<i64>,
 }
 
-/// The last tick of a window of so many milliseconds that begins now: it is open through the millisecond of its end.
+/// The last tick of a window of so many milliseconds that begins now: it is open through the
+/// millisecond of its end.
 pub(crate) fn last_tick(now: Now, interval: i64) -> i64 {
     now.score() + now.ticks(interval.saturating_add(1)) - 1
 }
@@ -83,11 +84,7 @@ impl Counts for Limiter {
         let wait = |needs: &Needs| end + 1 - now.tick + needs.rounds * next;
         End {
             waits: needs.iter().map(wait).collect(),
-            reset: if value < rate {
-                end + 1 - now.tick
-            } else {
-                0
-            },
+            reset: if value < rate { end + 1 - now.tick } else { 0 },
             repaired: 0,
             tat: None,
         }
@@ -180,7 +177,8 @@ impl Limiter {
         })
     }
 
-    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they are.
+    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they
+    /// are.
     pub(crate) fn full_at(&self) -> Option<i64> {
         let rate = self.limit?.rate;
         let window = self.window.filter(|window| window.value < rate)?;

@@ -36,8 +36,9 @@ const MOST_LIMITERS: usize = 100_000;
 
 /// Keeps limiters in this process.
 ///
-/// The embedded default for development, tests and services that run as a single process: the same arithmetic and the
-/// same answers as [`RedisStore`](crate::RedisStore), with no server. Clones share their limiters.
+/// The embedded default for development, tests and services that run as a single process: the same
+/// arithmetic as [`RedisStore`](crate::RedisStore), in microseconds instead of milliseconds, and
+/// with no server. Limits and waits are exact at any interval. Clones share their limiters.
 ///
 /// # Bounds
 ///
@@ -92,8 +93,8 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Has a limiter begin with what somebody else granted, each with its millisecond, the earliest first; one of which permits
-    /// are in use is charged with it now. What is more than its limit is left out.
+    /// Begins a limiter with what another store granted, each with its millisecond, the earliest
+    /// first; one with permits in use is charged now. What is more than its limit is left out.
     ///
     /// # Errors
     ///
@@ -469,8 +470,7 @@ impl Shared {
             }
             Op::Release(permits) => Outcome::Permits(kept.limiter.release(permits.into(), now)?),
             Op::Expire(millis, when) => {
-                let millis = i64::try_from(millis).unwrap_or(i64::MAX);
-                let new = now.tick.saturating_add(now.ticks(millis));
+                let new = now.after(millis);
                 let applies = match (when, kept.expires_at) {
                     (ExpireWhen::Always, _)
                     | (ExpireWhen::NotSet | ExpireWhen::Less, None)

@@ -9,6 +9,8 @@ pub(crate) mod guard;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(test)]
+mod rounding;
 pub(crate) mod window;
 
 #[cfg(feature = "redis")]
@@ -559,7 +561,9 @@ impl Answer {
         match charge.name.algorithm() {
             Algorithm::SlidingLog => match charge.name.slots() {
                 None => receipt,
-                Some(slots) => receipt.taken(Taken::Slot(slots.end(self.now.score(), self.now.ticks(self.interval)))),
+                Some(slots) => receipt.taken(Taken::Slot(
+                    slots.end(self.now.score(), self.now.ticks(self.interval)),
+                )),
             },
             // All permits are free one tick after the window's last.
             Algorithm::FixedWindow => {
@@ -582,8 +586,7 @@ impl Answer {
             remaining: counted.then_some(at_least_zero(self.remaining)),
             reset_after: self.now.until_from_score(self.reset),
             refused: self.verdict != Verdict::Granted,
-            retry_after: (self.verdict == Verdict::Refused)
-                .then(|| self.now.until(self.wait)),
+            retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
             shadow: charge.shadow,
             // A limit that is tried out is nobody's business.
             hidden: charge.rule.hidden || charge.shadow,

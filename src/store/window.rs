@@ -14,7 +14,11 @@ use super::{
     call::{Ask, Counts, End, Needs, Take},
 };
 use crate::{
-    clock::{Now, TICKS}, decision::PermitId, error::ErrorKind, limit::StoredLimit, list::List,
+    clock::{Now, TICKS},
+    decision::PermitId,
+    error::ErrorKind,
+    limit::StoredLimit,
+    list::List,
 };
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
@@ -32,7 +36,8 @@ pub(crate) struct Limiter {
     pub(crate) noting: Option<Noting>,
 }
 
-/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A constant of the format.
+/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A
+/// constant of the format.
 pub(crate) fn ahead_of(interval: i64) -> i64 {
     interval.div_euclid(10)
 }
@@ -219,7 +224,8 @@ impl Limiter {
         Ok(stored.map_or(0, |stored| rate - logged - stored))
     }
 
-    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they are. Of this process.
+    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they
+    /// are. Of this process.
     pub(crate) fn full_at(&self) -> Option<i64> {
         let interval = self.limit.map_or(0, |limit| limit.interval * TICKS);
         self.log.newest().map(|newest| newest + interval)

@@ -1,5 +1,5 @@
-//! The laws in memory where the clock moves by nanoseconds: they hold at any interval that a limit takes, also at one that is
-//! no longer than what a coarser clock would round by.
+//! The laws in memory where the clock moves by nanoseconds: they hold at any interval that a limit
+//! takes, also at one that is no longer than what a coarser clock would round by.
 
 use std::time::Duration;
 
@@ -34,14 +34,16 @@ fn histories() -> impl Strategy<Value = History> {
         2 => Just(Counted::Window),
         3 => Just(Counted::Gcra),
     ];
-    (prop_oneof![1u64..12, Just(100)], interval, counted).prop_flat_map(|(rate, millis, counted)| {
-        let limit = Limit::new(rate, Duration::from_millis(millis));
-        let counted = match counted {
-            Counted::Slots(slots) if millis < slots.into() => Counted::Log,
-            counted => counted,
-        };
-        (Just(limit), Just(counted), traffic(millis * MS, rate))
-    })
+    (prop_oneof![1u64..12, Just(100)], interval, counted).prop_flat_map(
+        |(rate, millis, counted)| {
+            let limit = Limit::new(rate, Duration::from_millis(millis));
+            let counted = match counted {
+                Counted::Slots(slots) if millis < slots.into() => Counted::Log,
+                counted => counted,
+            };
+            (Just(limit), Just(counted), traffic(millis * MS, rate))
+        },
+    )
 }
 
 fn traffic(interval: u64, rate: u64) -> impl Strategy<Value = Vec<Request>> {
@@ -135,8 +137,8 @@ fn is_paced(grants: &[Grant], limit: Limit) -> bool {
     })
 }
 
-/// The most permits of one window: it begins with a grant, and lasts for the interval and a millisecond from the microsecond
-/// that this is rounded up to.
+/// The most permits of one window: it begins with a grant, and lasts for the interval and a
+/// millisecond from the microsecond that this is rounded up to.
 fn fullest_window(grants: &[Grant], limit: Limit) -> u64 {
     let lasts = (interval_of(limit) + MS) / 1000;
     let mut windows: Vec<(u64, u64)> = Vec::new();
@@ -162,7 +164,10 @@ fn no_interval_has_more_than_the_limit() {
                     assert!(full <= limit.permits(), "{full}: {grants:?}");
                 }
                 Counted::Window => {
-                    assert!(fullest_window(&grants, limit) <= limit.permits(), "{grants:?}");
+                    assert!(
+                        fullest_window(&grants, limit) <= limit.permits(),
+                        "{grants:?}"
+                    );
                     assert!(full <= 2 * limit.permits(), "{full}: {grants:?}");
                 }
                 Counted::Gcra => assert!(is_paced(&grants, limit), "{grants:?}"),
@@ -188,8 +193,8 @@ fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
     });
 }
 
-// And not under without need: who is refused by a log would have made it more than the limit within an interval and the two
-// microseconds by which it rounds.
+// And not under without need: who is refused by a log would have made it more than the limit within
+// an interval and the two microseconds by which it rounds.
 #[test]
 fn who_is_refused_does_not_fit() {
     check(1500, &histories(), |(limit, counted, traffic)| {
@@ -216,21 +221,26 @@ fn who_is_refused_does_not_fit() {
     });
 }
 
-/// A burst of the whole limit passes at any instant, however many of its calls fall into one microsecond.
+/// A burst of the whole limit passes at any instant, however many of its calls fall into one
+/// microsecond.
 #[test]
 fn an_idle_limiter_has_all_its_permits_within_a_microsecond() {
-    check(1000, &(histories(), 0u64..2000), |((limit, counted, _), begun)| {
-        run(async {
-            let subject = Subject::new(limit, counted).await;
-            subject.clock.advance(Duration::from_nanos(begun));
-            for left in (0..limit.permits()).rev() {
-                assert_eq!(subject.take(1).await, Ok(()), "{left}");
-                let available = subject.limiter.available_permits().await.unwrap();
-                assert_eq!(available, left);
-            }
-            assert!(subject.take(1).await.is_err());
-        });
-    });
+    check(
+        1000,
+        &(histories(), 0u64..2000),
+        |((limit, counted, _), begun)| {
+            run(async {
+                let subject = Subject::new(limit, counted).await;
+                subject.clock.advance(Duration::from_nanos(begun));
+                for left in (0..limit.permits()).rev() {
+                    assert_eq!(subject.take(1).await, Ok(()), "{left}");
+                    let available = subject.limiter.available_permits().await.unwrap();
+                    assert_eq!(available, left);
+                }
+                assert!(subject.take(1).await.is_err());
+            });
+        },
+    );
 }
 
 /// A history, a request after it, and where before its wait to probe (in thousandths).
@@ -239,32 +249,42 @@ type Probed = (History, u32, Vec<u64>);
 fn probed() -> impl Strategy<Value = Probed> {
     histories().prop_flat_map(|history| {
         let permits = 1..=u32::try_from(history.0.permits()).unwrap();
-        (Just(history), permits, proptest::collection::vec(0u64..1000, 3))
+        (
+            Just(history),
+            permits,
+            proptest::collection::vec(0u64..1000, 3),
+        )
     })
 }
 
 // L2: refused at every nanosecond before the announced wait is over, granted at it.
 #[test]
 fn a_wait_is_exact() {
-    check(3000, &probed(), |((limit, counted, traffic), permits, probes)| {
-        run(async {
-            let subject = Subject::new(limit, counted).await;
-            subject.send(&traffic).await;
-            let Err(wait) = subject.take(permits).await else {
-                return;
-            };
-            let wait = u64::try_from(wait.unwrap().as_nanos()).unwrap();
-            let due = subject.now() + wait;
-            let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
-            instants.push(wait - 1);
-            instants.sort_unstable();
-            for instant in instants {
-                subject.clock.set(Duration::from_nanos(due - wait + instant));
-                let left = Duration::from_nanos(wait - instant);
-                assert_eq!(subject.take(permits).await, Err(Some(left)), "{counted:?}");
-            }
-            subject.clock.set(Duration::from_nanos(due));
-            assert_eq!(subject.take(permits).await, Ok(()), "{counted:?}");
-        });
-    });
+    check(
+        3000,
+        &probed(),
+        |((limit, counted, traffic), permits, probes)| {
+            run(async {
+                let subject = Subject::new(limit, counted).await;
+                subject.send(&traffic).await;
+                let Err(wait) = subject.take(permits).await else {
+                    return;
+                };
+                let wait = u64::try_from(wait.unwrap().as_nanos()).unwrap();
+                let due = subject.now() + wait;
+                let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
+                instants.push(wait - 1);
+                instants.sort_unstable();
+                for instant in instants {
+                    subject
+                        .clock
+                        .set(Duration::from_nanos(due - wait + instant));
+                    let left = Duration::from_nanos(wait - instant);
+                    assert_eq!(subject.take(permits).await, Err(Some(left)), "{counted:?}");
+                }
+                subject.clock.set(Duration::from_nanos(due));
+                assert_eq!(subject.take(permits).await, Ok(()), "{counted:?}");
+            });
+        },
+    );
 }

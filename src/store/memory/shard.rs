@@ -9,8 +9,6 @@ use std::{
     },
 };
 
-#[cfg(feature = "redis")]
-use crate::{decision::PermitId, store::Verdict};
 use crate::{
     clock::Now,
     error::Error,
@@ -23,6 +21,8 @@ use crate::{
         counted::Counted,
     },
 };
+#[cfg(feature = "redis")]
+use crate::{decision::PermitId, store::Verdict};
 
 #[derive(Default)]
 pub(super) struct Shard {

@@ -388,7 +388,7 @@ impl Seen {
             let rate_type = vec![if per_client { b'1' } else { b'0' }];
             self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
         }
-        let limiter = gcra::limiter(state, self.number(0), self.number(1));
+        let mut limiter = gcra::limiter(state, self.number(0), self.number(1));
         // The last microsecond of the one that it was looked at in: no grant that was seen was later.
         let now = self.page.now.saturating_mul(1000).saturating_add(999);
         let left = limiter.available(Now::at(now));

@@ -339,7 +339,8 @@ impl Pair {
         };
         for (answer, (permits, _)) in answers.iter().zip(callers) {
             if answer.verdict == crate::store::Verdict::Granted {
-                self.granted.push((*permits, answer.now.tick + answer.reset - 1));
+                self.granted
+                    .push((*permits, answer.now.tick + answer.reset - 1));
             }
         }
         self.compare(true);

@@ -202,7 +202,7 @@ impl Pair {
     }
 
     fn instant(&self) -> Now {
-        Now::millis(self.now)
+        Now::millis(self.now).given()
     }
 
     fn stored_state(&mut self) -> Option<State> {
@@ -296,7 +296,10 @@ impl Pair {
             })
             .collect();
         let limiters = std::iter::once((&mut limiter as &mut dyn Counts, ask));
-        let answers = call::acquire(limiters, &callers, self.instant());
+        let mut answers = call::acquire(limiters, &callers, self.instant());
+        for answer in answers.iter_mut().flat_map(|answers| answers.iter_mut()) {
+            answer.now = Now::millis(self.now);
+        }
         (answers.map(|answers| answers.to_vec()), limiter)
     }
 
@@ -342,7 +345,7 @@ impl Pair {
         let (expected, limiter) = self.expect(&callers, source, true);
         let replied = Answer {
             // Not told to who is refused.
-            now: self.instant(),
+            now: Now::millis(self.now),
             ..replied
         };
         self.adopt(&callers, source, &Ok(vec![replied]), &expected, &limiter);

@@ -135,7 +135,8 @@ fn settle(
     let expected = if lost && keep < sent.permits {
         Ok(0)
     } else {
-        pair.model.settle_in_slot(&receipt, keep, end, Now::millis(now))
+        pair.model
+            .settle_in_slot(&receipt, keep, end, Now::millis(now))
     };
     assert_eq!(replied, expected, "{granted:?} at {keep}");
     pair.compare();

@@ -42,7 +42,10 @@ impl Pair {
             .call(&RELEASE, &Arguments::new(&self.keys, argv))
             .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
-        assert_eq!(replied, self.model.release(permits.into(), Now::millis(now), id));
+        assert_eq!(
+            replied,
+            self.model.release(permits.into(), Now::millis(now), id)
+        );
         self.compare();
     }
 

@@ -1,0 +1,123 @@
+//! Clocks that were wrong and are set right: what they have made is over an interval after it was
+//! met.
+
+use std::time::Duration;
+
+use tower_ratelimit::{Algorithm, Clock, Decision, Limit, ManualClock, MemoryStore, RateLimiter};
+
+use super::{
+    free, named, of_five, redis_store, send,
+    support::{RedisServer, unique},
+    take,
+};
+
+const HOUR: Duration = super::HOUR;
+const TEN: Duration = Duration::from_secs(10);
+
+async fn wait(limiter: &RateLimiter, permits: u32) -> Option<Duration> {
+    match limiter.try_acquire_many(permits).await.unwrap() {
+        Decision::Allow(_) => None,
+        Decision::Deny(refusal) => Some(refusal.retry_after().unwrap()),
+    }
+}
+
+/// Whatever the algorithm: a millisecond more for a window, a tenth of the interval more for a log.
+#[tokio::test]
+async fn a_clock_that_is_set_back_costs_an_interval() {
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let clock = ManualClock::new();
+        let store = MemoryStore::new().clock(clock.clone());
+        let limiter = RateLimiter::new(&store, "orders").unwrap();
+        let limiter = limiter.algorithm(algorithm);
+        limiter.try_set_rate(Limit::new(5, TEN)).await.unwrap();
+        take(&limiter, 5).await;
+        clock.set(clock.now() - HOUR);
+        let announced = wait(&limiter, 5).await.unwrap();
+        assert!(announced <= TEN + TEN / 10, "{algorithm:?} {announced:?}");
+        // Those who are refused meanwhile do not put it off.
+        for _ in 0..10 {
+            clock.advance(announced / 20);
+            assert!(wait(&limiter, 5).await.unwrap() <= announced);
+        }
+        clock.advance(announced - announced / 20 * 10);
+        assert_eq!(free(&limiter).await, 5, "{algorithm:?}");
+        assert_eq!(wait(&limiter, 5).await, None, "{algorithm:?}");
+    }
+}
+
+/// Puts the state of a limiter by hand where a server's clock that is fast by so much would have
+/// left it.
+pub(crate) fn plant(value: &str, permits: u32, interval: Duration, ahead: Duration) {
+    let script = "local time = redis.call('TIME') \
+                  local tat = time[1] * 1000000 + time[2] + ARGV[3] \
+                  local value = struct.pack('<ddddd', ARGV[1], ARGV[2], tat, tat, 0) \
+                  redis.call('SET', KEYS[1], value, 'PX', '7200000')";
+    let millis = interval.as_millis().to_string();
+    let (permits, ahead) = (permits.to_string(), ahead.as_micros().to_string());
+    let arguments = ["EVAL", script, "1", value, &millis, &permits, &ahead];
+    RedisServer::shared().command(&arguments);
+}
+
+#[tokio::test]
+async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
+    type Meet = for<'a> fn(&'a RateLimiter) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+    let meet: [Meet; 3] = [
+        |limiter| Box::pin(async { assert!(wait(limiter, 5).await.unwrap() <= TEN) }),
+        |limiter| Box::pin(async { assert_eq!(free(limiter).await, 0) }),
+        |limiter| Box::pin(async { assert_eq!(limiter.release(1).await.unwrap(), 1) }),
+    ];
+    for meet in meet {
+        let limiter = named(&redis_store(), &unique("fast"));
+        limiter.try_set_rate(Limit::new(5, TEN)).await.unwrap();
+        let value = format!("{{{}}}:value", limiter.name());
+        plant(&value, 5, TEN, HOUR);
+        meet(&limiter).await;
+        assert!(ahead(&value) <= 10_000_000, "{}", ahead(&value));
+        assert!(wait(&limiter, 5).await.unwrap() <= TEN);
+    }
+}
+
+/// By the script that looks at no limit.
+#[tokio::test]
+async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
+    let prefix = unique("fast");
+    let layer = of_five(&redis_store().prefix(&prefix), Limit::new(5, TEN));
+    let value = format!("{prefix}:{{a}}:five:value");
+    plant(&value, 5, TEN, HOUR);
+    let answer = send(&layer, "a").await;
+    let Decision::Deny(refusal) = super::decision_of(&answer) else {
+        panic!("there was room");
+    };
+    assert!(refusal.retry_after().unwrap() <= TEN / 5);
+    assert!(ahead(&value) <= 10_000_000, "{}", ahead(&value));
+}
+
+/// A caller's clock proves nothing: one that is slow must not make room for one that is not.
+#[tokio::test]
+async fn a_slow_caller_makes_no_room_for_another() {
+    let prefix = unique("slow");
+    let clock = ManualClock::new();
+    let slow = ManualClock::starting_at(clock.now() - HOUR);
+    let store = |clock: &ManualClock| redis_store().prefix(&prefix).client_clock(clock.clone());
+    let limit = Limit::new(5, TEN);
+    let [limiter, other] = [&clock, &slow].map(|clock| named(&store(clock), &prefix));
+    limiter.try_set_rate(limit).await.unwrap();
+    take(&limiter, 5).await;
+    assert!(wait(&other, 1).await.unwrap() > HOUR);
+    assert_eq!(free(&other).await, 0);
+    assert_eq!(free(&limiter).await, 0);
+    assert_eq!(wait(&limiter, 1).await, Some(TEN / 5));
+}
+
+/// How far the theoretical arrival time lies ahead, in us.
+fn ahead(value: &str) -> i64 {
+    let script = "local time = redis.call('TIME') \
+                  local tat = struct.unpack('<d', redis.call('GET', KEYS[1]), 17) \
+                  return tat - time[1] * 1000000 - time[2]";
+    let ahead = RedisServer::shared().cli(&["EVAL", script, "1", value]);
+    ahead.trim().parse().unwrap()
+}
