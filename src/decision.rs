@@ -178,6 +178,8 @@ pub enum RefusalKind {
     AboveRate,
     /// The request does not say who it is from
     MissingKey,
+    /// A header is longer than the rule's key takes: see [`Header::max_len`](crate::key::Header::max_len)
+    KeyTooLong,
     /// A list denies it: see [`Rules::deny`](crate::Rules::deny)
     Blocked,
     /// Too many wait for permits already: see [`Rule::queue`](crate::Rule::queue)
@@ -207,7 +209,8 @@ impl Refusal {
         &self.limits
     }
 
-    /// What the request lacks, where the kind is [`MissingKey`](RefusalKind::MissingKey).
+    /// What the request lacks, where the kind is [`MissingKey`](RefusalKind::MissingKey), or what is
+    /// too long, where it is [`KeyTooLong`](RefusalKind::KeyTooLong).
     #[must_use]
     pub fn missing(&self) -> Option<&'static str> {
         self.missing.map(|missing| missing.what)
@@ -251,7 +254,10 @@ impl Refusal {
 
     pub(crate) fn missing_key(missing: Missing) -> Self {
         Self {
-            kind: RefusalKind::MissingKey,
+            kind: match missing.fault {
+                Fault::TooLong { .. } => RefusalKind::KeyTooLong,
+                Fault::Caller | Fault::Ambiguous | Fault::Server => RefusalKind::MissingKey,
+            },
             limits: List::EMPTY,
             retry_after: None,
             source: Source::Layer,
@@ -261,7 +267,7 @@ impl Refusal {
     }
 }
 
-/// What a request lacks.
+/// What a request lacks, or has too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub(crate) what: &'static str,
@@ -282,6 +288,10 @@ pub(crate) enum Fault {
     Caller,
     /// The caller's, who says it twice: not excused, as it would else choose to be nobody
     Ambiguous,
+    /// The caller's, who sends more than so many bytes: not excused either
+    TooLong {
+        most: usize,
+    },
     /// The server's: it was set up without what notes the peer's address
     Server,
 }

@@ -38,6 +38,7 @@ pub(super) struct Ready {
     /// How long, and among how many, a request waits.
     pub(super) patience: Option<(Duration, usize)>,
     warned_of_missing_key: AtomicBool,
+    warned_of_long_key: AtomicBool,
     warned: Warned,
 }
 
@@ -187,6 +188,7 @@ impl Ready {
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| (wait, queue)),
             warned_of_missing_key: AtomicBool::new(false),
+            warned_of_long_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
     }
@@ -307,6 +309,23 @@ impl Ready {
                 rule = self.rule(),
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
+                "{what}"
+            );
+        }
+        if let Fault::TooLong { most } = missing.fault
+            && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
+        {
+            let what = if tried_out {
+                "requests pass uncounted because a header is longer than the key of the rule takes: once it is \
+                 enforced, they will be refused"
+            } else {
+                "requests are refused because a header is longer than the key of the rule takes"
+            };
+            warning!(
+                rule = self.rule(),
+                header = missing.what,
+                max_len = most,
+                hint = "where honest values are as long, `Header::max_len` says how long",
                 "{what}"
             );
         }

@@ -214,6 +214,7 @@ impl Refusals {
             (
                 RefusalKind::OverLimit
                 | RefusalKind::MissingKey
+                | RefusalKind::KeyTooLong
                 | RefusalKind::Blocked
                 | RefusalKind::QueueFull
                 | RefusalKind::Unavailable,
