@@ -227,6 +227,7 @@ mod tests {
             permits: 5,
             interval: Duration::from_secs(60),
             remaining,
+            next_after: None,
             reset_after: Duration::from_secs(60),
             refused: false,
             retry_after: None,

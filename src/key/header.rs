@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue, header, request::Parts};
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 use crate::error::ConfigError;
 
-/// The longest value that is taken by default: servers' own limits for all headers together are seldom
-/// lower, and hashing it takes a fraction of a millisecond.
+/// The longest value that is taken by default: servers' own limits for all headers together are
+/// seldom lower, and hashing it takes a fraction of a millisecond.
 const LONGEST: usize = 16 << 10;
 
 /// Headers that hold credentials, by convention.
@@ -35,9 +35,10 @@ const CREDENTIALS: [&str; 10] = [
 /// # Length
 ///
 /// A value of more than 16 KiB, or as [`max_len`](Self::max_len) says, is refused with 431 (in gRPC
-/// INVALID_ARGUMENT) before it is hashed, as [`RefusalKind::KeyTooLong`](crate::RefusalKind::KeyTooLong):
-/// the answer names the header, and one warning the rule, too. `or`, `or_shared` and `or_skip` do not
-/// excuse it. Of Cookie all lines count together.
+/// INVALID_ARGUMENT) before it is hashed, as
+/// [`RefusalKind::KeyTooLong`](crate::RefusalKind::KeyTooLong): the answer names the header, and
+/// one warning the rule, too. `or`, `or_shared` and `or_skip` do not excuse it. Of Cookie all lines
+/// count together.
 ///
 /// # Credentials
 ///
@@ -108,7 +109,8 @@ impl Header {
         }
     }
 
-    /// Takes at most so many bytes of the header. Default: 16 KiB. A longer value is refused with 431.
+    /// Takes at most so many bytes of the header. Default: 16 KiB. A longer value is refused with
+    /// 431.
     ///
     /// Whoever sends a request makes the server hash up to so much for each rule that counts by the
     /// header, before any limit is met.

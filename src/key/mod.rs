@@ -1,11 +1,11 @@
 //! Who is counted: what a request's head says about whom it is from.
 //!
-//! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named in the answer, unless
-//! [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise:
-//! a limit never silently lets pass. Three things these do not excuse: a header sent twice or beyond its
-//! [length](Header::max_len), by which a caller would make itself nobody, and with `or_skip` a server
-//! that does not note the peer's address. Where another key stands in for the address, a warning says
-//! so once.
+//! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named
+//! in the answer, unless [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or
+//! [`or_skip`](KeyExtractor::or_skip) says otherwise: a limit never silently lets pass. Three
+//! things these do not excuse: a header sent twice or beyond its [length](Header::max_len), by
+//! which a caller would make itself nobody, and with `or_skip` a server that does not note the
+//! peer's address. Where another key stands in for the address, a warning says so once.
 //!
 //! A key costs what its bytes cost, and a key of more than 128 bytes a SHA-256 of them. A header is
 //! taken up to 16 KiB. What a closure finds is taken whole: its bound is the closure's.
@@ -204,8 +204,8 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoKey {
-    /// It should have: refused, as 401, as 431 where a header is too long, or as 500 where the server
-    /// forgot to note the peer's address
+    /// It should have: refused, as 401, as 431 where a header is too long, or as 500 where the
+    /// server forgot to note the peer's address
     Missing(Missing),
     /// The limit does not concern it
     Skip,

@@ -256,7 +256,8 @@ impl Ready {
             // Each has a name of its own.
             Limits::Tiers(..) => None,
         };
-        // The first on a limiter stands for all: those before the one at hand agree among each other.
+        // The first on a limiter stands for all: those before the one at hand agree among each
+        // other.
         let mut firsts: HashMap<String, Named> = HashMap::new();
         for this in rules.iter().filter_map(named) {
             let that = match firsts.entry(this.naming.to_string()) {
@@ -316,8 +317,8 @@ impl Ready {
             && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
         {
             let what = if tried_out {
-                "requests pass uncounted because a header is longer than the key of the rule takes: once it is \
-                 enforced, they will be refused"
+                "requests pass uncounted because a header is longer than the key of the rule takes: \
+                 once it is enforced, they will be refused"
             } else {
                 "requests are refused because a header is longer than the key of the rule takes"
             };

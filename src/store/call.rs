@@ -94,6 +94,8 @@ impl Needs {
 pub(crate) struct End {
     /// Milliseconds until there is room, for each of the needs.
     pub(crate) waits: List<i64>,
+    /// Milliseconds until at least one more permit is free; 0 where it is not known.
+    pub(crate) next: i64,
     /// Milliseconds until all permits are free; the interval where some are not, unless that is wanted exactly.
     pub(crate) reset: i64,
     /// Scores that were set back.
@@ -313,6 +315,7 @@ impl<'a> Book<'a> {
             },
             remaining: 0,
             wait: 0,
+            next: 0,
             reset: 0,
             now,
             rate: self.limit.rate,
@@ -385,6 +388,9 @@ impl<'a> Book<'a> {
         }
         for answer in answers.iter_mut().skip(place).step_by(limiters) {
             answer.remaining = self.value;
+            if answer.verdict == Verdict::Granted {
+                answer.next = end.next;
+            }
             answer.reset = end.reset;
             answer.repaired = end.repaired;
             answer.tat = end.tat;

@@ -75,9 +75,12 @@ impl Counts for Limiter {
         }
         // A window later for each further rate.
         let wait = |needs: &Needs| end + 1 - now + needs.rounds * (interval + 1);
+        let reset = if value < rate { end + 1 - now } else { 0 };
         End {
             waits: needs.iter().map(wait).collect(),
-            reset: if value < rate { end + 1 - now } else { 0 },
+            // All come back together.
+            next: reset,
+            reset,
             repaired: 0,
             tat: None,
         }

@@ -88,6 +88,15 @@ impl Pace {
         self.rate.saturating_sub(self.used(backlog))
     }
 
+    /// Milliseconds until at least one more permit is free; 0 where all are, and in debt.
+    pub(crate) fn next(&self, backlog: i64) -> i64 {
+        let used = self.used(backlog);
+        if backlog <= 0 || used > self.rate {
+            return 0;
+        }
+        rounded_up(backlog - (used - 1) * self.emission, 1000)
+    }
+
     /// Milliseconds until so many permits are free.
     pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
         rounded_up(
@@ -146,6 +155,7 @@ impl Counts for Limiter {
             // Never: it was checked.
             return End {
                 waits: needs.iter().map(|_| MOST / 1000).collect(),
+                next: 0,
                 reset: 0,
                 repaired: 0,
                 tat: None,
@@ -164,6 +174,7 @@ impl Counts for Limiter {
                 .iter()
                 .map(|needs| pace.wait(backlog, in_line(needs)))
                 .collect(),
+            next: pace.next(backlog),
             reset: reset(backlog),
             repaired: 0,
             tat: self.state.map(|state| state.tat),

@@ -490,6 +490,9 @@ pub(crate) struct Answer {
     pub(crate) remaining: i64,
     /// Milliseconds until the permits asked for are free; 0 when granted.
     pub(crate) wait: i64,
+    /// Milliseconds until at least one more permit is free; 0 when refused, and where it is not
+    /// known.
+    pub(crate) next: i64,
     /// Milliseconds until all permits are free.
     pub(crate) reset: i64,
     /// The time that was used, in milliseconds since the epoch; 0 where a sliding log did not tell it.
@@ -548,6 +551,8 @@ impl Answer {
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),
+            next_after: Some(Duration::from_millis(at_least_zero(self.next)))
+                .filter(|next| counted && !next.is_zero()),
             reset_after: Duration::from_millis(at_least_zero(self.reset)),
             refused: self.verdict != Verdict::Granted,
             retry_after: (self.verdict == Verdict::Refused)

@@ -47,7 +47,8 @@ fn processor_time() -> u64 {
     stat.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// The least processor time that a layer of these rules took, of three tries in a thread of its own.
+/// The least processor time that a layer of these rules took, of three tries in a thread of its
+/// own.
 fn least(text: &str) -> u64 {
     let build = || {
         let begin = processor_time();

@@ -86,7 +86,8 @@ fn request(method: &str, uri: Uri, headers: &[&'static str]) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-/// Says in the extensions what axum's router says: the route that serves the request, and the whole path.
+/// Says in the extensions what axum's router says: the route that serves the request, and the whole
+/// path.
 #[cfg(feature = "axum")]
 fn routed(parts: &mut Parts, route: Option<&str>, whole: Option<Uri>) {
     use axum::{

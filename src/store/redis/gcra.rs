@@ -129,6 +129,10 @@ impl Lone {
             verdict,
             remaining: self.pace.left(backlog),
             wait: 0,
+            next: match verdict {
+                Verdict::Granted => self.pace.next(backlog),
+                Verdict::Refused | Verdict::AboveRate => 0,
+            },
             reset: reset(backlog),
             now,
             rate: self.limit.rate,
