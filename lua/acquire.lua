@@ -7,6 +7,7 @@
 -- Reply as of acquire_list.lua; where all is usual, as one text with spaces between, or, where the limit is the caller's
 -- and stands as it was given, briefly:
 --       a number from 0 on    granted; so many permits are left, and all are free an interval from now
+--       the text 'left next'  the same, wanted exactly; so many ms pass until one more is free
 --       a number below 0      refused; none is left, and so many ms pass until there is room
 --       the text '0 wait ms'  refused; none is left, and so many ms pass until there is room and until all are free
 --
@@ -52,6 +53,7 @@ if usual then
     -- looked at; if what is left is wanted exactly, none must have expired, either, or all.
 
     local stored, known, first = value, true, 1
+    local page, score
     local entries = missing <= 0 and call('ZCARD', log)
     local agreed = entries and value + entries == rate
     -- A log that this call makes has no TTL yet.
@@ -61,20 +63,24 @@ if usual then
       expired = now - interval
     end
     if exact and agreed then
-      local gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
-      if gone == entries then
-        call('UNLINK', log)
-        value, fresh = rate, true
-      else
-        agreed = gone == 0
+      -- The oldest says whether any has, and when the next one does.
+      page = call('ZRANGE', log, '0', '0', 'WITHSCORES')
+      if page[2] and page[2] + 0 <= expired then
+        if entries == 1 or entries == call('ZCOUNT', log, '-inf', string.format('%d', expired)) then
+          call('UNLINK', log)
+          value, page, fresh = rate, nil, true
+        else
+          agreed = false
+        end
       end
     end
 
     -- Otherwise, what is left of it. A credit that falls short is written at once, whatever becomes of the call.
 
-    local page, score
     if not agreed then
-      if exact or missing > 0 then
+      if page then
+        -- Enough is left: the oldest entry, which is read already, will do.
+      elseif exact or missing > 0 then
         -- The oldest entries: as many as may be needed to tell how long to wait.
         page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
       else
@@ -109,7 +115,7 @@ if usual then
         elseif newest <= expired then
           -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
           call('UNLINK', log)
-          value, missing, known, fresh = rate, 0, true, true
+          value, missing, known, fresh, page = rate, 0, true, true, nil
         elseif known and value + freed <= rate then
           call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
           value, missing = value + freed, missing - freed
@@ -125,6 +131,8 @@ if usual then
     -- The decision.
 
     local status, wait, wrote, newest = nil, 0, true, false
+    -- The score of the entry that expires next, where that is told.
+    local oldest = exact and page and page[first + 1]
     if not known then
       status = nil
     elseif value >= permits then
@@ -133,7 +141,10 @@ if usual then
       -- NX: a call that was sent twice finds its member and takes nothing more.
       if call('ZADD', log, 'NX', at, member) == 1 then
         value = value - permits
-        newest = exact and call('ZCOUNT', log, '(' .. at, '+inf') == 0
+        if exact then
+          newest = call('ZCOUNT', log, '(' .. at, '+inf') == 0
+          oldest = math.min(oldest or at, at)
+        end
       end
       if value ~= stored then
         -- What is no whole number is written as one that is counted with.
@@ -198,16 +209,18 @@ if usual then
         reset = newest - expired
       end
 
-      -- A text of ten numbers costs a third of a table of them, and one number a tenth of that.
+      -- A text of eleven numbers costs a third of a table of them, and one number a tenth of that.
 
+      local until_next = status == 1 and value >= 0 and oldest and oldest - expired or 0
       if source == 'code' then
         if status == 1 and value >= 0 and reset == interval then
-          return value
+          return exact and string.format('%d %d', value, until_next) or value
         elseif status == 0 and value == 0 and wait >= 1 then
           return reset == interval and -wait or string.format('0 %d %d', wait, reset)
         end
       end
-      return string.format('1 %d %d %d %d %d 0 0 %d %d', now, value, reset, rate, interval, status, wait)
+      return string.format('1 %d %d %d %d %d 0 0 %d %d %d', now, value, reset, rate, interval,
+        until_next, status, wait)
     end
   end
 end

@@ -16,13 +16,15 @@
 --          of the interval ahead
 -- Reply 1  1; negative: an error, alone in the reply; nothing was taken then
 --       2  the time that was used, ms since the epoch
---       for each limiter six:
+--       for each limiter seven:
 --          permits left after this call; a lower bound unless wanted exactly or refused for their lack
 --          ms until all permits are free, or, unless wanted exactly, the interval if some are not
 --          rate and interval, ms, in force
 --          0 nothing, 1 the limit was created, 2 the limit was rewritten; of several limiters none is created by a call that
 --          takes nothing of it
 --          scores that were set back because they came from a wrong clock
+--          ms until at least one more permit is free; 0 if all are, or if that is not known: in
+--          debt, and where it is not wanted exactly
 --       for each caller, for each limiter two:
 --          1 has room, and it was taken if all have; 0 has none; 2 never has as much
 --          ms until it has room, for those of the callers that wait before it, too; 0 if it has
@@ -290,6 +292,11 @@ for place = 1, limiters do
     end
     book.newest = book.newest and math.min(book.newest, latest)
   end
+  if exact and book.newest and book.value >= 0 and #refused < callers then
+    -- In debt, one more is not free yet; where very much expired at once, what is left is not all.
+    local oldest = redis.call('ZRANGE', book.log, 0, 0, 'WITHSCORES')[2]
+    book.next = oldest and math.max(0, oldest + book.interval - now)
+  end
 end
 
 -- What is stored, and what is said.
@@ -315,6 +322,7 @@ for place = 1, limiters do
   reply[#reply + 1] = book.interval
   reply[#reply + 1] = book.changed
   reply[#reply + 1] = book.repaired
+  reply[#reply + 1] = book.next or 0
 end
 for index = 1, callers do
   local ask = asks[index]

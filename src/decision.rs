@@ -211,6 +211,9 @@ pub enum RefusalKind {
     AboveRate,
     /// The request does not say who it is from
     MissingKey,
+    /// A header is longer than the rule's key takes: see
+    /// [`Header::max_len`](crate::key::Header::max_len)
+    KeyTooLong,
     /// A list denies it: see [`Rules::deny`](crate::Rules::deny)
     Blocked,
     /// Too many wait for permits already: see [`Rule::queue`](crate::Rule::queue)
@@ -241,7 +244,8 @@ impl Refusal {
         &self.limits
     }
 
-    /// What the request lacks, where the kind is [`MissingKey`](RefusalKind::MissingKey).
+    /// What the request lacks, where the kind is [`MissingKey`](RefusalKind::MissingKey), or what
+    /// is too long, where it is [`KeyTooLong`](RefusalKind::KeyTooLong).
     #[must_use]
     pub fn missing(&self) -> Option<&'static str> {
         self.missing.map(|missing| missing.what)
@@ -288,7 +292,10 @@ impl Refusal {
 
     pub(crate) fn missing_key(missing: Missing) -> Self {
         Self {
-            kind: RefusalKind::MissingKey,
+            kind: match missing.fault {
+                Fault::TooLong { .. } => RefusalKind::KeyTooLong,
+                Fault::Caller | Fault::Ambiguous | Fault::Server => RefusalKind::MissingKey,
+            },
             limits: List::EMPTY,
             retry_after: None,
             source: Source::Layer,
@@ -299,7 +306,7 @@ impl Refusal {
     }
 }
 
-/// What a request lacks.
+/// What a request lacks, or has too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub(crate) what: &'static str,
@@ -320,6 +327,10 @@ pub(crate) enum Fault {
     Caller,
     /// The caller's, who says it twice: not excused, as it would else choose to be nobody
     Ambiguous,
+    /// The caller's, who sends more than so many bytes: not excused either
+    TooLong {
+        most: usize,
+    },
     /// The server's: it was set up without what notes the peer's address
     Server,
 }
@@ -331,6 +342,7 @@ pub struct LimitState {
     pub(crate) permits: u64,
     pub(crate) interval: Duration,
     pub(crate) remaining: Option<u64>,
+    pub(crate) next_after: Option<Duration>,
     pub(crate) reset_after: Duration,
     pub(crate) refused: bool,
     pub(crate) retry_after: Option<Duration>,
@@ -366,6 +378,19 @@ impl LimitState {
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
+    }
+
+    /// Returns how long it takes until at least one more permit is free, if none is taken
+    /// meanwhile: exact to the millisecond.
+    ///
+    /// The sliding log frees permits as its oldest entry expires, with slots as the oldest slot
+    /// does; GCRA one after the other, the fixed window all at its end. `None` where this limit
+    /// refused, as [`retry_after`](Self::retry_after) says it, where all permits are free, and
+    /// where it is not known: the permits left were not counted, or the grant came out of a
+    /// [`Source::Lease`].
+    #[must_use]
+    pub fn next_after(&self) -> Option<Duration> {
+        self.next_after
     }
 
     /// How long until all permits are free again, if none is taken meanwhile.
@@ -421,6 +446,7 @@ impl fmt::Debug for LimitState {
             .field("permits", &self.permits)
             .field("interval", &self.interval)
             .field("remaining", &self.remaining)
+            .field("next_after", &self.next_after)
             .field("reset_after", &self.reset_after)
             .field("refused", &self.refused)
             .field("retry_after", &self.retry_after)

@@ -179,7 +179,11 @@ impl fmt::Display for Told<'_> {
                     write!(f, ", retry after {wait:?}")?;
                 }
                 if let Some(missing) = refusal.missing() {
-                    write!(f, ", for lack of: {missing}")?;
+                    let fault = match refusal.kind() {
+                        RefusalKind::KeyTooLong => "for the length of",
+                        _ => "for lack of",
+                    };
+                    write!(f, ", {fault}: {missing}")?;
                 }
                 if let Some(error) = refusal.error() {
                     write!(f, ", because of: {error}")?;
@@ -225,6 +229,7 @@ mod tests {
             permits: 5,
             interval: Duration::from_secs(60),
             remaining,
+            next_after: None,
             reset_after: Duration::from_secs(60),
             refused: false,
             retry_after: None,

@@ -32,6 +32,8 @@ mod guards;
 mod nanoseconds;
 #[path = "laws/never_over.rs"]
 mod never_over;
+#[path = "laws/next_permit.rs"]
+mod next_permit;
 #[path = "laws/nothing_lost.rs"]
 mod nothing_lost;
 #[path = "laws/real_time.rs"]

@@ -17,6 +17,8 @@ mod decide_first;
 mod extensions;
 #[path = "tower/lists.rs"]
 mod lists;
+#[path = "tower/long_input.rs"]
+mod long_input;
 #[path = "tower/preflights.rs"]
 mod preflights;
 #[path = "tower/settling.rs"]

@@ -245,6 +245,21 @@ impl<K: KeyExtractor> KeyExtractor for Behind<K> {
 
 /// A caller that lacks its key must not hide that the server lacks what it should note.
 #[tokio::test]
+async fn a_header_that_is_too_long_is_warned_about_once() {
+    let _alone = ALONE.lock().await;
+    let long = "y".repeat(11);
+    let key = || Header::new("x-tenant").max_len(10);
+    let warned = warning(key(), None, &[("x-tenant", &long)]).await.unwrap();
+    for part in ["requests are refused", "header=\"x-tenant\"", "max_len=10"] {
+        assert!(warned.contains(part), "{warned}");
+    }
+    assert_eq!(
+        warning(key(), None, &[("x-tenant", &long[1..])]).await,
+        None
+    );
+}
+
+#[tokio::test]
 async fn a_callers_fault_does_not_hide_the_servers() {
     let _alone = ALONE.lock().await;
     let log = Log::default();

@@ -15,7 +15,8 @@
 --       5  rate and  6  interval, ms, in force
 --       7  0 nothing, 1 the limit was created, 2 the limit was rewritten
 --       8  0: there are no scores to set back
---       9, 10, and so on in pairs, for each caller:
+--       9  ms until at least one more permit is free: as 4
+--       10, 11, and so on in pairs, for each caller:
 --          1 granted, 0 refused, 2 refused for ever: more permits than the rate
 --          ms until its permits are free, those of the callers that wait before it included; 0 when granted
 --
@@ -56,7 +57,7 @@ local possible = changed > 0
 for i = 8, #ARGV, 4 do
   possible = possible or tonumber(ARGV[i + 1]) <= rate
 end
-local reply = { 1, now, 0, 0, rate, interval, changed, 0 }
+local reply = { 1, now, 0, 0, rate, interval, changed, 0, 0 }
 if not possible then
   for _ = 8, #ARGV, 4 do
     reply[#reply + 1] = ABOVE_RATE
@@ -121,4 +122,5 @@ for _, caller in ipairs(refused) do
 end
 reply[3] = value
 reply[4] = value < rate and left + 1 or 0
+reply[9] = reply[4]
 return reply

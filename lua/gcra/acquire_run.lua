@@ -9,7 +9,7 @@
 --       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
 --       8, 9, 10, 11, and so on in fours, for each caller in the order in which they came:
 --          '1' if it waits in line, else '0';  permits to take, 1 .. 2^32 - 1;  not used;  not used
--- Reply 1 to 8 and then in pairs, for each caller: those of acquire_list.lua for one limiter; 4 is when tat is past
+-- Reply 1 to 9 and then in pairs, for each caller: those of acquire_list.lua for one limiter; 4 is when tat is past
 --       and two more  tat, us since the epoch, and what was given back, us: what receipts know
 --
 -- Redisson has no such limiter. Each caller is granted whole or not at all. One that waits in line and does not fit
@@ -54,7 +54,7 @@ local possible = changed > 0 or of_code and not state
 for i = 8, #ARGV, 4 do
   possible = possible or tonumber(ARGV[i + 1]) <= rate
 end
-local reply = { 1, math.floor(now / 1000), 0, 0, rate, pace.interval, changed, 0 }
+local reply = { 1, math.floor(now / 1000), 0, 0, rate, pace.interval, changed, 0, 0 }
 if not possible then
   for _ = 8, #ARGV, 4 do
     reply[#reply + 1] = ABOVE_RATE
@@ -115,6 +115,9 @@ for _, caller in ipairs(refused) do
 end
 reply[3] = left - taken
 reply[4] = math.ceil(backlog / 1000)
+if backlog > 0 and left >= taken then
+  reply[9] = math.ceil((backlog - (rounded_up(backlog, emission) - 1) * emission) / 1000)
+end
 reply[#reply + 1] = tat
 reply[#reply + 1] = given
 return reply

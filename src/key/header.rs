@@ -5,6 +5,10 @@ use http::{HeaderName, HeaderValue, header, request::Parts};
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 use crate::error::ConfigError;
 
+/// The longest value that is taken by default: servers' own limits for all headers together are
+/// seldom lower, and hashing it takes a fraction of a millisecond.
+const LONGEST: usize = 16 << 10;
+
 /// Headers that hold credentials, by convention.
 const CREDENTIALS: [&str; 10] = [
     "api-key",
@@ -27,6 +31,14 @@ const CREDENTIALS: [&str; 10] = [
 ///
 /// Cookie may be sent in several field lines over HTTP/2 (RFC 9113, section 8.2.3). They count as one, joined as there with
 /// `; `, so that a client does not get another limit with every way to split them.
+///
+/// # Length
+///
+/// A value of more than 16 KiB, or as [`max_len`](Self::max_len) says, is refused with 431 (in gRPC
+/// INVALID_ARGUMENT) before it is hashed, as
+/// [`RefusalKind::KeyTooLong`](crate::RefusalKind::KeyTooLong): the answer names the header, and
+/// one warning the rule, too. `or`, `or_shared` and `or_skip` do not excuse it. Of Cookie all lines
+/// count together.
 ///
 /// # Credentials
 ///
@@ -56,6 +68,7 @@ const CREDENTIALS: [&str; 10] = [
 pub struct FromHeader {
     name: Result<(HeaderName, &'static str), &'static str>,
     is_credential: bool,
+    longest: usize,
 }
 
 impl FromHeader {
@@ -68,10 +81,12 @@ impl FromHeader {
             Ok(header) => Self {
                 is_credential: CREDENTIALS.contains(&header.as_str()),
                 name: Ok((header, name)),
+                longest: LONGEST,
             },
             Err(_) => Self {
                 name: Err(name),
                 is_credential: false,
+                longest: LONGEST,
             },
         }
     }
@@ -93,6 +108,27 @@ impl FromHeader {
             ..self
         }
     }
+
+    /// Takes at most so many bytes of the header. Default: 16 KiB. A longer value is refused with
+    /// 431.
+    ///
+    /// Whoever sends a request makes the server hash up to so much for each rule that counts by the
+    /// header, before any limit is met.
+    #[must_use]
+    pub fn max_len(self, bytes: usize) -> Self {
+        Self {
+            longest: bytes,
+            ..self
+        }
+    }
+
+    /// Checks the length of a value before anything is done with it.
+    fn fit(&self, name: &'static str, len: usize) -> Result<(), NoKey> {
+        if len > self.longest {
+            return Err(NoKey::too_long(name, self.longest));
+        }
+        Ok(())
+    }
 }
 
 impl KeyExtractor for FromHeader {
@@ -106,10 +142,18 @@ impl KeyExtractor for FromHeader {
             (Some(_), Some(_)) if *header == header::COOKIE => {
                 let lines = parts.headers.get_all(header).iter();
                 let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+                let separators = 2 * (lines.len() - 1);
+                self.fit(
+                    name,
+                    lines.iter().map(|line| line.len()).sum::<usize>() + separators,
+                )?;
                 push_non_empty(key, Some(lines.join(&b"; "[..])), name)
             }
             (Some(_), Some(_)) => Err(NoKey::ambiguous(name)),
-            (value, _) => push_non_empty(key, value.map(HeaderValue::as_bytes), name),
+            (value, _) => {
+                self.fit(name, value.map_or(0, HeaderValue::len))?;
+                push_non_empty(key, value.map(HeaderValue::as_bytes), name)
+            }
         }
     }
 

@@ -1,12 +1,16 @@
 //! Who is counted: what a request's head says about whom it is from.
 //!
-//! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named in the answer, unless
-//! [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise:
-//! a limit never silently lets pass. Two things these do not excuse: a header sent twice, by which a caller would make itself
-//! nobody, and with `or_skip` a server that does not note the peer's address. Where another key stands in for the address, a
-//! warning says so once. A CORS preflight is never refused for want of a key, as browsers send no
-//! credentials with it: a rule whose key it lacks leaves it out (see the
-//! [guide](crate::docs::guide#preflights)).
+//! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named
+//! in the answer, unless [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or
+//! [`or_skip`](KeyExtractor::or_skip) says otherwise: a limit never silently lets pass. Three
+//! things these do not excuse: a header sent twice or beyond its [length](FromHeader::max_len), by
+//! which a caller would make itself nobody, and with `or_skip` a server that does not note the
+//! peer's address. Where another key stands in for the address, a warning says so once. A CORS
+//! preflight is never refused for want of a key, as browsers send no credentials with it: a rule
+//! whose key it lacks leaves it out (see the [guide](crate::docs::guide#preflights)).
+//!
+//! A key costs what its bytes cost, and a key of more than 128 bytes a SHA-256 of them. A header is
+//! taken up to 16 KiB. What a closure finds is taken whole: its bound is the closure's.
 //!
 //! | extractor | who |
 //! |---|---|
@@ -205,7 +209,8 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoKey {
-    /// It should have: refused, as 401, or as 500 where the server forgot to note the peer's address
+    /// It should have: refused, as 401, as 431 where a header is too long, or as 500 where the
+    /// server forgot to note the peer's address
     Missing(Missing),
     /// The limit does not concern it
     Skip,
@@ -226,6 +231,14 @@ impl NoKey {
         Self::Missing(Missing {
             what,
             fault: Fault::Ambiguous,
+        })
+    }
+
+    /// The caller has said it in more than `most` bytes.
+    pub(crate) const fn too_long(what: &'static str, most: usize) -> Self {
+        Self::Missing(Missing {
+            what,
+            fault: Fault::TooLong { most },
         })
     }
 
@@ -316,8 +329,10 @@ impl KeyExtractor for Or {
                     return Ok(());
                 }
                 Err(NoKey::Skip) => return Err(NoKey::Skip),
-                Err(missing) if missing.fault() == Some(Fault::Ambiguous) => return Err(missing),
                 Err(missing) => {
+                    if let Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
+                        return Err(missing);
+                    }
                     key.0.truncate(start);
                     // The caller can do nothing about what the server lacks.
                     let is_worse = first_missing.is_none_or(|first: NoKey| {
@@ -366,7 +381,7 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
             .extract(parts, key)
             .map_err(|none| match none.fault() {
                 Some(Fault::Caller) | None => NoKey::Skip,
-                Some(Fault::Ambiguous | Fault::Server) => none,
+                Some(Fault::Ambiguous | Fault::TooLong { .. } | Fault::Server) => none,
             })
     }
 

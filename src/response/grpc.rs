@@ -18,6 +18,7 @@ use super::http::lack;
 use crate::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
+const INVALID_ARGUMENT: u8 = 3;
 const RESOURCE_EXHAUSTED: u8 = 8;
 const PERMISSION_DENIED: u8 = 7;
 const INTERNAL: u8 = 13;
@@ -80,6 +81,8 @@ fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
             (INTERNAL, "the peer address is missing".into())
         }
         (RefusalKind::MissingKey, _) => (UNAUTHENTICATED, lack(refusal).into()),
+        // Not RESOURCE_EXHAUSTED, which callers and alerts take for the limit.
+        (RefusalKind::KeyTooLong, _) => (INVALID_ARGUMENT, lack(refusal).into()),
         (RefusalKind::Unavailable, _) => (UNAVAILABLE, "the rate limiter is unavailable".into()),
     }
 }
@@ -95,9 +98,13 @@ fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> O
         }
         (_, Some(wait)) => Some(signed_millis(wait)),
         // A retry is the same call: it costs as much, lacks the same, and is on the same list.
-        (RefusalKind::AboveRate | RefusalKind::MissingKey | RefusalKind::Blocked, None) => {
-            Some(NEVER)
-        }
+        (
+            RefusalKind::AboveRate
+            | RefusalKind::MissingKey
+            | RefusalKind::KeyTooLong
+            | RefusalKind::Blocked,
+            None,
+        ) => Some(NEVER),
         // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all
         // callers would come at one instant upon a store that has just recovered.
         (RefusalKind::OverLimit | RefusalKind::QueueFull | RefusalKind::Unavailable, None) => None,

@@ -42,23 +42,26 @@ pub enum HeaderStyle {
     /// `RateLimit: "api";r=9;t=60` and `RateLimit-Policy: "api";q=10;w=60`, in the syntax of
     /// draft-ietf-httpapi-ratelimit-headers-11, which is that of all since 08
     ///
-    /// The string is the rule's name; `q` its permits; `w` its interval in seconds, left out where that is not a whole
-    /// number; `r` the permits left, and without them there is no `RateLimit` field. `t` is in seconds, rounded up: on
-    /// a refusal the same number as `Retry-After`, on a grant the time until *all* permits are free, which the first of
-    /// them are earlier. It is left out where it would lie beyond the `Retry-After` of the same response. The limit
-    /// closest to exhaustion comes first. What other limiters have said stays; a layer outside adds to it.
+    /// The string is the rule's name; `q` its permits; `w` its interval in seconds, left out where
+    /// that is not a whole number; `r` the permits left, and without them there is no `RateLimit`
+    /// field. `t` is in seconds, rounded up: on a refusal the same number as `Retry-After`, on a
+    /// grant the time until at least one more permit is free, [`LimitState::next_after`]. It is
+    /// left out where that is not known, and where it would lie beyond the `Retry-After` of the
+    /// same response. The limit closest to exhaustion comes first. What other limiters have said
+    /// stays; a layer outside adds to it.
     Draft11,
     /// `RateLimit-Limit: 10`, `RateLimit-Remaining: 9`, `RateLimit-Reset: 60` and `RateLimit-Policy: 10;w=60`, of
     /// draft-ietf-httpapi-ratelimit-headers-06
     ///
-    /// The first three tell the limit closest to exhaustion, `Reset` in seconds as `t` of [`Draft11`](Self::Draft11);
-    /// without the permits left there is the policy alone, and without whole seconds no policy. Does not go together
-    /// with `Draft11`, which gives `RateLimit-Policy` another syntax.
+    /// The first three tell the limit closest to exhaustion. `Reset` is in seconds, rounded up: on
+    /// a refusal the same number as `Retry-After`, on a grant the time until *all* permits are
+    /// free. Without the permits left there is the policy alone, and without whole seconds no
+    /// policy. Does not go together with `Draft11`, which gives `RateLimit-Policy` another syntax.
     Draft6,
     /// `X-RateLimit-Limit: 10`, `X-RateLimit-Remaining: 9` and `X-RateLimit-Reset`, of no standard
     ///
-    /// They tell the limit closest to exhaustion. Without the permits left there is the first alone. Those of another
-    /// limiter stay as they are.
+    /// They tell the limit closest to exhaustion, `Reset` as [`Draft6`](Self::Draft6). Without the
+    /// permits left there is the first alone. Those of another limiter stay as they are.
     Legacy {
         /// What `X-RateLimit-Reset` is counted in: clients of one kind take the other for nonsense
         reset: ResetUnit,
@@ -249,7 +252,16 @@ impl Told<'_> {
         }
     }
 
-    /// Seconds until `limit` has more room.
+    /// Seconds until `limit` has more room: of a grant until at least one more permit is free,
+    /// where that is known.
+    fn next(&self, place: usize, limit: &LimitState) -> Option<u64> {
+        match self.outcome {
+            Outcome::Granted => limit.next_after.map(ceil),
+            Outcome::Refused(_) => self.reset(place, limit),
+        }
+    }
+
+    /// Seconds until all permits of `limit` are free, or of one that refused until it has room.
     fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
         match self.outcome {
             Outcome::Granted => Some(ceil(limit.reset_after)),
@@ -270,8 +282,8 @@ impl Told<'_> {
             push_number(text, ";r=", remaining);
             // Section 6 of the draft: Retry-After is not to be earlier than `t`.
             let contradicts = matches!(self.outcome, Outcome::Granted) && self.retries_elsewhere;
-            if let (Some(reset), false) = (self.reset(place, limit), contradicts) {
-                push_number(text, ";t=", reset);
+            if let (Some(next), false) = (self.next(place, limit), contradicts) {
+                push_number(text, ";t=", next);
             }
         }
     }

@@ -36,6 +36,7 @@ pub(super) fn answer(
             StatusCode::INTERNAL_SERVER_ERROR
         }
         (RefusalKind::MissingKey, _) => StatusCode::UNAUTHORIZED,
+        (RefusalKind::KeyTooLong, _) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         // Not 429: the caller has done nothing wrong, and 5xx alerts must see an outage.
         (RefusalKind::Unavailable, _) => StatusCode::SERVICE_UNAVAILABLE,
     };
@@ -66,7 +67,7 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
         RefusalKind::QueueFull => "too many requests wait already",
         RefusalKind::Blocked => "the request is blocked",
         RefusalKind::AboveRate => "the request costs more than its limit allows",
-        RefusalKind::MissingKey => return text.push_str(&lack(refusal)),
+        RefusalKind::MissingKey | RefusalKind::KeyTooLong => return text.push_str(&lack(refusal)),
         RefusalKind::Unavailable => "the rate limiter is unavailable",
     };
     text.push_str(words);
@@ -79,15 +80,17 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
     }
 }
 
-/// What is missing, or said twice, in the words of all protocols.
+/// What is missing, said twice or too long, in the words of all protocols.
 pub(super) fn lack(refusal: &Refusal) -> String {
-    let (what, is_twice) = refusal.missing.map_or(("", false), |missing| {
-        (missing.what, missing.fault == Fault::Ambiguous)
-    });
-    if is_twice {
-        format!("the request says more than once what it is limited by: {what}")
-    } else {
-        format!("the request lacks what it is limited by: {what}")
+    let what = refusal.missing().unwrap_or_default();
+    match refusal.missing.map(|missing| missing.fault) {
+        Some(Fault::Ambiguous) => {
+            format!("the request says more than once what it is limited by: {what}")
+        }
+        Some(Fault::TooLong { most }) => {
+            format!("the request has more than {most} bytes of what it is limited by: {what}")
+        }
+        _ => format!("the request lacks what it is limited by: {what}"),
     }
 }
 

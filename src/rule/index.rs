@@ -1,12 +1,13 @@
 //! Finds the entry of the table that a request meets: the first that matches.
 //!
 //! Routes are a tree of their segments, and gRPC services and methods a map. So a request's path is
-//! split once, and its cost does not depend on how many entries there are, except for those without a
-//! route: hosts, methods and closures are asked one after the other, up to the first that matches.
+//! split once, and its cost does not depend on how many entries there are, except for those without
+//! a route: hosts, methods and closures are asked one after the other, up to the first that
+//! matches.
 //!
 //! A segment can go two ways where the tree has both its text and a parameter there, as `/users/me`
-//! and `/users/{id}` do. Both are searched, because the entry that was written first counts, and not
-//! the more exact one. At worst each node of the tree is looked at once.
+//! and `/users/{id}` do. Both are searched, because the entry that was written first counts, and
+//! not the more exact one. At worst each node of the tree is looked at once.
 
 use std::{collections::HashMap, fmt};
 
@@ -148,7 +149,8 @@ impl<'a> Search<'a> {
         self.first_of(&at.ends);
     }
 
-    /// Looks at the entries whose routes match what follows the slash of a node; `None` if the path ends before it.
+    /// Looks at the entries whose routes match what follows the slash of a node; `None` if the path
+    /// ends before it.
     fn path(&mut self, mut at: usize, mut rest: Option<&str>) {
         loop {
             let node = self.node(at);

@@ -38,6 +38,7 @@ pub(super) struct Ready {
     /// How long, and among how many, a request waits.
     pub(super) patience: Option<(Duration, usize)>,
     warned_of_missing_key: AtomicBool,
+    warned_of_long_key: AtomicBool,
     warned: Warned,
 }
 
@@ -195,6 +196,7 @@ impl Ready {
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| (wait, queue)),
             warned_of_missing_key: AtomicBool::new(false),
+            warned_of_long_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
     }
@@ -262,7 +264,8 @@ impl Ready {
             // Each has a name of its own.
             Limits::Tiers(..) => None,
         };
-        // The first on a limiter stands for all: those before the one at hand agree among each other.
+        // The first on a limiter stands for all: those before the one at hand agree among each
+        // other.
         let mut firsts: HashMap<String, Named> = HashMap::new();
         for this in rules.iter().filter_map(named) {
             let that = match firsts.entry(this.naming.to_string()) {
@@ -315,6 +318,23 @@ impl Ready {
                 rule = self.rule(),
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
+                "{what}"
+            );
+        }
+        if let Fault::TooLong { most } = missing.fault
+            && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
+        {
+            let what = if tried_out {
+                "requests pass uncounted because a header is longer than the key of the rule takes: \
+                 once it is enforced, they will be refused"
+            } else {
+                "requests are refused because a header is longer than the key of the rule takes"
+            };
+            warning!(
+                rule = self.rule(),
+                header = missing.what,
+                max_len = most,
+                hint = "where honest values are as long, `Header::max_len` says how long",
                 "{what}"
             );
         }

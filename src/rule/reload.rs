@@ -25,9 +25,11 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// [`RateLimitLayer::watch`](crate::RateLimitLayer::watch); it does nothing until [`run`](Self::run) is spawned.
 ///
 /// The file is read every 5 seconds, or as [`every`](Self::every) says. Reading and applying it
-/// happen on a thread that may block: requests go on meanwhile. What counts is its text, so that all ways to replace a file are seen: writing it, renaming another over it, and the symbolic links by which
-/// Kubernetes updates a mounted config map (not one mounted by `subPath`, which Kubernetes leaves as it is). A text must
-/// have stayed the same for a tenth of a second; better still, rename a finished file over the old one.
+/// happen on a thread that may block: requests go on meanwhile. What counts is its text, so that
+/// all ways to replace a file are seen: writing it, renaming another over it, and the symbolic
+/// links by which Kubernetes updates a mounted config map (not one mounted by `subPath`, which
+/// Kubernetes leaves as it is). A text must have stayed the same for a tenth of a second; better
+/// still, rename a finished file over the old one.
 ///
 /// The first look applies the file as it is then: nothing is lost that changed since the layer was built.
 ///

@@ -52,9 +52,9 @@ use crate::{
 ///
 /// # Cost
 ///
-/// Routes and gRPC methods are looked up: ten thousand entries cost a request what a hundred do, about
-/// a microsecond, and a long path costs one look at its bytes. Entries without either, by a closure or
-/// in a file by host or method alone, are asked one after the other.
+/// Routes and gRPC methods are looked up: ten thousand entries cost a request what a hundred do,
+/// about a microsecond, and a long path costs one look at its bytes. Entries without either, by a
+/// closure or in a file by host or method alone, are asked one after the other.
 ///
 /// # Example
 ///

@@ -93,6 +93,8 @@ impl Needs {
 pub(crate) struct End {
     /// Ticks until there is room, for each of the needs.
     pub(crate) waits: List<i64>,
+    /// Ticks until at least one more permit is free; 0 where it is not known.
+    pub(crate) next: i64,
     /// Ticks until all permits are free; the interval where some are not, unless that is wanted
     /// exactly.
     pub(crate) reset: i64,
@@ -313,6 +315,7 @@ impl<'a> Book<'a> {
             },
             remaining: 0,
             wait: 0,
+            next: 0,
             reset: 0,
             now,
             rate: self.limit.rate,
@@ -386,6 +389,9 @@ impl<'a> Book<'a> {
         }
         for answer in answers.iter_mut().skip(place).step_by(limiters) {
             answer.remaining = self.value;
+            if answer.verdict == Verdict::Granted {
+                answer.next = end.next;
+            }
             answer.reset = end.reset;
             answer.repaired = end.repaired;
             answer.tat = end.tat;

@@ -82,9 +82,12 @@ impl Counts for Limiter {
         // A window later for each further rate.
         let next = now.ticks(interval + 1);
         let wait = |needs: &Needs| end + 1 - now.tick + needs.rounds * next;
+        let reset = if value < rate { end + 1 - now.tick } else { 0 };
         End {
             waits: needs.iter().map(wait).collect(),
-            reset: if value < rate { end + 1 - now.tick } else { 0 },
+            // All come back together.
+            next: reset,
+            reset,
             repaired: 0,
             tat: None,
         }

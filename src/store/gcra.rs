@@ -93,6 +93,15 @@ impl Pace {
         self.rate.saturating_sub(self.used(backlog))
     }
 
+    /// Microseconds until at least one more permit is free; 0 where all are, and in debt.
+    pub(crate) fn next(&self, backlog: i64) -> i64 {
+        let used = self.used(backlog);
+        if backlog <= 0 || used > self.rate {
+            return 0;
+        }
+        backlog - (used - 1) * self.emission
+    }
+
     /// Microseconds until so many permits are free.
     pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
         backlog
@@ -143,6 +152,7 @@ impl Counts for Limiter {
             // Never: it was checked.
             return End {
                 waits: needs.iter().map(|_| now.ticks_of_micros(MOST)).collect(),
+                next: 0,
                 reset: 0,
                 repaired: 0,
                 tat: None,
@@ -155,13 +165,17 @@ impl Counts for Limiter {
             backlog = self.write(&pace, backlog, pace.cost(taken), now);
         }
         // From the tick of now on, as there may be room in the next one.
-        let backlog = self.from(now) + backlog - now.micros();
+        let late = self.from(now) - now.micros();
+        let next = pace.next(backlog);
+        let next = if next > 0 { next + late } else { 0 };
+        let backlog = backlog + late;
         let wait = |needs: &Needs| {
             let in_line = needs.permits + needs.rounds * pace.rate;
             now.ticks_of_micros(pace.wait(backlog, in_line))
         };
         End {
             waits: needs.iter().map(wait).collect(),
+            next: now.ticks_of_micros(next),
             reset: now.ticks_of_micros(backlog),
             repaired: 0,
             tat: self.state.map(|state| state.tat),

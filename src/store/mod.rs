@@ -524,6 +524,8 @@ pub(crate) struct Answer {
     pub(crate) remaining: i64,
     /// Ticks until the permits asked for are free; 0 when granted.
     pub(crate) wait: i64,
+    /// Ticks until at least one more permit is free; 0 when refused, and where it is not known.
+    pub(crate) next: i64,
     /// Ticks until all permits are free.
     pub(crate) reset: i64,
     /// The time that was used; the epoch where a sliding log in Redis did not tell it.
@@ -584,6 +586,7 @@ impl Answer {
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),
+            next_after: (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
             reset_after: self.now.until_from_score(self.reset),
             refused: self.verdict != Verdict::Granted,
             retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),

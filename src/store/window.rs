@@ -127,8 +127,12 @@ impl Counts for Limiter {
             }
             newest = newest.map(|newest| newest.min(latest));
         }
+        // In debt, one more is not free yet; where very much expired at once, what is left is not
+        // all.
+        let oldest = self.log.oldest().filter(|_| ask.exact && value >= 0);
         End {
             waits,
+            next: oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0)),
             reset: match newest {
                 Some(newest) if ask.exact => newest + interval - now.tick,
                 Some(_) => now.score() + interval - now.tick,
@@ -340,6 +344,10 @@ impl Log {
 
     pub(crate) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    fn oldest(&self) -> Option<i64> {
+        self.0.front().map(|entry| entry.score)
     }
 
     pub(crate) fn newest(&self) -> Option<i64> {

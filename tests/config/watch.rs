@@ -169,7 +169,8 @@ async fn a_config_map_is_swapped() {
     assert_eq!(rest[0].0, "all");
 }
 
-/// A key that notes where it is checked: where a file that names it is read, and where its rules are made.
+/// A key that notes where it is checked: where a file that names it is read, and where its rules
+/// are made.
 #[derive(Debug)]
 struct Noting(Arc<Mutex<Vec<ThreadId>>>);
 

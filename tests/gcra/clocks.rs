@@ -71,7 +71,7 @@ async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
         |limiter| Box::pin(async { assert_eq!(limiter.release(1).await.unwrap(), 1) }),
     ];
     for meet in meet {
-        let limiter = named(&redis_store(), &unique("fast"));
+        let limiter = named(&redis_store().build().unwrap(), &unique("fast"));
         limiter.try_set_rate(Limit::new(5, TEN)).await.unwrap();
         let value = format!("{{{}}}:value", limiter.name());
         plant(&value, 5, TEN, HOUR);
@@ -85,7 +85,10 @@ async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
 #[tokio::test]
 async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
     let prefix = unique("fast");
-    let layer = of_five(&redis_store().prefix(&prefix), Limit::new(5, TEN));
+    let layer = of_five(
+        &redis_store().prefix(&prefix).build().unwrap(),
+        Limit::new(5, TEN),
+    );
     let value = format!("{prefix}:{{a}}:five:value");
     plant(&value, 5, TEN, HOUR);
     let answer = send(&layer, "a").await;
@@ -102,7 +105,10 @@ async fn a_slow_caller_makes_no_room_for_another() {
     let prefix = unique("slow");
     let clock = ManualClock::new();
     let slow = ManualClock::starting_at(clock.now() - HOUR);
-    let store = |clock: &ManualClock| redis_store().prefix(&prefix).client_clock(clock.clone());
+    let store = |clock: &ManualClock| {
+        let store = redis_store().prefix(&prefix);
+        store.client_clock(clock.clone()).build().unwrap()
+    };
     let limit = Limit::new(5, TEN);
     let [limiter, other] = [&clock, &slow].map(|clock| named(&store(clock), &prefix));
     limiter.try_set_rate(limit).await.unwrap();

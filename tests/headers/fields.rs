@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use sfv::{BareItem, ListEntry, Parser};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
-    ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule, Store, Tiers,
-    key::FromHeader, limit_by,
+    Algorithm, ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule,
+    Store, Tiers, key::FromHeader, limit_by,
 };
 
 use super::{Answer, ask, by_key, call, get, inner, request, still};
@@ -300,6 +300,40 @@ async fn a_rule_that_hides_is_not_told() {
     )
     .await;
     assert_eq!(answer.all("ratelimit"), [r#""all";r=8;t=3600"#]);
+}
+
+/// `t` of draft-11 is the time until additional quota is there, and those of the older styles until
+/// all is.
+#[tokio::test]
+async fn a_grant_tells_when_the_next_permit_is_free() {
+    let (store, clock) = still();
+    let rule = |name| by_key(Limit::per_minute(3)).named(name);
+    // At 0, 10 and 20 s; after each: until one more is free, and until all are.
+    for (rule, told) in [
+        (rule("slide"), [(60, 60), (50, 60), (40, 60)]),
+        (rule("slots").slots(10), [(66, 66), (56, 62), (46, 64)]),
+        (
+            rule("gcra").algorithm(Algorithm::Gcra),
+            [(20, 20), (10, 30), (20, 40)],
+        ),
+        (
+            rule("window").algorithm(Algorithm::FixedWindow),
+            [(61, 61), (51, 51), (41, 41)],
+        ),
+    ] {
+        let name = format!("{rule:?}");
+        let layer = layer(&store, rule, &[DRAFT11, DELTA]);
+        // Where a slot begins.
+        clock.set(Duration::from_millis(1_704_153_600_001));
+        for (next, all) in told {
+            let answer = ask(&layer, get(&[])).await;
+            assert_eq!(answer.status, 200, "{name}");
+            let (_, parameters) = &items(&answer.all("ratelimit"))[0];
+            assert_eq!(parameters[1], ("t".to_owned(), next), "{name}");
+            assert_eq!(answer.one("x-ratelimit-reset"), all.to_string(), "{name}");
+            clock.advance(Duration::from_secs(10));
+        }
+    }
 }
 
 #[tokio::test]

@@ -17,13 +17,13 @@ use tower_ratelimit::{
 
 use super::{Inner, by_key, nobody, redis, request, status, unique};
 
-type Answer = Response<RateLimitBody<String>>;
+pub(super) type Answer = Response<RateLimitBody<String>>;
 
-fn layer(rule: impl Into<Rule>) -> RateLimitLayer {
+pub(super) fn layer(rule: impl Into<Rule>) -> RateLimitLayer {
     RateLimitLayer::new(&MemoryStore::new(), rule)
 }
 
-async fn answer(layer: &RateLimitLayer, request: Request<String>) -> Answer {
+pub(super) async fn answer(layer: &RateLimitLayer, request: Request<String>) -> Answer {
     layer
         .layer(Inner::default())
         .oneshot(request)
@@ -31,11 +31,11 @@ async fn answer(layer: &RateLimitLayer, request: Request<String>) -> Answer {
         .unwrap()
 }
 
-async fn code(layer: &RateLimitLayer, request: Request<String>) -> u16 {
+pub(super) async fn code(layer: &RateLimitLayer, request: Request<String>) -> u16 {
     answer(layer, request).await.status().as_u16()
 }
 
-fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+pub(super) fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer
         .headers()
         .get(name)
@@ -43,7 +43,7 @@ fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
 }
 
 /// What the problem details say in words.
-async fn detail(answer: Answer) -> String {
+pub(super) async fn detail(answer: Answer) -> String {
     let problem: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
     problem["detail"].as_str().unwrap().to_owned()
 }

@@ -17,7 +17,8 @@ pub(super) struct Source<'a> {
 
 /// The places at which the lines of a text end.
 ///
-/// Each value is asked for its line, so that counting from the start would be quadratic in the text.
+/// Each value is asked for its line, so that counting from the start would be quadratic in the
+/// text.
 struct Lines(Vec<usize>);
 
 impl Lines {

@@ -218,6 +218,7 @@ impl Refusals {
             (
                 RefusalKind::OverLimit
                 | RefusalKind::MissingKey
+                | RefusalKind::KeyTooLong
                 | RefusalKind::Blocked
                 | RefusalKind::QueueFull
                 | RefusalKind::Unavailable,
@@ -367,6 +368,7 @@ impl Known {
         let left = |time: Duration| self.received.saturating_add(time).saturating_sub(now);
         let mut limits = self.limits.clone();
         for limit in limits.iter_mut() {
+            limit.next_after = limit.next_after.map(left).filter(|next| !next.is_zero());
             limit.reset_after = left(limit.reset_after);
             if let Some(wait) = limit.retry_after.map(left) {
                 // One of several has room before the others.

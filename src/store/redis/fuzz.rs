@@ -144,12 +144,12 @@ proptest! {
         limiters in 1_usize..3,
         callers in 1_usize..3,
     ) {
-        let length = 2 + 6 * limiters + 2 * limiters * callers;
+        let length = 2 + 7 * limiters + 2 * limiters * callers;
         // Of the right form, but for its length perhaps.
         let reply = match shaped {
             Some((mut numbers, more)) => {
                 numbers[0] = 1;
-                for status in numbers.iter_mut().skip(2 + 6 * limiters).step_by(2) {
+                for status in numbers.iter_mut().skip(2 + 7 * limiters).step_by(2) {
                     *status = status.rem_euclid(4);
                 }
                 numbers.truncate(length + more - 2);
@@ -164,7 +164,7 @@ proptest! {
                 prop_assert_eq!(numbers[0], 1);
                 prop_assert_eq!(numbers.len(), length);
                 prop_assert_eq!(answers.len(), limiters * callers);
-                let statuses = numbers[2 + 6 * limiters..].iter().step_by(2);
+                let statuses = numbers[2 + 7 * limiters..].iter().step_by(2);
                 for (answer, status) in answers.iter().zip(statuses) {
                     let granted = answer.verdict == crate::store::Verdict::Granted;
                     prop_assert!((0..=2).contains(status), "{}", status);
@@ -177,7 +177,7 @@ proptest! {
 
     /// However absurd the numbers: a decision is made of them, and everything that it tells can be asked for.
     #[test]
-    fn absurd_numbers_make_a_decision(numbers in prop::collection::vec(number(), 7), status in 0_i64..3) {
+    fn absurd_numbers_make_a_decision(numbers in prop::collection::vec(number(), 8), status in 0_i64..3) {
         let algorithms = [
             (Algorithm::SlidingLog, None),
             (Algorithm::SlidingLog, Some(Slots::try_new(10, "a", std::iter::empty()).unwrap())),

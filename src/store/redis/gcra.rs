@@ -131,6 +131,10 @@ impl Lone {
             verdict,
             remaining: self.pace.left(backlog),
             wait: 0,
+            next: match verdict {
+                Verdict::Granted => now.ticks_of_micros(self.pace.next(backlog)),
+                Verdict::Refused | Verdict::AboveRate => 0,
+            },
             reset: now.ticks_of_micros(backlog),
             now,
             rate: self.limit.rate,

@@ -238,7 +238,14 @@ pub(crate) fn lone_answer(
     charge: &Charge,
     now: Option<Millis>,
 ) -> Result<Answer, Error> {
-    let Some((verdict, remaining, wait, reset)) = brief(reply) else {
+    let Some(Brief {
+        verdict,
+        remaining,
+        wait,
+        next,
+        reset,
+    }) = brief(reply)
+    else {
         return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
     };
     // It stands as it was given, or more would have been said.
@@ -250,6 +257,7 @@ pub(crate) fn lone_answer(
         verdict,
         remaining,
         wait,
+        next,
         reset: reset.unwrap_or(limit.interval),
         now: Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX))),
         rate: limit.rate,
@@ -260,13 +268,38 @@ pub(crate) fn lone_answer(
     })
 }
 
-/// Verdict, permits left, wait, and ms until all are free if that is not the interval; `None` for a reply that is not brief.
-fn brief(reply: &Value) -> Option<(Verdict, i64, i64, Option<i64>)> {
+/// What a brief reply says; as in [`Answer`].
+struct Brief {
+    verdict: Verdict,
+    remaining: i64,
+    wait: i64,
+    next: i64,
+    /// None if it is the interval
+    reset: Option<i64>,
+}
+
+/// Reads a brief reply; `None` for another.
+fn brief(reply: &Value) -> Option<Brief> {
+    let granted = |remaining, next| Brief {
+        verdict: Verdict::Granted,
+        remaining,
+        wait: 0,
+        next,
+        reset: None,
+    };
+    let refused = |wait, reset| Brief {
+        verdict: Verdict::Refused,
+        remaining: 0,
+        wait,
+        next: 0,
+        reset,
+    };
     match reply {
-        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, None)),
-        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), None)),
+        Value::Int(left @ 0..) => Some(granted(*left, 0)),
+        Value::Int(wait) => Some(refused(wait.saturating_neg(), None)),
         Value::BulkString(_) => match *numbers(reply).ok()? {
-            [0, wait, reset] => Some((Verdict::Refused, 0, wait, Some(reset))),
+            [left, next] => Some(granted(left, next)),
+            [0, wait, reset] => Some(refused(wait, Some(reset))),
             _ => None,
         },
         _ => None,
@@ -292,8 +325,8 @@ pub(super) fn read_answers(
     let &[1, now, ref rest @ ..] = numbers else {
         return Err(unreadable());
     };
-    let (states, outcomes) = rest.split_at_checked(6 * limiters).ok_or_else(unreadable)?;
-    let ((states, []), (outcomes, [])) = (states.as_chunks::<6>(), outcomes.as_chunks::<2>())
+    let (states, outcomes) = rest.split_at_checked(7 * limiters).ok_or_else(unreadable)?;
+    let ((states, []), (outcomes, [])) = (states.as_chunks::<7>(), outcomes.as_chunks::<2>())
     else {
         return Err(unreadable());
     };
@@ -302,13 +335,16 @@ pub(super) fn read_answers(
     }
     let states = states.iter().cycle();
     let mut answers = List::EMPTY;
-    for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired]) in
+    for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
         outcomes.iter().zip(states)
     {
+        let verdict = verdict(status)?;
         answers.push(Answer {
-            verdict: verdict(status)?,
+            verdict,
             remaining,
             wait,
+            // Of who is refused the wait says it.
+            next: if verdict == Verdict::Granted { next } else { 0 },
             reset,
             now: Now::millis(now),
             rate,
@@ -548,15 +584,15 @@ mod tests {
             Value::Int(1),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![Value::Int(7); 10]),
-            Value::Array(vec![Value::Int(1); 9]),
-            Value::Array(vec![Value::Int(1); 12]),
-            Value::Array(vec![Value::Nil; 9]),
+            Value::Array(vec![Value::Int(7); 11]),
+            Value::Array(vec![Value::Int(1); 10]),
+            Value::Array(vec![Value::Int(1); 13]),
+            Value::Array(vec![Value::Nil; 10]),
             Value::BulkString(b"".to_vec()),
-            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0".to_vec()),
-            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 many".to_vec()),
-            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 \xff".to_vec()),
-            Value::SimpleString("1 7 0 1000 5 1000 0 0 0 40".to_owned()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 many".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 \xff".to_vec()),
+            Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
                 answers(&reply, 1, 1).unwrap_err().kind(),

@@ -126,6 +126,7 @@ fn refusal(acquire: &Acquire, wait: u64) -> Decision {
         permits: 1,
         interval: wait,
         remaining: Some(0),
+        next_after: None,
         reset_after: wait,
         refused: true,
         retry_after: Some(wait),

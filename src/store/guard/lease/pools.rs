@@ -294,6 +294,8 @@ impl Lease {
             permits: self.state.permits,
             interval: self.state.interval,
             remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
+            // What this process holds, and gives back, is not in the store's count.
+            next_after: None,
             reset_after: self.state.reset_after.saturating_sub(answered),
             refused: false,
             retry_after: None,

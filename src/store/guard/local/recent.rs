@@ -243,6 +243,7 @@ mod tests {
             permits: 10,
             interval: Duration::from_millis(1000),
             remaining: None,
+            next_after: None,
             reset_after: Duration::ZERO,
             refused: false,
             retry_after: None,

@@ -343,7 +343,12 @@ fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
     }
     let count = |state: &LimitState| {
         let name = state.name().to_owned();
-        let times = (state.interval, state.reset_after, state.retry_after);
+        let times = (
+            state.interval,
+            state.next_after,
+            state.reset_after,
+            state.retry_after,
+        );
         (name, state.permits, state.remaining, state.refused, times)
     };
     let counts = |decision: &Decision| decision.limits().iter().map(count).collect::<Vec<_>>();

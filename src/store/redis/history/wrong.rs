@@ -186,6 +186,7 @@ fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
         permits: RATE,
         interval: time(INTERVAL),
         remaining,
+        next_after: None,
         reset_after: time(reset),
         refused: wait.is_some(),
         retry_after: wait.map(time),

@@ -512,12 +512,14 @@ impl Pair {
 fn assert_near(replied: &Answer, expected: &Answer) {
     let timeless = |answer: &Answer| Answer {
         wait: 0,
+        next: 0,
         reset: 0,
         ..*answer
     };
     assert_eq!(timeless(replied), timeless(expected));
     for (replied, expected) in [
         (replied.wait, expected.wait),
+        (replied.next, expected.next),
         (replied.reset, expected.reset),
     ] {
         assert_eq!(replied == 0, expected == 0);

@@ -93,10 +93,18 @@ fn what_is_usual_is_told_in_one_number_or_three() {
     // The first call finds no value, which is not usual.
     let mut pair = taken(1);
     for left in (0..4).rev() {
-        let (sent, how) = (new(&mut pair, 1), how(&pair, left % 2 == 0));
+        let exact = left % 2 == 0;
+        let (sent, how) = (new(&mut pair, 1), how(&pair, exact));
         let (reply, answer) = replied(&mut pair, sent, how);
-        assert_eq!(reply, Value::Int(left));
+        // The first of all was 10 ms before the second, and the others followed 100 ms apart.
+        let next = if exact { 990 - 100 * (3 - left) } else { 0 };
+        let told = match exact {
+            true => Value::BulkString(format!("{left} {next}").into_bytes()),
+            false => Value::Int(left),
+        };
+        assert_eq!(reply, told);
         assert_eq!((answer.remaining, answer.reset), (left, 1000));
+        assert_eq!(answer.next, next);
         assert_eq!((answer.rate, answer.interval), (5, 1000));
         assert_eq!(Some(answer.now.tick.cast_unsigned()), pair.asks(false).now);
         pair.advance(100);

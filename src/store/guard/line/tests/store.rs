@@ -555,6 +555,7 @@ fn refusal(wait: u64) -> Decision {
             permits: 5,
             interval: wait,
             remaining: None,
+            next_after: None,
             reset_after: wait,
             refused: true,
             retry_after: Some(wait),

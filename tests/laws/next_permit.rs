@@ -1,0 +1,93 @@
+//! What a grant tells of the next permit: that one more is free then, and none before, if nobody takes any.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tower_ratelimit::{Algorithm, Decision, Limit, RateLimiter, Store};
+
+use super::world::{Request, World, check, check_in_redis, limit, traffic};
+
+/// How a limiter counts.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Log,
+    Slots,
+    Gcra,
+    /// By the server's clock in Redis, which cannot be moved: in memory alone
+    Window,
+}
+
+type Input = (Limit, Vec<Request>);
+
+fn input() -> impl Strategy<Value = Input> {
+    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 30)))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap()
+}
+
+fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
+    world.run(async {
+        let limiter = world.limiter(limit).await;
+        let limiter = match kind {
+            Kind::Log => limiter,
+            Kind::Slots => limiter.slots(10).unwrap(),
+            Kind::Gcra => limiter.algorithm(Algorithm::Gcra),
+            Kind::Window => limiter.algorithm(Algorithm::FixedWindow),
+        };
+        let mut last = None;
+        for request in traffic {
+            world.advance(request.pause);
+            let decision = limiter.try_acquire_many(request.permits).await.unwrap();
+            let state = &decision.limits()[0];
+            match &decision {
+                Decision::Deny(_) => assert_eq!(state.next_after(), None, "the wait says it"),
+                Decision::Allow(_) => {
+                    let next = state.next_after().expect("a permit is in use");
+                    assert!(next <= state.reset_after(), "{next:?} {state:?}");
+                    last = Some((world.now(), state.remaining().unwrap(), millis(next)));
+                }
+            }
+            if !decision.is_allowed() {
+                continue;
+            }
+            // What is asked for now and then, so that traffic goes on between.
+            if request.pause % 3 == 0 {
+                check_next(world, &limiter, last.take().unwrap()).await;
+            }
+        }
+        if let Some(told) = last.filter(|(at, ..)| *at == world.now()) {
+            check_next(world, &limiter, told).await;
+        }
+    });
+}
+
+/// Waits until what was told, and counts right before and then.
+async fn check_next<S: Store>(
+    world: &World<S>,
+    limiter: &RateLimiter,
+    (at, remaining, next): (u64, u64, u64),
+) {
+    assert!(next >= 1, "one more would be free by now");
+    let free = async || u64::try_from(limiter.available_permits().await.unwrap()).unwrap();
+    world.advance(at + next - 1 - world.now());
+    assert_eq!(free().await, remaining, "1 ms before {next} ms are over");
+    world.advance(1);
+    assert!(free().await > remaining, "after {next} ms");
+}
+
+#[test]
+fn in_memory() {
+    let world = World::memory();
+    for kind in [Kind::Log, Kind::Slots, Kind::Gcra, Kind::Window] {
+        check(300, &input(), |input| law(&world, kind, input));
+    }
+}
+
+#[test]
+fn in_redis() {
+    for kind in [Kind::Log, Kind::Slots, Kind::Gcra] {
+        check_in_redis(100, &input(), |world, input| law(world, kind, input));
+    }
+}
