@@ -176,7 +176,8 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
     })
     .await;
     server.kill();
-    // More than the rule that lets pass has room for, and each user no more than the other rule has.
+    // More than the rule that lets pass has room for, and each user no more than the other rule
+    // has.
     for user in 1..4 {
         for expected in [StatusCode::OK; 3] {
             assert_eq!(

@@ -22,12 +22,14 @@ impl RedisStore {
     /// After how many failures among the last twice as many calls Redis is left alone. Default: 5; zero: never; at most
     /// 32.
     ///
-    /// A call fails that is given up at the [`deadline`](Self::deadline) while nothing at all comes in from the server, or
-    /// that is answered by a server that is loading, busy or part of no whole Cluster. A burst on a server that answers
-    /// others is no failure. While the breaker is open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at
-    /// once, and a [`RateLimiter`](crate::RateLimiter) is told [`Unavailable`](crate::ErrorKind::Unavailable); who waits for
-    /// permits, too. After 50 to 100 milliseconds one call goes through, and if that is answered, all do; if not, the next
-    /// one goes after twice the time, up to a second. [More](crate::docs::failure).
+    /// A call fails that is given up at the [`deadline`](Self::deadline) while nothing at all comes
+    /// in from the server, or that is answered by a server that is loading, busy or part of no
+    /// whole Cluster. A burst on a server that answers others is no failure. While the breaker is
+    /// open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at once, and a
+    /// [`RateLimiter`](crate::RateLimiter) is told [`Unavailable`](crate::ErrorKind::Unavailable);
+    /// who waits for permits, too. After 50 to 100 milliseconds one call goes through, and if that
+    /// is answered, all do; if not, the next one goes after twice the time, up to a second.
+    /// [More](crate::docs::failure).
     ///
     /// Fewer failures open it sooner, and by a pause of Redis that would have been over soon. A limit that is asked by one
     /// caller after the other loses so many deadlines before it opens. Returns a store with a connection of its own.
@@ -205,8 +207,8 @@ pub(super) fn told(failed: &Failed, in_slots: bool) -> Told {
     match Class::of(&failed.error) {
         // The others on its node are as they were.
         Class::Moving => Told::Nothing,
-        // The calls that go once are lost with their connection, all at the same time, and the next one is made at once or
-        // after a pause of its own. A node of a Cluster has no such pauses.
+        // The calls that go once are lost with their connection, all at the same time, and the next
+        // one is made at once or after a pause of its own. A node of a Cluster has no such pauses.
         Class::Lost if !in_slots => Told::Nothing,
         _ if failed.unheard => Told::Failed,
         class => class.told(),

@@ -174,9 +174,10 @@ impl RedisStore {
 
     /// The longest that a decision may take, everything included. Default: 50 milliseconds.
     ///
-    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may have taken is given back,
-    /// unless the request is admitted by [`FailurePolicy::local`](crate::FailurePolicy::local): then it pays for it.
-    /// Returns a store with a connection of its own.
+    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may
+    /// have taken is given back, unless the request is admitted by
+    /// [`FailurePolicy::local`](crate::FailurePolicy::local): then it pays for it. Returns a store
+    /// with a connection of its own.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
