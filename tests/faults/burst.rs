@@ -366,7 +366,8 @@ async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
     for _ in 0..5 {
         proxy.freeze();
         let mut calls = JoinSet::new();
-        for limiter in limiters.iter().cloned() {
+        for limiter in &limiters {
+            let limiter = limiter.clone();
             calls.spawn(async move { limiter.try_acquire().await.map(drop) });
         }
         for _ in 0..50 {
