@@ -166,7 +166,8 @@ impl Grant {
         &mut Arc::make_mut(&mut self.0).limits
     }
 
-    /// The receipts, to note where else permits were taken. To be done before anybody else has it, as it is copied then.
+    /// The receipts, to note where else permits were taken. To be done before anybody else has it,
+    /// as it is copied then.
     #[cfg(feature = "redis")]
     pub(crate) fn receipts_mut(&mut self) -> &mut [Receipt] {
         &mut Arc::make_mut(&mut self.0).receipts

@@ -128,11 +128,12 @@ pub enum Algorithm {
     /// the one before counts at once: what is in use stays in use, in whole permits, as far as the
     /// new limit goes. Names that change from or to another algorithm begin anew.
     ///
-    /// No grant has an entry of its own. So an acquire is never sent twice: the calls that are under way when a connection is
-    /// lost meet their failure policy, where those of a sliding log are sent again. Behind a network that often cuts
-    /// connections that may be many. What a call took that was not answered is in use until its time has passed, an
-    /// interval later at the latest. A [`Receipt`](crate::Receipt) gives back once, and what
-    /// of its permits still lies ahead; where other receipts were given back meanwhile it may be less, never more.
+    /// No grant has an entry of its own. So an acquire is never sent twice: the calls that are
+    /// under way when a connection is lost meet their failure policy, where those of a sliding log
+    /// are sent again. Behind a network that often cuts connections that may be many. What a call
+    /// took that was not answered is in use until its time has passed, an interval later at the
+    /// latest. A [`Receipt`](crate::Receipt) gives back once, and what of its permits still lies
+    /// ahead; where other receipts were given back meanwhile it may be less, never more.
     Gcra,
 }
 

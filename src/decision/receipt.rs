@@ -93,7 +93,8 @@ pub(crate) enum Place {
     Store,
     /// In this process while the store failed, which knows nothing of it
     Here,
-    /// In this process, and perhaps in the store by a call that was sent after this moment and given up
+    /// In this process, and perhaps in the store by a call that was sent after this moment and
+    /// given up
     Both(Option<Instant>),
 }
 

@@ -43,8 +43,8 @@ use crate::{
 ///
 /// An entry of several rules charges a request by all of them or by none, in one call: `[Limit::per_second(10).by(PeerIp)
 /// .named("burst"), Limit::per_hour(1_000).by(PeerIp).named("hour")]`. A refusal names every limit that had no room and waits
-/// for the longest of them. Of the rules' failure policies the strictest counts; rules with an explicit
-/// [`FailurePolicy::Allow`] are left out of what a process decides by itself.
+/// for the longest of them. Of the rules' failure policies the strictest counts; rules with an
+/// explicit [`FailurePolicy::Allow`] are left out of what a process decides by itself.
 ///
 /// On a Redis Cluster that takes rules of one identity, whose keys share a slot by their names. Other rules are asked one
 /// slot after the other, and what was taken is given back when a later one refuses: it stands for as long as that lasts, or

@@ -185,7 +185,8 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
     })
     .await;
     server.kill();
-    // More than the rule that lets pass has room for, and each user no more than the other rule has.
+    // More than the rule that lets pass has room for, and each user no more than the other rule
+    // has.
     for user in 1..4 {
         for expected in [StatusCode::OK; 3] {
             assert_eq!(
@@ -380,7 +381,8 @@ async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
     for _ in 0..5 {
         proxy.freeze();
         let mut calls = JoinSet::new();
-        for limiter in limiters.iter().cloned() {
+        for limiter in &limiters {
+            let limiter = limiter.clone();
             calls.spawn(async move { limiter.try_acquire().await.map(drop) });
         }
         for _ in 0..50 {

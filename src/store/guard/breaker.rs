@@ -8,11 +8,12 @@
 //! about to send a call, once for each call and node. What comes of calls is a row of bits: so many failures among the
 //! last twice as many open it. After a pause one call goes through, the probe. If that is answered, all do.
 //!
-//! A call that all its callers have left counts as a failure if they left at their deadline, and if the server was
-//! silent: see [`Traffic`]. Callers who hang up early prove nothing, or anybody could have everybody answered by policy by
-//! sending requests and leaving at once. A server that answers others in the meantime has more to do than it can in time,
-//! by a burst: that is overload, and leaving it alone would open the limits of all for the burst of one. Of an answer that
-//! comes too late, but while somebody waits for it, nothing is learnt either.
+//! A call that all its callers have left counts as a failure if they left at their deadline, and if
+//! the server was silent: see [`Traffic`]. Callers who hang up early prove nothing, or anybody
+//! could have everybody answered by policy by sending requests and leaving at once. A server that
+//! answers others in the meantime has more to do than it can in time, by a burst: that is overload,
+//! and leaving it alone would open the limits of all for the burst of one. Of an answer that comes
+//! too late, but while somebody waits for it, nothing is learnt either.
 //!
 //! The probe goes alone, so its own time is the truth.
 
@@ -363,7 +364,8 @@ impl Passing<'_> {
         self.breakers.clock.now().saturating_sub(self.began)
     }
 
-    /// Records a call that is given up after `patience`: it failed if the server was silent for as long, during this call or since an earlier one that stood before it in line.
+    /// Records a call that is given up after `patience`: it failed if the server was silent for as
+    /// long, during this call or since an earlier one that stood before it in line.
     fn tell_unanswered(&self, patience: Duration) {
         let waited = if self.took() >= nearly(patience) {
             Duration::ZERO

@@ -162,7 +162,8 @@ impl Locals {
         })
     }
 
-    /// The limit to decide by. Where only the store knows it: as it was last seen on this limiter, or on any of its rule.
+    /// The limit to decide by. Where only the store knows it: as it was last seen on this limiter,
+    /// or on any of its rule.
     fn limit(&self, charge: &Charge) -> Option<Limit> {
         match charge.limit {
             LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
@@ -179,7 +180,8 @@ impl Locals {
     }
 }
 
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil
+/// it.
 fn last_seen(charge: &Charge) -> MutexGuard<'_, Option<Limit>> {
     let last_seen = charge.rule.last_seen.lock();
     last_seen.unwrap_or_else(PoisonError::into_inner)

@@ -171,8 +171,8 @@ pub(super) fn told(failed: &Failed, in_slots: bool) -> Told {
     match Class::of(&failed.error) {
         // The others on its node are as they were.
         Class::Moving => Told::Nothing,
-        // The calls that go once are lost with their connection, all at the same time, and the next one is made at once or
-        // after a pause of its own. A node of a Cluster has no such pauses.
+        // The calls that go once are lost with their connection, all at the same time, and the next
+        // one is made at once or after a pause of its own. A node of a Cluster has no such pauses.
         Class::Lost if !in_slots => Told::Nothing,
         _ if failed.unheard => Told::Failed,
         class => class.told(),

@@ -1,7 +1,7 @@
 //! Connections that are made here, and whose bytes are seen as they come and go.
 //!
-//! redis-rs hands a reply only to the caller that waits for it. In a burst most callers have left by then,
-//! and a server that answers as fast as it can would look as silent as one that hangs: see
+//! redis-rs hands a reply only to the caller that waits for it. In a burst most callers have left
+//! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
 //! [`Traffic`].
 
 use std::{

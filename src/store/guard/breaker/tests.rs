@@ -329,7 +329,8 @@ fn answers_never_open_it() {
     assert_eq!(breakers.look().into_iter().map(failed).sum::<u32>(), 0);
 }
 
-/// The first callers of a long line leave when their call is young: what the server owes them is older.
+/// The first callers of a long line leave when their call is young: what the server owes them is
+/// older.
 #[test]
 fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     let clock = ManualClock::new();
@@ -362,7 +363,8 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     assert_eq!(state(&breakers), Seems::Closed);
 }
 
-/// The first tenth of the time that callers wait is forgiven: what comes in then may be owed to those before.
+/// The first tenth of the time that callers wait is forgiven: what comes in then may be owed to
+/// those before.
 #[test]
 fn a_call_that_is_given_up_fails_where_nothing_came_in() {
     let clock = ManualClock::new();

@@ -137,8 +137,8 @@ impl Traffic {
         }
     }
 
-    /// Sees the bytes of a connection to the only node from now on. `has_unread` tells whether bytes
-    /// have come in that were not read yet.
+    /// Sees the bytes of a connection to the only node from now on. `has_unread` tells whether
+    /// bytes have come in that were not read yet.
     pub(crate) fn watch(
         self: &Arc<Self>,
         has_unread: impl Fn() -> bool + Send + Sync + 'static,
@@ -153,8 +153,8 @@ impl Traffic {
     }
 
     /// Whether callers who asked at `asked` and left after `patience` were let down by a silent
-    /// node: one that has owed an answer for (nearly) as long, and sent nothing meanwhile. Their own
-    /// call may be younger.
+    /// node: one that has owed an answer for (nearly) as long, and sent nothing meanwhile. Their
+    /// own call may be younger.
     pub(super) fn lets_down(&self, index: usize, asked: Duration, patience: Duration) -> bool {
         let Some(node) = self.nodes.get(index) else {
             return false;
@@ -179,7 +179,8 @@ impl Traffic {
         !came_in()
     }
 
-    /// Whether bytes have come in from the only node that were not read yet, or are just being read.
+    /// Whether bytes have come in from the only node that were not read yet, or are just being
+    /// read.
     fn has_unread(&self) -> bool {
         let watched = self.watched().clone();
         watched.is_some_and(|has_unread| has_unread()) || self.is_reading.load(SeqCst)
@@ -191,7 +192,8 @@ impl Traffic {
         charges.any(|charge| self.lets_down(self.index(&charge.name), asked, patience))
     }
 
-    /// Whether the connection to the only node has been silent for so long, though an answer is owed.
+    /// Whether the connection to the only node has been silent for so long, though an answer is
+    /// owed.
     pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
         if self.is_watched.load(Relaxed) {
             return self.lets_down(0, self.now().saturating_sub(time), time);

@@ -6,14 +6,15 @@ use crate::error::ConfigError;
 
 /// What to do with a request while the store cannot decide.
 ///
-/// It is a security decision: a login should not become unlimited because Redis is slow. Default: [`local(1.0)`](Self::local),
-/// by which each process keeps the limit by itself.
+/// It is a security decision: a login should not become unlimited because Redis is slow. Default:
+/// [`local(1.0)`](Self::local), by which each process keeps the limit by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailurePolicy {
     /// Let it pass: the limiter is never the outage, and while the store fails there is no limit
     Allow,
-    /// Decide in this process, by the limit or a part of it: see [`local`](Self::local). The default, with all of it
+    /// Decide in this process, by the limit or a part of it: see [`local`](Self::local). The
+    /// default, with all of it
     Local(Local),
     /// Refuse it as unavailable: 503, or UNAVAILABLE in gRPC
     Deny,
@@ -26,12 +27,14 @@ impl Default for FailurePolicy {
 }
 
 impl FailurePolicy {
-    /// Goes on deciding in this process, by this share of the limit: all of it, or one divided by the number of instances.
+    /// Goes on deciding in this process, by this share of the limit: all of it, or one divided by
+    /// the number of instances.
     ///
-    /// With `local(1.0)`, the default, N processes grant N limits while the store fails, and at the end of the outage once
-    /// more what the store grants: N + 1. No caller is refused who would not be refused with the store. With
-    /// `local(1.0 / N)` the processes together grant one limit, and at the end two; but where a caller's requests all come
-    /// to one process it is refused beyond its share, and N has to be known.
+    /// With `local(1.0)`, the default, N processes grant N limits while the store fails, and at the
+    /// end of the outage once more what the store grants: N + 1. Callers within the limit are not
+    /// refused. With `local(1.0 / N)` the processes together grant one limit, and at the end two;
+    /// but where a caller's requests all come to one process it is refused beyond its share, and N
+    /// has to be known.
     ///
     /// The share is above 0, and 1 at most; of the permits that it leaves, fractions are dropped, but there is one at least.
     /// What this process was granted within the last interval counts, so that an outage does not free whoever has used up
@@ -44,12 +47,13 @@ impl FailurePolicy {
     /// of what was granted here: at most the share of the limit from each process and interval.
     ///
     /// A limit that only Redis knows, of [`Rule::shared`](crate::Rule::shared) without
-    /// [`or_init`](crate::Rule::or_init), is taken as it was last seen for any limiter of the rule; before the first
-    /// answer the request is refused as unavailable, which is logged once. A rule of the request that has
-    /// [`Allow`](Self::Allow) is left out: it neither refuses the request nor loosens the other rules.
+    /// [`or_init`](crate::Rule::or_init), is taken as it was last seen for any limiter of the rule;
+    /// before the first answer the request is refused as unavailable, which is logged once. A rule
+    /// of the request that has [`Allow`](Self::Allow) is left out: it neither refuses the request
+    /// nor loosens the other rules.
     ///
-    /// For [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is in this process already: where it
-    /// cannot decide, the request is refused as unavailable.
+    /// For [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is in this
+    /// process already: where it cannot decide, the request is refused as unavailable.
     ///
     /// # Example
     ///

@@ -270,7 +270,8 @@ mod logs {
         }
     }
 
-    /// The server answers others: that some calls are late is no outage, and `then_deny_after` does not begin to count.
+    /// The server answers others: that some calls are late is no outage, and `then_deny_after` does
+    /// not begin to count.
     #[test]
     fn a_burst_is_no_outage() {
         for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {

@@ -1,5 +1,5 @@
-//! Calls that were sent and given up, lists with rules that pass uncounted, and limits that only the
-//! store knows.
+//! Calls that were sent and given up, lists with rules that pass uncounted, and limits that only
+//! the store knows.
 
 use super::*;
 use crate::{decision::LimitState, store::guard::deadline::GivenUp};
