@@ -199,6 +199,10 @@ pub struct Refusal {
     pub(crate) missing: Option<Missing>,
     pub(crate) error: Option<Error>,
     /// Whether the wait counts callers that wait before this one.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "a store in memory keeps no refusals")
+    )]
     pub(crate) behind: bool,
 }
 

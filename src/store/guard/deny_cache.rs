@@ -182,9 +182,7 @@ impl Refusals {
 
     /// Notes that somebody asks; none where the answer is not to be told again.
     fn ask(&self, acquire: &Acquire) -> Option<Asked> {
-        if self.kept.is_none() {
-            return None;
-        }
+        self.kept.as_ref()?;
         let names = acquire.charges().map(|charge| &charge.name);
         Some(Asked {
             seen: self.generations.see(names),
