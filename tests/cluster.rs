@@ -29,6 +29,7 @@ fn patient(cluster: &Cluster) -> RedisStore {
     RedisStore::open_cluster(cluster.urls())
         .unwrap()
         .deadline(Duration::from_secs(5))
+        .connect_timeout(Duration::from_secs(5))
         .response_timeout(Duration::from_secs(5))
 }
 
