@@ -28,6 +28,7 @@ const LIMIT: Limit = Limit::per_hour(10);
 fn patient(cluster: &Cluster) -> RedisStore {
     RedisStore::cluster(cluster.urls())
         .deadline(Duration::from_secs(5))
+        .connect_timeout(Duration::from_secs(5))
         .response_timeout(Duration::from_secs(5))
         .build()
         .unwrap()
