@@ -20,7 +20,14 @@ pub(crate) enum Pattern {
     },
     Predicate(Arc<dyn Fn(&Parts) -> bool + Send + Sync>),
     /// All of these; where a request goes, if one says it, comes first
-    All(Vec<Pattern>),
+    #[cfg_attr(
+        not(feature = "config"),
+        allow(
+            dead_code,
+            reason = "only a file says more than one thing of a request"
+        )
+    )]
+    All(Vec<Self>),
 }
 
 /// Where the requests of a pattern go, as far as the table can look it up.

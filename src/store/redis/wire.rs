@@ -238,14 +238,7 @@ pub(crate) fn lone_answer(
     charge: &Charge,
     now: Option<Millis>,
 ) -> Result<Answer, Error> {
-    let Some(Brief {
-        verdict,
-        remaining,
-        wait,
-        next,
-        reset,
-    }) = brief(reply)
-    else {
+    let Some((verdict, remaining, wait, next, reset)) = brief(reply) else {
         return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
     };
     // It stands as it was given, or more would have been said.
@@ -268,38 +261,15 @@ pub(crate) fn lone_answer(
     })
 }
 
-/// What a brief reply says; as in [`Answer`].
-struct Brief {
-    verdict: Verdict,
-    remaining: i64,
-    wait: i64,
-    next: i64,
-    /// None if it is the interval
-    reset: Option<i64>,
-}
-
-/// Reads a brief reply; `None` for another.
-fn brief(reply: &Value) -> Option<Brief> {
-    let granted = |remaining, next| Brief {
-        verdict: Verdict::Granted,
-        remaining,
-        wait: 0,
-        next,
-        reset: None,
-    };
-    let refused = |wait, reset| Brief {
-        verdict: Verdict::Refused,
-        remaining: 0,
-        wait,
-        next: 0,
-        reset,
-    };
+/// Verdict, permits left, wait, ms until one more is free, and ms until all are if that is not the
+/// interval; `None` for a reply that is not brief.
+fn brief(reply: &Value) -> Option<(Verdict, i64, i64, i64, Option<i64>)> {
     match reply {
-        Value::Int(left @ 0..) => Some(granted(*left, 0)),
-        Value::Int(wait) => Some(refused(wait.saturating_neg(), None)),
+        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, 0, None)),
+        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), 0, None)),
         Value::BulkString(_) => match *numbers(reply).ok()? {
-            [left, next] => Some(granted(left, next)),
-            [0, wait, reset] => Some(refused(wait, Some(reset))),
+            [left, next] => Some((Verdict::Granted, left, 0, next, None)),
+            [0, wait, reset] => Some((Verdict::Refused, 0, wait, 0, Some(reset))),
             _ => None,
         },
         _ => None,

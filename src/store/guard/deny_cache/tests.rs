@@ -345,7 +345,7 @@ fn there_are_no_more_than_so_many() {
     // Shared out evenly, and rounded up.
     assert!((500..=1100).contains(&kept), "{kept}");
     let each = size_of::<Known>() + 2 * size_of::<usize>() + size_of::<Key>() + size_of::<usize>();
-    assert!(each <= 440, "with the table, 500 are documented: {each}");
+    assert!(each <= 450, "with the table, 500 are documented: {each}");
     assert!(!format!("{refusals:?}").contains("key-"));
 }
 

@@ -135,8 +135,21 @@ impl Tale {
 }
 
 impl Asked<'_> {
+    /// By the store; the next permit is free when the first of those that count expires.
     fn granted(self, left: u64) -> usize {
-        let limits = List::one(state(Some(left), INTERVAL, None));
+        let at = self.tale.events[self.event].begun.at();
+        let granted = self.tale.events.iter().filter(|event| {
+            let granted = |told: &Told| matches!(told, Told::Decision { decision, .. } if decision.is_allowed());
+            matches!(&event.what, What::Acquire(_, told) if granted(told))
+        });
+        let counting = granted
+            .map(|event| event.begun.at())
+            .filter(|then| *then + INTERVAL > at);
+        let next = counting.min().unwrap_or(at) + INTERVAL - at;
+        let limits = List::one(LimitState {
+            next_after: Some(Duration::from_millis(next.cast_unsigned())),
+            ..state(Some(left), INTERVAL, None)
+        });
         let grant = Grant::new(limits, List::EMPTY, Source::Store);
         self.told(Decision::Allow(grant), Came::Awaited)
     }
