@@ -248,7 +248,7 @@ impl<K: KeyExtractor> KeyExtractor for Behind<K> {
 async fn a_header_that_is_too_long_is_warned_about_once() {
     let _alone = ALONE.lock().await;
     let long = "y".repeat(11);
-    let key = || Header::new("x-tenant").max_len(10);
+    let key = || FromHeader::new("x-tenant").max_len(10);
     let warned = warning(key(), None, &[("x-tenant", &long)]).await.unwrap();
     for part in ["requests are refused", "header=\"x-tenant\"", "max_len=10"] {
         assert!(warned.contains(part), "{warned}");

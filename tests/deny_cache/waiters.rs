@@ -24,7 +24,7 @@ async fn spent(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
 
 fn store(server: &RedisServer, clock: &ManualClock) -> RedisStore {
     let store = patient(server).client_clock(clock.clone());
-    store.deny_cache(Duration::from_secs(60)).unwrap()
+    store.deny_cache(Duration::from_secs(60)).build().unwrap()
 }
 
 /// Until somebody waits for permits.

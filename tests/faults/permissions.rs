@@ -155,7 +155,7 @@ async fn verbs(store: &RedisStore) -> Result<(), Error> {
         let limit = LIMIT.keep_alive(Duration::from_secs(7200)).unwrap();
         limiter.try_set_rate(limit).await?;
         for _ in 0..2 {
-            limiter.try_acquire().await?;
+            assert!(limiter.try_acquire().await?.is_allowed());
         }
         limiter.set_rate(LIMIT).await?;
         limiter.release(1).await?;

@@ -77,7 +77,10 @@ async fn is_an_error(limiter: &RateLimiter, what: &str) {
 
 #[tokio::test]
 async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorithm() {
-    let stores = [store(&ManualClock::new()), by_the_servers_clock()];
+    let stores = [
+        store(&ManualClock::new()).build().unwrap(),
+        by_the_servers_clock(),
+    ];
     let intervals = INTERVALS.iter().map(|value| ("interval", *value));
     let rates = RATES.iter().map(|value| ("rate", *value));
     for (field, value) in intervals.chain(rates) {
@@ -90,11 +93,11 @@ async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorit
 }
 
 fn by_the_servers_clock() -> RedisStore {
-    RedisStore::open(RedisServer::shared().url())
-        .unwrap()
+    RedisStore::builder(RedisServer::shared().url())
         .response_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(5))
         .deny_cache(Duration::ZERO)
+        .build()
         .unwrap()
 }
 
