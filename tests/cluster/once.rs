@@ -39,7 +39,9 @@ impl Rude {
 
     fn store(&self) -> RedisStore {
         let store = RedisStore::open_cluster([format!("redis://127.0.0.1:{}/", self.port)]);
-        store.unwrap().deadline(Duration::from_secs(5))
+        // A busy machine is slow to connect as well.
+        let store = store.unwrap().connect_timeout(Duration::from_secs(5));
+        store.deadline(Duration::from_secs(5))
     }
 
     fn scripts(&self) -> u32 {
