@@ -38,8 +38,12 @@ impl Rude {
     }
 
     fn store(&self) -> RedisStore {
-        let store = RedisStore::cluster([format!("redis://127.0.0.1:{}/", self.port)]);
-        store.deadline(Duration::from_secs(5)).build().unwrap()
+        RedisStore::cluster([format!("redis://127.0.0.1:{}/", self.port)])
+            // A busy machine is slow to connect as well.
+            .connect_timeout(Duration::from_secs(5))
+            .deadline(Duration::from_secs(5))
+            .build()
+            .unwrap()
     }
 
     fn scripts(&self) -> u32 {
