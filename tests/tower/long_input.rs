@@ -7,7 +7,7 @@ use http::{Request, request::Parts};
 use tower_ratelimit::{
     Decision, Limit, MemoryStore, RateLimitLayer, RefusalKind,
     key::{
-        ClientIp, ForwardedHeader, FromParts, Header, Key, KeyExtractor, PeerAddr, Route, Secret,
+        ClientIp, ForwardedHeader, FromHeader, FromParts, Key, KeyExtractor, PeerAddr, Route, Secret,
     },
 };
 
@@ -26,7 +26,7 @@ fn secret() -> Secret {
 #[tokio::test]
 async fn a_header_beyond_its_length_is_refused_by_name() {
     let store = MemoryStore::new();
-    let key = || Header::new("x-key");
+    let key = || FromHeader::new("x-key");
     let by_key = RateLimitLayer::new(&store, Limit::per_hour(1).by(key()));
     let refused = answer(&by_key, request(&"y".repeat(LONGEST + 1))).await;
     assert_eq!(refused.status(), 431);
@@ -54,7 +54,7 @@ async fn a_header_beyond_its_length_is_refused_by_name() {
         layer(Limit::per_hour(1).by(key())),
         layer(Limit::per_hour(1).by(key().digest(&secret()))),
         layer(Limit::per_hour(1).by(key().or(Route::new()))),
-        layer(Limit::per_hour(1).by(Header::new("x-none").or(key()).or_shared())),
+        layer(Limit::per_hour(1).by(FromHeader::new("x-none").or(key()).or_shared())),
         layer(Limit::per_hour(1).by(key().or_skip())),
         layer(Limit::per_hour(1).by((Route::new(), key()))),
     ] {
@@ -68,7 +68,7 @@ async fn a_header_beyond_its_length_is_refused_by_name() {
 /// All lines of a cookie are one value, and so is their length.
 #[tokio::test]
 async fn cookies_are_measured_together() {
-    let cookies = layer(Limit::per_hour(9).by(Header::new("cookie").plain().max_len(10)));
+    let cookies = layer(Limit::per_hour(9).by(FromHeader::new("cookie").plain().max_len(10)));
     for (lines, status) in [
         (&["a=1", "b=234"][..], 200),
         (&["a=1", "b=2345"], 431),
@@ -87,7 +87,7 @@ async fn cookies_are_measured_together() {
 
 #[tokio::test]
 async fn a_grpc_caller_is_told_not_to_come_back() {
-    let by_key = layer(Limit::per_hour(1).by(Header::new("x-key").max_len(10)));
+    let by_key = layer(Limit::per_hour(1).by(FromHeader::new("x-key").max_len(10)));
     let mut call = request(&"y".repeat(11));
     *call.method_mut() = http::Method::POST;
     let grpc = http::HeaderValue::from_static("application/grpc");
@@ -202,7 +202,7 @@ fn a_header_that_is_refused_costs_nothing_by_its_length() {
         let parts = long("/", "x-key", "y", len);
         let begin = processor_time();
         for _ in 0..20 {
-            let found = Header::new("x-key").extract(&parts, &mut Key::default());
+            let found = FromHeader::new("x-key").extract(&parts, &mut Key::default());
             assert_eq!(found.is_ok(), len <= LONGEST);
         }
         processor_time() - begin

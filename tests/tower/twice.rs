@@ -6,7 +6,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Charge, Decision, Decisions, IntoRules, Limit, MemoryStore, RateLimitLayer, RateLimiter, Rule,
-    Store, key::Header,
+    Store, key::FromHeader,
 };
 
 use super::{Inner, by_key, redis, request};
@@ -56,7 +56,7 @@ async fn equal_layers_charge_once_in_memory() {
 
 #[tokio::test]
 async fn equal_layers_charge_once_in_redis() {
-    equal_layers_charge_once(redis()).await;
+    equal_layers_charge_once(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn a_router_within_a_router_charges_once() {
     use axum::{Router, body::Body, routing::get};
 
     let store = MemoryStore::new();
-    let limit = || layer(&store, Limit::per_hour(3).by(Header::new("x-key")));
+    let limit = || layer(&store, Limit::per_hour(3).by(FromHeader::new("x-key")));
     let inner = Router::new()
         .route("/", get(async || "hello"))
         .layer(limit());
