@@ -10,13 +10,16 @@ use crate::macros::debug_after_display;
 ///
 /// # Formatting
 ///
-/// `Display` names the kind and, where there is one, the name or value at fault; never a key, and never
+/// `Display` names the kind and, where there is one, the name or value at fault, or the server's address
+/// without user and password; never a key, and never
 /// the server's own words: those are in `source()`. `Debug`, which `main` and `unwrap` print, begins with
 /// the same text; the kind and the source follow.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     detail: Option<Arc<str>>,
+    /// Of the server, without user and password
+    address: Option<Arc<str>>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -84,12 +87,23 @@ impl Error {
         Self {
             kind,
             detail: None,
+            address: None,
             source: None,
         }
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<Arc<str>>) -> Self {
         self.detail = Some(detail.into());
+        self
+    }
+
+    /// With the address of the server, if it is about the server and not about what was asked.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(mut self, address: Option<&Arc<str>>) -> Self {
+        use ErrorKind::{Rejected, Timeout, Tls, Unavailable};
+        if matches!(self.kind, Rejected | Timeout | Tls | Unavailable) {
+            self.address = address.cloned();
+        }
         self
     }
 
@@ -125,6 +139,9 @@ impl fmt::Display for Error {
             ErrorKind::Full => "the store holds as many limiters as it may",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
+        if let Some(address) = &self.address {
+            write!(f, " ({address})")?;
+        }
         match &self.detail {
             Some(detail) => write!(f, ": {detail}"),
             None => Ok(()),

@@ -10,6 +10,8 @@
     reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
 )]
 
+#[path = "faults/addresses.rs"]
+mod addresses;
 #[path = "faults/breaker.rs"]
 mod breaker;
 #[path = "faults/delivery.rs"]

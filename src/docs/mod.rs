@@ -1,5 +1,7 @@
 //! Longer texts: what the items' own documentation has no room for.
 
+#[doc = include_str!("compile_errors.md")]
+pub mod compile_errors {}
 #[doc = include_str!("failure.md")]
 pub mod failure {}
 #[doc = include_str!("guide.md")]

@@ -254,7 +254,7 @@ fn every_mistake_is_named() {
         (
             RedisStore::open("ftp://127.0.0.1/").unwrap_err(),
             ConfigError::Url(String::new()),
-            "the address of Redis",
+            "redis://[user:password@]host[:port][/db]",
         ),
         (
             RedisStore::builder("redis://127.0.0.1/")

@@ -257,7 +257,9 @@ impl RedisStoreBuilder {
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.endpoint.as_ref().map(Endpoint::shown);
         f.debug_struct("RedisStoreBuilder")
+            .field("address", &address)
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)

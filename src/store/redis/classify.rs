@@ -123,7 +123,9 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
 
 /// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
-    let is_code = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    // A code has three letters at least: in `DB index is out of range` there is none.
+    let is_code =
+        |word: &str| word.len() >= 3 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     match text.trim_start_matches('-').split_once(' ') {
         Some((code, rest)) if is_code(code) => said(code, rest),
         _ => said("ERR", text),
@@ -261,6 +263,13 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
         "WRONGTYPE",
         "",
         row(Class::Foreign, ErrorKind::ForeignState),
+    ),
+    (
+        "ERR",
+        "DB index is out of range",
+        row(Class::Credentials, ErrorKind::Rejected).remedy(
+            "the server has no database of this number: compare the address with `CONFIG GET databases`",
+        ),
     ),
     ("CROSSSLOT", "", OTHER_SLOT),
     ("ERR", "do not hash to the same slot", OTHER_SLOT),

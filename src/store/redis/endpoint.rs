@@ -5,14 +5,15 @@ use std::{sync::Arc, time::Duration};
 use deadpool_redis::Pool;
 #[cfg(feature = "tls")]
 use redis::TlsCertificates;
-use redis::{
-    AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, aio::ConnectionLike,
-    io::tcp::TcpSettings,
-};
+use redis::{AsyncConnectionConfig, ConnectionInfo, aio::ConnectionLike, io::tcp::TcpSettings};
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::topology;
-use super::{RedisStore, RedisStoreBuilder, source::Source};
+use super::{
+    RedisStore, RedisStoreBuilder,
+    address::{self, refused},
+    source::Source,
+};
 use crate::error::ConfigError;
 
 /// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
@@ -62,7 +63,7 @@ impl RedisStore {
         RedisStoreBuilder::new(read_address(address).and_then(|info| {
             // Fails here, and not at the first request, where the platform lacks what the address
             // asks for.
-            let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
+            let client = redis::Client::open(info).map_err(|error| refused(&error))?;
             Ok(Endpoint::Address(Box::new(client)))
         }))
     }
@@ -104,7 +105,7 @@ impl RedisStore {
     pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(read_addresses(addresses).and_then(|nodes| {
             let cluster = topology::Cluster::new(nodes);
-            cluster.check().map_err(|error| bad_url(&error))?;
+            cluster.check().map_err(|error| refused(&error))?;
             Ok(Endpoint::Cluster(Box::new(cluster)))
         }))
     }
@@ -140,8 +141,11 @@ impl RedisStore {
         master: &str,
     ) -> RedisStoreBuilder {
         RedisStoreBuilder::new(read_addresses(sentinels).and_then(|sentinels| {
+            if master.contains("://") {
+                address::read(master)?;
+            }
             let sentinels = topology::Sentinels::new(sentinels, master);
-            let sentinels = sentinels.map_err(|error| bad_url(&error))?;
+            let sentinels = sentinels.map_err(|error| refused(&error))?;
             Ok(Endpoint::Sentinel(Box::new(sentinels)))
         }))
     }
@@ -221,6 +225,18 @@ impl Endpoint {
         }
     }
 
+    /// Where it leads, without user and password; `None` where that is the caller's affair.
+    pub(super) fn shown(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Address(client) => Some(address::shown(client.get_connection_info()).into()),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => Some(cluster.shown().into()),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => Some(sentinels.shown().into()),
+            Self::Ready(_) => None,
+        }
+    }
+
     #[cfg(feature = "tls")]
     pub(super) fn with_certificates(
         self,
@@ -229,7 +245,7 @@ impl Endpoint {
         match self {
             Self::Address(client) => {
                 let info = super::tls::equip(client.get_connection_info(), certificates)?;
-                let client = redis::Client::open(info).map_err(|error| bad_url(&error))?;
+                let client = redis::Client::open(info).map_err(|error| refused(&error))?;
                 Ok(Self::Address(Box::new(client)))
             }
             #[cfg(feature = "cluster")]
@@ -260,9 +276,8 @@ pub(super) fn tcp_settings() -> TcpSettings {
 }
 
 fn read_address(address: impl AsRef<str>) -> Result<ConnectionInfo, ConfigError> {
-    let info = address.as_ref().into_connection_info();
-    info.map(|info| info.set_tcp_settings(tcp_settings()))
-        .map_err(|error| bad_url(&error))
+    let info = address::read(address.as_ref())?;
+    Ok(info.set_tcp_settings(tcp_settings()))
 }
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
@@ -270,15 +285,6 @@ fn read_addresses(
     addresses: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Result<Vec<ConnectionInfo>, ConfigError> {
     addresses.into_iter().map(read_address).collect()
-}
-
-fn bad_url(error: &redis::RedisError) -> ConfigError {
-    #[cfg(not(feature = "tls"))]
-    if error.to_string().contains("with TLS") {
-        return ConfigError::Url("TLS needs the feature `tls`".to_owned());
-    }
-    // The category and not the whole error: that may repeat a password.
-    ConfigError::Url(error.category().to_owned())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
+mod address;
 mod builder;
 mod classify;
 mod connection;
@@ -152,8 +153,8 @@ impl RedisStore {
         let server = self.shared.server();
         match crate::clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
-            Some(Err(failed)) => Err(wire::failure(failed)),
-            None => Err(ErrorKind::Timeout.into()),
+            Some(Err(failed)) => Err(self.shared.named(wire::failure(failed))),
+            None => Err(self.shared.named(ErrorKind::Timeout.into())),
         }
     }
 
@@ -220,6 +221,7 @@ impl RedisStore {
                 Locals::new(line_clock),
                 Arc::new(SteadyClock::new()),
             ),
+            address: endpoint.shown(),
             prefix: Arc::clone(&settings.prefix),
             rule_names: RuleNames::default(),
         };
@@ -233,6 +235,7 @@ impl RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
+            .field("address", &self.shared.address)
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)
@@ -259,6 +262,8 @@ impl Settings {
 #[derive(Debug)]
 struct Shared {
     stack: Fallback<Deadline<DenyCache<Line<Leasing<Server>>>>>,
+    /// For errors: without user and password.
+    address: Option<Arc<str>>,
     prefix: Arc<str>,
     rule_names: RuleNames,
 }
@@ -275,6 +280,11 @@ impl Shared {
     fn server(&self) -> &Server {
         self.leasing().inner()
     }
+
+    /// The error, with the address of the server that it is about.
+    fn named(&self, error: Error) -> Error {
+        error.of(self.address.as_ref())
+    }
 }
 
 impl AnyStore for Shared {
@@ -288,7 +298,7 @@ impl AnyStore for Shared {
             return Some(Ok(Decision::Deny(refusal)));
         }
         if let Some(error) = self.server().breakers.refuses(acquire) {
-            return Some(self.stack.unasked(acquire, error));
+            return Some(self.stack.unasked(acquire, self.named(error)));
         }
         match random_id() {
             Ok(id) => {
@@ -302,11 +312,17 @@ impl AnyStore for Shared {
 
     fn acquire(self: Arc<Self>, mut acquire: Acquire) -> Deciding {
         acquire.asked = Some(moment());
-        Deciding::Pending(Box::pin(async move { self.stack.acquire(&acquire).await }))
+        Deciding::Pending(Box::pin(async move {
+            let decided = self.stack.acquire(&acquire).await;
+            decided.map_err(|error| self.named(error))
+        }))
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
-        Box::pin(async move { self.stack.manage(&name, &op).await })
+        Box::pin(async move {
+            let managed = self.stack.manage(&name, &op).await;
+            managed.map_err(|error| self.named(error))
+        })
     }
 
     fn give_back(&self, receipt: Receipt, keep: u32) {

@@ -5,6 +5,11 @@ pub(super) use cluster::{Cluster, send_all, send_to};
 #[cfg(feature = "sentinel")]
 pub(super) use sentinel::{Sentinels, take_master};
 
+fn shown_all(addresses: &[redis::ConnectionInfo]) -> String {
+    let shown: Vec<_> = addresses.iter().map(super::address::shown).collect();
+    shown.join(", ")
+}
+
 #[cfg(feature = "cluster")]
 mod cluster {
     use std::time::Duration;
@@ -25,6 +30,7 @@ mod cluster {
         connection::{To, silent},
         endpoint::tcp_settings,
     };
+    use super::shown_all;
     use crate::clock::within;
     #[cfg(feature = "tls")]
     use crate::error::ConfigError;
@@ -135,6 +141,11 @@ mod cluster {
             Ok(())
         }
 
+        /// Its addresses, without users and passwords.
+        pub(in super::super) fn shown(&self) -> String {
+            shown_all(&self.nodes)
+        }
+
         pub(in super::super) async fn connect(&self) -> RedisResult<ClusterConnection> {
             self.client()?.get_async_connection().await
         }
@@ -209,6 +220,7 @@ mod sentinel {
         endpoint::tcp_settings,
         source::{checked_out, io_error},
     };
+    use super::shown_all;
 
     /// How to find a master.
     #[derive(Clone)]
@@ -286,6 +298,11 @@ mod sentinel {
                 }
             }
             Err(failed)
+        }
+
+        /// The master's name and the sentinels' addresses, without users and passwords.
+        pub(in super::super) fn shown(&self) -> String {
+            format!("{} of {}", self.master_name, shown_all(&self.addresses))
         }
 
         fn client(&self, address: &ConnectionInfo) -> RedisResult<SentinelClient> {
