@@ -475,7 +475,6 @@ impl Decisions {
     }
 
     /// The decisions, the outermost layer's first.
-    #[must_use]
     pub fn as_slice(&self) -> &[Decision] {
         &self.0
     }

@@ -74,7 +74,6 @@ impl Decision {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     #[track_caller]
     #[allow(clippy::panic, reason = "a test fails by panicking")]
     pub fn of<B>(response: &Response<B>) -> &Self {

@@ -1,6 +1,6 @@
 //! Addresses: what is wrong with one, by its part, and what may be shown of one.
 
-use std::net::Ipv6Addr;
+use std::{fmt, net::Ipv6Addr};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
@@ -21,7 +21,7 @@ pub(super) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
         )
     })?;
     if parts.is_some_and(|parts| parts.port == Some("0")) {
-        return Err(wrong("the port 0 is none: leave it out for 6379".into()));
+        return Err(wrong("the port 0 is none: leave it out for 6379"));
     }
     match info.redis_settings().db() {
         db @ ..0 => Err(wrong(format!("the database {db} is below 0"))),
@@ -58,7 +58,7 @@ pub(super) fn shown(info: &ConnectionInfo) -> String {
     }
 }
 
-fn wrong(reason: String) -> ConfigError {
+fn wrong(reason: impl fmt::Display) -> ConfigError {
     ConfigError::Url(format!("{reason}; {FORM}"))
 }
 
