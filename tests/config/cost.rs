@@ -1,5 +1,7 @@
 //! What reading rules costs as their number grows.
 
+#![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
+
 use std::{fmt::Write, fs, thread};
 
 use tower_ratelimit::{MemoryStore, RateLimitLayer};

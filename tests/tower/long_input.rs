@@ -1,6 +1,8 @@
 //! What callers send at great length: refused where it would be a key, and never dearer than its
 //! bytes.
 
+#![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
+
 use std::{fs, thread};
 
 use http::{Request, request::Parts};

@@ -1,5 +1,7 @@
 //! Held against the linear search that says what the table means.
 
+#![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
+
 use std::{
     fs,
     sync::{
