@@ -58,6 +58,9 @@ impl Decision {
 pub enum Source {
     /// The store
     Store,
+    /// The store, by what this key took at most: it is full, and has no place for it. See
+    /// [`MemoryStore`](crate::MemoryStore#bounds)
+    Estimate,
     /// The store, a moment ago: a refusal that still stands is told again. See
     /// [`RedisStore::deny_cache`](crate::RedisStore::deny_cache)
     Cache,

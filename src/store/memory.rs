@@ -1,6 +1,8 @@
 //! Limiters in this process: for development, tests and services that run once.
 
 mod shard;
+mod sketch;
+mod strangers;
 
 use std::{
     fmt,
@@ -11,11 +13,16 @@ use std::{
     time::Duration,
 };
 
-use self::shard::{Kept, Shard, ask, caller, lock};
+#[cfg(feature = "redis")]
+pub(super) use self::strangers::latest;
+use self::{
+    shard::{Kept, Shard, caller, lock},
+    strangers::{Counting, Strangers, count_with},
+};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive, at_least_zero,
-    call::{self, Caller},
+    call::Caller,
     guard::{
         fallback,
         line::{Line, Lines},
@@ -101,26 +108,36 @@ impl MemoryStore {
     /// Those of a charge by this store.
     #[cfg(feature = "redis")]
     pub(crate) fn begin_with(&self, charge: &Charge, past: &[(i64, u32)]) -> Result<(), Error> {
-        let (shared, id) = (self.shared(), self.shared().next_id());
+        let shared = self.shared();
         if past.is_empty() {
             return Ok(());
         }
         let now = shared.now();
-        let mut shard = shared.shard_with(charge, now)?;
-        let Some(kept) = shard.limiters.get_mut(charge.name.text()) else {
-            return Ok(());
-        };
-        let full_at = kept.limiter.full_at();
-        let mut past = past.iter();
-        past.try_for_each(|(at, permits)| {
-            // Nothing is granted before what is in use, or was.
-            let at = full_at.map_or(*at, |end| end.max(*at).min(now));
-            kept.charge(charge, id, *permits, at)
-        })
+        match shared.shard_with(charge, now) {
+            Ok(mut shard) => {
+                let kept = shard.limiters.get_mut(charge.name.text());
+                kept.map_or(Ok(()), |kept| {
+                    shared.charge_past(kept, &charge.name, charge.limit, past, now)
+                })
+            }
+            Err(full)
+                if full.kind() == ErrorKind::Full
+                    && shared.charge_stranger(&charge.name, charge.limit, past) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn shared(&self) -> &Shared {
         self.0.line.inner()
+    }
+
+    /// How many decisions it has made by an estimate, because it was [full](Self#bounds).
+    #[must_use]
+    pub fn estimated(&self) -> u64 {
+        self.shared().strangers.decided()
     }
 
     fn build(max: usize, clock: Arc<dyn Clock>) -> Self {
@@ -129,6 +146,7 @@ impl MemoryStore {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
             max,
+            strangers: Strangers::default(),
             last_id: AtomicU64::new(0),
             clock,
             rule_names: RuleNames::default(),
@@ -205,6 +223,8 @@ struct Shared {
     shards: Box<[Mutex<Shard>]>,
     count: AtomicUsize,
     max: usize,
+    /// Those for whom there is no place.
+    strangers: Strangers,
     last_id: AtomicU64,
     clock: Arc<dyn Clock>,
     rule_names: RuleNames,
@@ -243,8 +263,9 @@ impl Decide for Shared {
                     return;
                 }
                 drop(shard);
-                // No room: all others are busy, and this one was idle. Its debt is forgotten.
-                let Ok(with_room) = self.shard_with_room(&receipt.name, false, now) else {
+                let Ok(with_room) = self.shard_with_room(&receipt.name, receipt.limit, false, now)
+                else {
+                    self.owe(&receipt, keep, now);
                     return;
                 };
                 shard = with_room;
@@ -304,7 +325,14 @@ impl Shared {
     /// Decides for one caller of one limiter.
     fn decide_one(&self, acquire: &Acquire) -> Result<Answer, Error> {
         acquire.check()?;
-        self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now))
+        let own = self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now));
+        match own {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                let answers = self.decide_list(acquire, &[caller(acquire)])?;
+                answers.first().copied().ok_or(error)
+            }
+            answer => answer,
+        }
     }
 
     /// Finds the limiter of a charge, or makes it.
@@ -337,9 +365,13 @@ impl Shared {
             return self.decide_list(first, &callers);
         }
         let charge = &first.first;
-        self.with_limiter(charge, |kept, now| {
+        let own = self.with_limiter(charge, |kept, now| {
             kept.decide(charge, first.remaining, &callers, now)
-        })
+        });
+        match own {
+            Err(error) if error.kind() == ErrorKind::Full => self.decide_list(first, &callers),
+            answers => answers,
+        }
     }
 
     fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
@@ -348,13 +380,17 @@ impl Shared {
         // attempt.
         for _ in first.charges() {
             if let Some(answers) = self.decide_locked(first, callers, now)? {
+                if answers.iter().any(|answer| answer.estimated) {
+                    self.strangers.note(self.clock.now().as_secs() / 60);
+                }
                 return Ok(answers);
             }
         }
         Err(ErrorKind::Full.into())
     }
 
-    /// Decides for callers of several limiters, with all of their shards locked; `None` if one of the limiters had to go.
+    /// Decides for callers of several limiters, or of strangers, with all of their shards locked; `None` if one of the
+    /// limiters had to go.
     fn decide_locked(
         &self,
         first: &Acquire,
@@ -362,10 +398,11 @@ impl Shared {
         now: i64,
     ) -> Result<Option<List<Answer>>, Error> {
         // Before all are locked: finding room takes one lock at a time.
-        for charge in first.charges() {
-            drop(self.shard_with(charge, now)?);
-        }
-        // Always in this order, so that no two lists wait for each other.
+        let have_room: List<_> = first
+            .charges()
+            .map(|charge| self.has_room(charge, now))
+            .collect::<Result<_, _>>()?;
+        // Always in this order, so that no two lists wait for each other; that of the strangers comes last.
         let mut places: Vec<_> = first
             .charges()
             .map(|charge| Self::shard_of(&charge.name))
@@ -377,34 +414,50 @@ impl Shared {
             .map(|place| lock(&self.shards[*place]))
             .collect();
         let locked = |name: &Name| places.binary_search(&Self::shard_of(name)).ok();
+        let mut strangers = None;
         // Taken out while they are counted with, as a shard lends one at a time.
         let mut taken = Vec::with_capacity(places.len());
-        for charge in first.charges() {
+        for (charge, has_room) in first.charges().zip(have_room.iter()) {
             let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
             let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.text()));
-            taken.push((charge, kept));
+            let counted = match (kept, charge.limit.given()) {
+                (Some(kept), _) => Some(Counting::Own(kept)),
+                (None, Some(limit)) if !has_room => strangers
+                    .get_or_insert_with(|| self.strangers())
+                    .meet(&charge.name, limit, self.max)
+                    .map(Counting::Stranger),
+                (None, _) => None,
+            };
+            taken.push((charge, counted));
         }
-        let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
-            let limiters = taken.iter_mut().filter_map(|(charge, kept)| {
-                let limiter = &mut kept.as_mut()?.limiter;
-                limiter.count_by(&charge.name, now);
-                Some((limiter.counts(), ask(charge, first.remaining)))
-            });
-            let answers = call::acquire(limiters, callers, now);
-            answers.map(Some).map_err(Error::from)
-        } else {
-            Ok(None)
-        };
-        for (charge, kept) in taken {
+        let answers = count_with(&mut taken, first.remaining, callers, now);
+        for (charge, counted) in taken {
             let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
-            if let (Some(mut kept), Some(shard)) = (kept, shard) {
-                if matches!(answers, Ok(Some(_))) {
-                    kept.keep_alive(now);
+            match (counted, shard, &mut strangers) {
+                (Some(Counting::Own(mut kept)), Some(shard), _) => {
+                    if matches!(answers, Ok(Some(_))) {
+                        kept.keep_alive(now);
+                    }
+                    shard.limiters.insert(charge.name.text().clone(), kept);
                 }
-                shard.limiters.insert(charge.name.text().clone(), kept);
+                (Some(Counting::Stranger(stranger)), _, Some(strangers)) => {
+                    strangers.keep(&stranger);
+                }
+                _ => {}
             }
         }
         answers
+    }
+
+    /// Finds a place for the limiter of a charge, unless it has one; whether there was any, for one that can be decided
+    /// without.
+    fn has_room(&self, charge: &Charge, now: i64) -> Result<bool, Error> {
+        match self.shard_with(charge, now) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() != ErrorKind::Full => Err(error),
+            Err(_) if Strangers::can_count(charge.limit.given()) => Ok(false),
+            Err(full) => Err(full),
+        }
     }
 
     /// The shard of a charge's limiter, with the limiter in it.
@@ -417,13 +470,14 @@ impl Shared {
             return Err(ErrorKind::NotInitialized.into());
         }
         drop(shard);
-        self.shard_with_room(&charge.name, false, now)
+        self.shard_with_room(&charge.name, charge.limit, false, now)
     }
 
     fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
         let found = shard.get_mut(name, now, &self.count);
+        let is_new = found.is_none();
         let found = match (op, found) {
             (
                 Op::TrySetRate(_)
@@ -433,18 +487,23 @@ impl Shared {
                 None,
             ) => {
                 drop(shard);
-                shard = self.shard_with_room(name, true, now)?;
+                shard = self.shard_with_room(name, LimitSource::Store, true, now)?;
                 shard.limiters.get_mut(name.text())
             }
             (_, found) => found,
         };
         let Some(kept) = found else {
-            return Ok(match op {
-                Op::Available | Op::Release(_) | Op::Repair => {
+            let left = (self.strangers.any())
+                .then(|| self.strangers().left(name))
+                .flatten();
+            return Ok(match (op, left) {
+                (Op::Available, Some((_, left))) => Outcome::Permits(left),
+                (Op::Inspect, Some((limit, _))) => Outcome::Limit(Some(limit)),
+                (Op::Available | Op::Release(_) | Op::Repair, _) => {
                     return Err(ErrorKind::NotInitialized.into());
                 }
-                Op::Inspect => Outcome::Limit(None),
-                Op::TimeToLive => Outcome::TimeToLive(TimeToLive::Missing),
+                (Op::Inspect, None) => Outcome::Limit(None),
+                (Op::TimeToLive, _) => Outcome::TimeToLive(TimeToLive::Missing),
                 _ => Outcome::Changed(false),
             });
         };
@@ -455,6 +514,9 @@ impl Shared {
             Op::TrySetRate(limit) => {
                 kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
+                if is_new {
+                    self.begin(kept, name, LimitSource::Store, now)?;
+                }
                 if changed {
                     kept.keep_alive(now);
                 }
@@ -463,6 +525,9 @@ impl Shared {
             Op::SetRate { limit, keep, .. } => {
                 kept.lasting = true;
                 kept.limiter.set_rate(limit, keep, now);
+                if is_new && keep {
+                    self.begin(kept, name, LimitSource::Store, now)?;
+                }
                 kept.expires_at = None;
                 kept.keep_alive(now);
                 Outcome::Changed(true)
@@ -532,10 +597,11 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// The shard of a newcomer, with the newcomer in it.
+    /// The shard of a newcomer, with the newcomer in it, which begins with what it took by a `limit` as a stranger.
     fn shard_with_room(
         &self,
         name: &Name,
+        limit: LimitSource,
         lasting: bool,
         now: i64,
     ) -> Result<MutexGuard<'_, Shard>, Error> {
@@ -546,6 +612,9 @@ impl Shared {
             self.count.fetch_sub(1, Ordering::Relaxed);
         } else {
             shard.insert(name, lasting, now);
+            if let Some(kept) = shard.limiters.get_mut(name.text()) {
+                self.begin(kept, name, limit, now)?;
+            }
         }
         Ok(shard)
     }

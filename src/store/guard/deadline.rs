@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    clock,
     decision::{Decision, Receipt, Refusal},
     error::{Error, ErrorKind},
     name::Name,
@@ -31,6 +32,7 @@ impl<S: Decide> Decide for Deadline<S> {
     ///
     /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        clock::check_timer()?;
         // Made before the call: what was taken by a call that nobody waits for any longer is given back unheard.
         let receipts = acquire.receipts();
         let patience = match acquire.patience {
@@ -40,7 +42,7 @@ impl<S: Decide> Decide for Deadline<S> {
             }
             Some(Patience::Endless) => return self.inner.acquire(acquire).await,
         };
-        match crate::clock::within(patience, self.inner.acquire(acquire)).await {
+        match clock::within(patience, self.inner.acquire(acquire)).await {
             Some(decision) => decision,
             None => {
                 for receipt in receipts.iter() {
@@ -57,6 +59,7 @@ impl<S: Decide> Decide for Deadline<S> {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        clock::check_timer()?;
         // An operator's call is worth waiting for: the connection's own timeouts bound it.
         self.inner.manage(name, op).await
     }

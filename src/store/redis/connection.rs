@@ -21,7 +21,7 @@ use super::{
     health::ConnectionState,
     source::{Source, io_error},
 };
-use crate::clock::{moment, within};
+use crate::clock::{NO_TIMER, moment, runtime, within};
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -361,8 +361,7 @@ impl Connection {
     /// The connection, made now if there is none, and when it was made.
     async fn connected(&self) -> RedisResult<(Wire, Instant)> {
         // Also where there is a connection: its timer would panic.
-        let runtime = Handle::try_current()
-            .map_err(|_| io_error("commands to Redis need a tokio runtime"))?;
+        let runtime = runtime().ok_or_else(|| io_error(NO_TIMER))?;
         let mut attempt = {
             let mut slot = self.slot();
             match &slot.state {

@@ -136,6 +136,7 @@ impl Lone {
             changed: Changed::Nothing,
             repaired: 0,
             tat: None,
+            estimated: false,
         }
     }
 }

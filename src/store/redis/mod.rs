@@ -57,7 +57,7 @@ use super::{
     sealed::{Handle, Sealed},
 };
 use crate::{
-    clock::{Clock, SteadyClock, moment},
+    clock::{self, Clock, SteadyClock, moment},
     decision::{Decision, Receipt},
     error::{ConfigError, Error, ErrorKind},
     name::{Name, is_word},
@@ -246,7 +246,8 @@ impl RedisStore {
             .connect_timeout
             .saturating_add(self.settings.response_timeout);
         let server = self.shared.server();
-        match crate::clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
+        clock::check_timer()?;
+        match clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(failed)) => Err(wire::failure(failed)),
             None => Err(ErrorKind::Timeout.into()),

@@ -257,6 +257,7 @@ pub(crate) fn lone_answer(
         changed: Changed::Nothing,
         repaired: 0,
         tat: None,
+        estimated: false,
     })
 }
 
@@ -316,6 +317,7 @@ pub(super) fn read_answers(
             changed: change(changed),
             repaired,
             tat: None,
+            estimated: false,
         });
     }
     Ok(answers)
