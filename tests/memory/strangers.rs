@@ -250,12 +250,19 @@ fn a_spent_stranger_gains_nothing_by_a_flood() {
     let service = world.service(rule("api", 5));
     world.fill(&service);
     assert_eq!(granted(&service, "eve", 50), 5);
+    let mut regulars = [0; 20];
     for number in 0..30_000 {
         ask(&service, &format!("made-up-{number}"), 1);
-        if number % 1000 == 0 {
+        if number % 300 == 0 {
             assert!(!takes(&service, "eve", 1), "after {number}");
+            for (user, had) in regulars.iter_mut().enumerate() {
+                *had += granted(&service, &format!("regular-{user}"), 1);
+                assert!(*had <= 5, "{had} after {number}");
+            }
         }
     }
+    // The sketch is full by now: what is new is refused, too.
+    assert_eq!(granted(&service, "newcomer", 50), 0);
     // It heals an interval and an eighth after the last grant.
     world.clock.advance(INTERVAL + EIGHTH);
     assert_eq!(granted(&service, "eve", 50), 5);

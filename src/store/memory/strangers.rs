@@ -29,6 +29,8 @@ use crate::{
 
 /// How many sketches there are at most: one more interval has no strangers.
 const MOST_SKETCHES: usize = 4;
+/// The least names that a sketch is made for: a small store is to have a good one, too.
+const LEAST_NAMES: usize = 512;
 /// The most permits of a limit that a part of a cell can count.
 const MOST_PERMITS: u64 = u16::MAX as u64;
 /// How many kinds of names are remembered with their limits.
@@ -188,7 +190,7 @@ impl Locked<'_> {
             if self.known.sketches.len() == MOST_SKETCHES {
                 return None;
             }
-            let sketch = Sketch::new(interval, names, self.now);
+            let sketch = Sketch::new(interval, names.max(LEAST_NAMES), self.now);
             self.known.sketches.push(sketch);
             self.strangers.any.store(true, Ordering::Relaxed);
         }
