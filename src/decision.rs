@@ -58,7 +58,8 @@ impl Decision {
 pub enum Source {
     /// The store
     Store,
-    /// The store, by what this key took at most: it is full, and has no place for it. See
+    /// The store, by what a key took at most: it is full, and has no place for that key. The permits
+    /// left are a lower bound then, and waits may be longer by an eighth of the interval. See
     /// [`MemoryStore`](crate::MemoryStore#bounds)
     Estimate,
     /// The store, a moment ago: a refusal that still stands is told again. See
@@ -325,9 +326,11 @@ impl LimitState {
 
     /// Permits left after the decision, if they were counted.
     ///
-    /// Exact, except right after very many permits expired at once: then a lower bound. So it is in a refusal that is told
-    /// again: as it was when the store was asked, see [`Source::Cache`]. Out of a [`Source::Lease`] it is as it was when that
-    /// was taken, less what was granted since. Callers that one call decided for are all told how it is after that call.
+    /// Exact, except right after very many permits expired at once, and of a [`Source::Estimate`]:
+    /// a lower bound there. A refusal that is told again has it as it was when the store was asked,
+    /// see [`Source::Cache`]. Out of a [`Source::Lease`] it is as it was when that was taken, less
+    /// what was granted since. Callers that one call decided for are all told how it is after that
+    /// call.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining

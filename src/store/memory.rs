@@ -50,10 +50,17 @@ const MOST_LIMITERS: usize = 100_000;
 /// # Bounds
 ///
 /// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of the last interval. At
-/// the bound, a new key takes the place of one that a rule made and whose permits are all free again, so that nobody
-/// regains a quota by being forgotten. If there is none, the newcomer is refused as
-/// [unavailable](crate::RefusalKind::Unavailable) whatever its [`FailurePolicy`](crate::FailurePolicy), because letting
-/// it pass would open the gate to whoever fills the store.
+/// the bound, a new key takes the place of one that a rule made and whose permits are all free again, so that no key
+/// regains a quota by being forgotten. If there is none, the newcomer is counted by an estimate,
+/// which it shares with others. It is granted no more than its limit in any interval, and may be
+/// refused early where the grants to such newcomers are as many as twice the bound times the limit.
+/// What it was granted counts an eighth of the interval longer, and what it gives back is ignored.
+/// The estimate takes 144 to 288 bytes for each limiter of the bound, for each of at most four
+/// intervals: 19 MB each by default, while newcomers come.
+///
+/// Where no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
+/// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
+/// [`FailurePolicy`](crate::FailurePolicy): otherwise the limit could be opened by filling the store.
 ///
 /// # Example
 ///
@@ -72,7 +79,7 @@ impl MemoryStore {
         Self::build(MOST_LIMITERS, Arc::new(SteadyClock::new()))
     }
 
-    /// The most limiters it holds. Default: 100 000. At least 1.
+    /// The most limiters it holds. Default: 100 000. At least 1. Others are counted [by an estimate](Self#bounds).
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -100,8 +107,8 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Has a limiter begin with what somebody else granted, each with its time, the earliest first; one of which permits
-    /// are in use is charged with it now. What is more than its limit is left out.
+    /// Has a limiter begin with what somebody else granted, each with its time, the earliest first;
+    /// one that has permits in use is charged with it now. What is more than its limit is left out.
     ///
     /// # Errors
     ///
@@ -134,7 +141,9 @@ impl MemoryStore {
         self.0.line.inner()
     }
 
-    /// How many decisions it has made by an estimate, because it was [full](Self#bounds).
+    /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
+    ///
+    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a minute says so.
     #[must_use]
     pub fn estimated(&self) -> u64 {
         self.shared().strangers.decided()
@@ -328,7 +337,7 @@ impl Shared {
         let own = self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now));
         match own {
             Err(error) if error.kind() == ErrorKind::Full => {
-                let answers = self.decide_list(acquire, &[caller(acquire)])?;
+                let answers = self.decide_list(acquire, &[caller(acquire)], true)?;
                 answers.first().copied().ok_or(error)
             }
             answer => answer,
@@ -362,24 +371,36 @@ impl Shared {
         first.check()?;
         let callers: List<_> = run.iter().map(caller).collect();
         if !first.rest.is_empty() {
-            return self.decide_list(first, &callers);
+            return self.decide_list(first, &callers, false);
         }
         let charge = &first.first;
         let own = self.with_limiter(charge, |kept, now| {
             kept.decide(charge, first.remaining, &callers, now)
         });
         match own {
-            Err(error) if error.kind() == ErrorKind::Full => self.decide_list(first, &callers),
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.decide_list(first, &callers, true)
+            }
             answers => answers,
         }
     }
 
-    fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
+    /// Decides for callers of several limiters, or of one that has no place: then the store `is_full`.
+    fn decide_list(
+        &self,
+        first: &Acquire,
+        callers: &[Caller],
+        is_full: bool,
+    ) -> Result<List<Answer>, Error> {
         let now = self.now();
         // Room for a newcomer may be that of an idle limiter of the list itself, which then is the newcomer of the next
         // attempt.
         for _ in first.charges() {
-            if let Some(answers) = self.decide_locked(first, callers, now)? {
+            // Before all are locked: finding room takes one lock at a time.
+            let charges = first.charges();
+            let have_room = charges.map(|charge| self.has_room(charge, is_full, now));
+            let have_room = have_room.collect::<Result<List<_>, _>>()?;
+            if let Some(answers) = self.decide_locked(first, &have_room, callers, now)? {
                 if answers.iter().any(|answer| answer.estimated) {
                     self.strangers.note(self.clock.now().as_secs() / 60);
                 }
@@ -389,20 +410,16 @@ impl Shared {
         Err(ErrorKind::Full.into())
     }
 
-    /// Decides for callers of several limiters, or of strangers, with all of their shards locked; `None` if one of the
-    /// limiters had to go.
+    /// Decides for callers of several limiters, or of strangers, with all of their shards locked;
+    /// `None` if one of the limiters had to go.
     fn decide_locked(
         &self,
         first: &Acquire,
+        have_room: &[bool],
         callers: &[Caller],
         now: i64,
     ) -> Result<Option<List<Answer>>, Error> {
-        // Before all are locked: finding room takes one lock at a time.
-        let have_room: List<_> = first
-            .charges()
-            .map(|charge| self.has_room(charge, now))
-            .collect::<Result<_, _>>()?;
-        // Always in this order, so that no two lists wait for each other; that of the strangers comes last.
+        // Always in this order, so that no two lists wait for each other; the strangers' comes last.
         let mut places: Vec<_> = first
             .charges()
             .map(|charge| Self::shard_of(&charge.name))
@@ -417,7 +434,7 @@ impl Shared {
         let mut strangers = None;
         // Taken out while they are counted with, as a shard lends one at a time.
         let mut taken = Vec::with_capacity(places.len());
-        for (charge, has_room) in first.charges().zip(have_room.iter()) {
+        for (charge, has_room) in first.charges().zip(have_room) {
             let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
             let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.text()));
             let counted = match (kept, charge.limit.given()) {
@@ -449,11 +466,16 @@ impl Shared {
         answers
     }
 
-    /// Finds a place for the limiter of a charge, unless it has one; whether there was any, for one that can be decided
-    /// without.
-    fn has_room(&self, charge: &Charge, now: i64) -> Result<bool, Error> {
-        match self.shard_with(charge, now) {
-            Ok(_) => Ok(true),
+    /// Finds a place for the limiter of a charge, unless it has one. Returns whether there is any,
+    /// of a charge that can be decided without.
+    fn has_room(&self, charge: &Charge, is_full: bool, now: i64) -> Result<bool, Error> {
+        let found = if is_full {
+            Err(ErrorKind::Full.into())
+        } else {
+            self.shard_with(charge, now).map(drop)
+        };
+        match found {
+            Ok(()) => Ok(true),
             Err(error) if error.kind() != ErrorKind::Full => Err(error),
             Err(_) if Strangers::can_count(charge.limit.given()) => Ok(false),
             Err(full) => Err(full),
@@ -597,7 +619,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// The shard of a newcomer, with the newcomer in it, which begins with what it took by a `limit` as a stranger.
+    /// The shard of a newcomer, with the newcomer in it. It begins with what it took by a `limit` as a
+    /// stranger.
     fn shard_with_room(
         &self,
         name: &Name,

@@ -103,6 +103,8 @@ impl Strangers {
 
     /// Counts a decision, and warns once in a minute of the store's clock.
     pub(super) fn note(&self, minute: u64) {
+        // Zero is that of no warning.
+        let minute = minute.saturating_add(1);
         self.decided.fetch_add(1, Ordering::Relaxed);
         if self.warned.swap(minute, Ordering::Relaxed) != minute {
             warning!(
