@@ -180,7 +180,8 @@ impl Since {
 
 /// Waits for `future` no longer than `patience`; `None` if it took longer.
 ///
-/// Without a tokio runtime that has a timer around it there is no connection either: it then ends at once.
+/// Without a tokio runtime that has a timer around it there is no connection either: it then ends
+/// at once.
 ///
 /// # Cancel safety
 ///

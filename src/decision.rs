@@ -58,9 +58,9 @@ impl Decision {
 pub enum Source {
     /// The store
     Store,
-    /// The store, by what a key took at most: it is full, and has no place for that key. The permits
-    /// left are a lower bound then, and waits may be longer by an eighth of the interval. See
-    /// [`MemoryStore`](crate::MemoryStore#bounds)
+    /// The store, by what a key took at most: it is full, and has no place for that key. The
+    /// permits left are a lower bound then, and waits may be longer by an eighth of the interval.
+    /// See [`MemoryStore`](crate::MemoryStore#bounds)
     Estimate,
     /// The store, a moment ago: a refusal that still stands is told again. See
     /// [`RedisStore::deny_cache`](crate::RedisStore::deny_cache)

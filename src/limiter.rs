@@ -401,8 +401,8 @@ impl RateLimiter {
 
     /// How many permits are free now. Zero where more are in use than a lowered limit allows.
     ///
-    /// Exact, except where a full [`MemoryStore`](crate::MemoryStore#bounds) counts by an estimate: a
-    /// lower bound there.
+    /// Exact, except where a full [`MemoryStore`](crate::MemoryStore#bounds) counts by an estimate:
+    /// a lower bound there.
     ///
     /// # Errors
     ///

@@ -258,7 +258,8 @@ async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
     least
 }
 
-/// Far more than the sketch has, which is all that a flood may cost, and far less than 500 bytes for each key.
+/// Far more than the sketch has, which is all that a flood may cost, and far less than 500 bytes
+/// for each key.
 #[test]
 fn a_flood_of_made_up_keys_takes_bounded_memory() {
     const PLACES: usize = 1000;

@@ -4,8 +4,8 @@
 //! `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold on every topology, see `support/topologies.rs`,
 //! and in every combination of guards, see `guards`.
 //!
-//! L5, and L6 (a key is who it says), have one exception: strangers of a full `MemoryStore` are counted
-//! approximately, never too much, and that heals an eighth of the interval later, see
+//! L5, and L6 (a key is who it says), have one exception: strangers of a full `MemoryStore` are
+//! counted approximately, never too much, and that heals an eighth of the interval later, see
 //! `tests/memory/strangers.rs`.
 
 #![cfg(all(feature = "redis", feature = "test-util"))]

@@ -1,5 +1,5 @@
-//! MemoryStore at its bound: who has to go, who never does, and who is refused. `memory/strangers.rs` has those who are
-//! counted by an estimate.
+//! MemoryStore at its bound: who has to go, who never does, and who is refused.
+//! `memory/strangers.rs` has those who are counted by an estimate.
 
 #![cfg(feature = "test-util")]
 #![allow(
@@ -33,7 +33,8 @@ use tower_ratelimit::{
 
 const INTERVAL: u64 = 1000;
 const RATE: u32 = 2;
-/// What each request takes: a limit of so many is too large for what a full store counts by an estimate.
+/// What each request takes: a limit of so many is too large for what a full store counts by an
+/// estimate.
 const COST: u32 = 40_000;
 
 type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;

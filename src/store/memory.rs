@@ -49,18 +49,19 @@ const MOST_LIMITERS: usize = 100_000;
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of the last interval. At
-/// the bound, a new key takes the place of one that a rule made and whose permits are all free again, so that no key
-/// regains a quota by being forgotten. If there is none, the newcomer is counted by an estimate,
-/// which it shares with others. It is granted no more than its limit in any interval, and may be
-/// refused early where the grants to such newcomers are as many as twice the bound times the limit.
-/// What it was granted counts an eighth of the interval longer, and what it gives back is ignored.
-/// The estimate takes 144 to 288 bytes for each limiter of the bound, for each of at most four
-/// intervals: 19 MB each by default, while newcomers come.
+/// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of
+/// the last interval. At the bound, a new key takes the place of one that a rule made and whose
+/// permits are all free again, so that no key regains a quota by being forgotten. If there is none,
+/// the newcomer is counted by an estimate, which it shares with others. It is granted no more than
+/// its limit in any interval, and may be refused early where the grants to such newcomers are as
+/// many as twice the bound times the limit. What it was granted counts an eighth of the interval
+/// longer, and what it gives back is ignored. The estimate takes 144 to 288 bytes for each limiter
+/// of the bound, for each of at most four intervals: 19 MB each by default, while newcomers come.
 ///
 /// Where no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
 /// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
-/// [`FailurePolicy`](crate::FailurePolicy): otherwise the limit could be opened by filling the store.
+/// [`FailurePolicy`](crate::FailurePolicy): otherwise the limit could be opened by filling the
+/// store.
 ///
 /// # Example
 ///
@@ -79,7 +80,8 @@ impl MemoryStore {
         Self::build(MOST_LIMITERS, Arc::new(SteadyClock::new()))
     }
 
-    /// The most limiters it holds. Default: 100 000. At least 1. Others are counted [by an estimate](Self#bounds).
+    /// The most limiters it holds. Default: 100 000. At least 1. Others are counted [by an
+    /// estimate](Self#bounds).
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -143,7 +145,8 @@ impl MemoryStore {
 
     /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
     ///
-    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a minute says so.
+    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a
+    /// minute says so.
     #[must_use]
     pub fn estimated(&self) -> u64 {
         self.shared().strangers.decided()
@@ -385,7 +388,8 @@ impl Shared {
         }
     }
 
-    /// Decides for callers of several limiters, or of one that has no place: then the store `is_full`.
+    /// Decides for callers of several limiters, or of one that has no place: then the store
+    /// `is_full`.
     fn decide_list(
         &self,
         first: &Acquire,
@@ -419,7 +423,8 @@ impl Shared {
         callers: &[Caller],
         now: i64,
     ) -> Result<Option<List<Answer>>, Error> {
-        // Always in this order, so that no two lists wait for each other; the strangers' comes last.
+        // Always in this order, so that no two lists wait for each other; the strangers' comes
+        // last.
         let mut places: Vec<_> = first
             .charges()
             .map(|charge| Self::shard_of(&charge.name))
@@ -619,8 +624,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// The shard of a newcomer, with the newcomer in it. It begins with what it took by a `limit` as a
-    /// stranger.
+    /// The shard of a newcomer, with the newcomer in it. It begins with what it took by a `limit`
+    /// as a stranger.
     fn shard_with_room(
         &self,
         name: &Name,

@@ -506,7 +506,8 @@ pub(crate) struct Answer {
     pub(crate) repaired: i64,
     /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
     pub(crate) tat: Option<Tat>,
-    /// Whether a stranger was decided by what it took at most: a store in memory has no place for it.
+    /// Whether a stranger was decided by what it took at most: a store in memory has no place for
+    /// it.
     pub(crate) estimated: bool,
 }
 

@@ -144,8 +144,8 @@ async fn instances_with_their_shares_are_one_limit() {
     assert_eq!(all, 20);
 }
 
-/// The limiters of an outage are as many as a `MemoryStore` has: others are counted by an estimate, in which what Redis
-/// granted counts, too.
+/// The limiters of an outage are as many as a `MemoryStore` has: others are counted by an estimate,
+/// in which what Redis granted counts, too.
 #[tokio::test]
 async fn a_flood_in_an_outage_locks_nobody_out() {
     let mut server = RedisServer::start();

@@ -99,11 +99,13 @@ impl<S: Decide> Line<S> {
         .await
     }
 
-    /// Decides for one that would wait, where there is no timer to wait by: a refusal tells it how long.
+    /// Decides for one that would wait, where there is no timer to wait by: a refusal tells it how
+    /// long.
     ///
     /// # Errors
     ///
-    /// Those of the store; and one that says so, where a refusal has no meaning to who waits without end.
+    /// Those of the store; and one that says so, where a refusal has no meaning to who waits
+    /// without end.
     async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let is_endless = acquire.patience == Some(Patience::Endless);
         let at_once = Acquire {

@@ -262,7 +262,8 @@ impl Shared {
         self.charge_past(kept, name, limit, &past, now)
     }
 
-    /// Charges what a receipt's grant used beyond its permits, to a name for which there is no place.
+    /// Charges what a receipt's grant used beyond its permits, to a name for which there is no
+    /// place.
     pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: i64) {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
@@ -332,7 +333,8 @@ pub(super) fn count_with(
     Ok(Some(answers))
 }
 
-/// The last so many permits of what was granted: with these there is room again when there would be with all.
+/// The last so many permits of what was granted: with these there is room again when there would be
+/// with all.
 pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(i64, u32)> {
     let mut left = permits;
     for (_, granted) in past.iter_mut().rev() {

@@ -241,8 +241,8 @@ proptest! {
         }
     }
 
-    /// The same for one for whom there is no place here, in one outage or in several: never more than the share, what the
-    /// store granted included.
+    /// The same for one for whom there is no place here, in one outage or in several: never more
+    /// than the share, what the store granted included.
     #[test]
     fn a_full_store_here_neither_frees_nor_forgets(steps in steps(true), share in 1..=12_u32) {
         let world = World::full(FailurePolicy::local(f64::from(share) / 40.0));
