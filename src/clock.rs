@@ -36,6 +36,15 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(tokio::time::sleep(time.saturating_sub(self.now())))
     }
+
+    /// Returns whether [`sleep_until`](Self::sleep_until) may be called here: who cannot wait for
+    /// permits is refused at once, with the wait.
+    ///
+    /// Default: whether the caller is on a tokio runtime with a timer. A clock whose `sleep_until`
+    /// needs none says `true`.
+    fn can_sleep(&self) -> bool {
+        runtime().is_some()
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -45,6 +54,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         (**self).sleep_until(time)
+    }
+
+    fn can_sleep(&self) -> bool {
+        (**self).can_sleep()
     }
 }
 
@@ -102,10 +115,12 @@ pub(crate) fn runtime() -> Option<Handle> {
 ///
 /// [`ErrorKind::Unavailable`], which says so.
 pub(crate) fn check_timer() -> Result<(), Error> {
-    match runtime() {
-        Some(_) => Ok(()),
-        None => Err(Error::new(ErrorKind::Unavailable).detail(NO_TIMER)),
-    }
+    runtime().map_or_else(|| Err(no_timer()), |_| Ok(()))
+}
+
+/// Returns the error of what needs a timer, where there is none.
+pub(crate) fn no_timer() -> Error {
+    Error::new(ErrorKind::Unavailable).detail(NO_TIMER)
 }
 
 /// Returns whether the present runtime has a timer.
@@ -322,6 +337,10 @@ mod manual {
                 }
                 Poll::Pending
             }))
+        }
+
+        fn can_sleep(&self) -> bool {
+            true
         }
     }
 

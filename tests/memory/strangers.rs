@@ -4,7 +4,9 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     pin::pin,
+    sync::Barrier,
     task::{Context, Poll, Waker},
+    thread,
     time::Duration,
 };
 
@@ -293,6 +295,50 @@ fn a_stranger_that_gets_a_place_keeps_its_debt() {
         // And no more than its debt: the part that it was taken in may last an eighth more.
         world.clock.advance(INTERVAL + EIGHTH);
         assert_eq!(granted(&service, "ann", 50), 5, "{which}");
+    }
+}
+
+/// Places come free while threads ask: names move from the estimate to a place between any two of
+/// their grants. The clock stands still, so that nothing leaves.
+#[test]
+fn names_that_move_while_threads_ask_keep_their_limit() {
+    const PLACES: usize = 12;
+    const THREADS: usize = 4;
+    for round in 0..20 {
+        let world = World::of(PLACES);
+        let daily = world.service(Limit::per_day(9).by(Header::new("user")).named("place"));
+        let occupant = |number| format!("occupant-{number}");
+        (0..PLACES).for_each(|number| assert!(takes(&daily, &occupant(number), 1)));
+        let service = world.service([rule("api", 5), rule("more", 7)]);
+        let start = Barrier::new(THREADS + 1);
+        let granted: Vec<usize> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (service, start) = (service.clone(), &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        let asked = (0..200).map(|number| (number * (thread + 1) + round) % 10);
+                        let granted = asked.filter(|user| takes(&service, &user.to_string(), 1));
+                        granted.collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            start.wait();
+            for number in 0..PLACES {
+                let limiter = world.limiter(&occupant(number), "place");
+                assert!(now(limiter.delete()).unwrap());
+                (0..round).for_each(|_| thread::yield_now());
+            }
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        for user in 0..10 {
+            let had = granted.iter().filter(|other| **other == user).count();
+            assert_eq!(had, 5, "{user} in round {round}");
+        }
+        assert!(world.store.len() <= PLACES);
     }
 }
 

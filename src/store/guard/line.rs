@@ -40,7 +40,7 @@ use self::{
     queue::{Driver, Next, Queue, Turn},
 };
 use crate::{
-    clock::{self, Clock},
+    clock::{Clock, no_timer},
     decision::{Decision, Receipt, RefusalKind},
     error::Error,
     name::Name,
@@ -112,14 +112,12 @@ impl<S: Decide> Line<S> {
             patience: None,
             ..acquire.clone()
         };
-        let decision = self.inner.acquire(&at_once).await?;
-        if let Decision::Deny(refusal) = &decision
-            && is_endless
-            && refusal.kind() == RefusalKind::OverLimit
-        {
-            clock::check_timer()?;
+        match self.inner.acquire(&at_once).await? {
+            Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
+                Err(no_timer())
+            }
+            decision => Ok(decision),
         }
-        Ok(decision)
     }
 
     /// What drives a line: asks for the callers in it, then sleeps until the first of them can be served or gives up.
@@ -166,7 +164,7 @@ impl<S: Decide> Decide for Line<S> {
             }
             return self.stand(acquire, None, Duration::ZERO).await;
         };
-        if clock::runtime().is_none() {
+        if !self.clock.can_sleep() {
             return self.acquire_unwaiting(acquire).await;
         }
         let now = self.clock.now();
