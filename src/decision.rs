@@ -76,6 +76,17 @@ pub enum Source {
     Layer,
 }
 
+impl Source {
+    /// Returns the store, which decided by an estimate or not.
+    pub(crate) fn of_store(by_estimate: bool) -> Self {
+        if by_estimate {
+            Self::Estimate
+        } else {
+            Self::Store
+        }
+    }
+}
+
 /// Permits that were taken.
 ///
 /// Cloning is cheap: a request, its charge and its answer share one.

@@ -217,11 +217,7 @@ impl Acquire {
         if limits.len() > 1 {
             limits.sort_by(LimitState::by_tightness);
         }
-        let source = if answers.iter().any(|answer| answer.estimated) {
-            Source::Estimate
-        } else {
-            Source::Store
-        };
+        let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
             let receipts = taken.map(|(charge, answer)| answer.receipt(charge));
@@ -506,8 +502,7 @@ pub(crate) struct Answer {
     pub(crate) repaired: i64,
     /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
     pub(crate) tat: Option<Tat>,
-    /// Whether a stranger was decided by what it took at most: a store in memory has no place for
-    /// it.
+    /// Whether it is a stranger's, for which a store in memory has no place.
     pub(crate) estimated: bool,
 }
 
