@@ -108,12 +108,12 @@ pub(crate) fn runtime() -> Option<Handle> {
     has_timer(handle.id()).then_some(handle)
 }
 
-/// Checks that the runtime that polls the caller has a timer: neither waits nor calls to a server
-/// can do without.
+/// Checks that the runtime that polls the caller has a timer: a call to a server cannot do without.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Unavailable`], which says so.
+#[cfg(feature = "redis")]
 pub(crate) fn check_timer() -> Result<(), Error> {
     runtime().map_or_else(|| Err(no_timer()), |_| Ok(()))
 }
