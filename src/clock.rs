@@ -1,14 +1,20 @@
 //! The only reader of the time.
 
 use std::{
+    cell::Cell,
     fmt,
+    panic::catch_unwind,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 #[cfg(feature = "redis")]
 use std::task;
+
+use tokio::runtime::{Handle, Id};
+
+use crate::error::{Error, ErrorKind};
 
 /// Milliseconds since the Unix epoch: the scores of a log in Redis.
 pub(crate) type Millis = u64;
@@ -34,6 +40,15 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(tokio::time::sleep(time.saturating_sub(self.now())))
     }
+
+    /// Returns whether [`sleep_until`](Self::sleep_until) may be called here: who cannot wait for
+    /// permits is refused at once, with the wait.
+    ///
+    /// Default: whether the caller is on a tokio runtime with a timer. A clock whose `sleep_until`
+    /// needs none says `true`.
+    fn can_sleep(&self) -> bool {
+        runtime().is_some()
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -43,6 +58,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         (**self).sleep_until(time)
+    }
+
+    fn can_sleep(&self) -> bool {
+        (**self).can_sleep()
     }
 }
 
@@ -83,9 +102,61 @@ impl Clock for SteadyClock {
     }
 }
 
-/// Whether there is a runtime whose timer can be waited for; without one tokio's would panic.
-pub(crate) fn can_wait() -> bool {
-    tokio::runtime::Handle::try_current().is_ok()
+/// What an error says where [`runtime`] returns none.
+pub(crate) const NO_TIMER: &str =
+    "it needs a tokio runtime with a timer: `Builder::enable_time` or `enable_all`";
+
+/// Returns the runtime that polls the caller, if it has a timer that can be waited for.
+pub(crate) fn runtime() -> Option<Handle> {
+    let handle = Handle::try_current().ok()?;
+    has_timer(handle.id()).then_some(handle)
+}
+
+/// Checks that the runtime that polls the caller has a timer: a call to a server cannot do without.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unavailable`], which says so.
+#[cfg(feature = "redis")]
+pub(crate) fn check_timer() -> Result<(), Error> {
+    runtime().map_or_else(|| Err(no_timer()), |_| Ok(()))
+}
+
+/// Returns the error of what needs a timer, where there is none.
+pub(crate) fn no_timer() -> Error {
+    Error::new(ErrorKind::Unavailable).detail(NO_TIMER)
+}
+
+/// Returns whether the present runtime has a timer.
+///
+/// Only an attempt to make one tells, which panics without. So it is made once for each runtime
+/// that has none, and by each thread anew for one that has, where it costs next to nothing.
+fn has_timer(present: Id) -> bool {
+    /// How many runtimes without a timer are remembered.
+    const MOST: usize = 64;
+    static WITHOUT: Mutex<Vec<Id>> = Mutex::new(Vec::new());
+    thread_local! {
+        static WITH: Cell<Option<Id>> = const { Cell::new(None) };
+    }
+    if WITH.get() == Some(present) {
+        return true;
+    }
+    let without = || WITHOUT.lock().unwrap_or_else(PoisonError::into_inner);
+    if without().contains(&present) {
+        return false;
+    }
+    // Not behind the lock: a hook for panics may come here again.
+    let has_timer = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
+    if has_timer {
+        WITH.set(Some(present));
+    } else {
+        let mut without = without();
+        if without.len() == MOST {
+            without.remove(0);
+        }
+        without.push(present);
+    }
+    has_timer
 }
 
 /// The clock's time in the unit of a log in Redis.
@@ -264,7 +335,8 @@ impl Since {
 
 /// Waits for `future` no longer than `patience`; `None` if it took longer.
 ///
-/// Without a tokio runtime around it there is no timer, and no connection either: it then ends at once.
+/// Without a tokio runtime that has a timer around it there is no connection either: it then ends
+/// at once.
 ///
 /// # Cancel safety
 ///
@@ -272,7 +344,7 @@ impl Since {
 #[cfg(feature = "redis")]
 pub(crate) fn within<F: Future>(patience: Duration, future: F) -> Within<F> {
     Within {
-        timed: can_wait().then(|| tokio::time::timeout(patience, future)),
+        timed: runtime().map(|_| tokio::time::timeout(patience, future)),
     }
 }
 
@@ -405,6 +477,10 @@ mod manual {
                 }
                 Poll::Pending
             }))
+        }
+
+        fn can_sleep(&self) -> bool {
+            true
         }
     }
 

@@ -83,6 +83,10 @@ impl Decision {
 pub enum Source {
     /// The store
     Store,
+    /// The store, by what a key took at most: it is full, and has no place for that key. The
+    /// permits left are a lower bound then, and waits may be longer by an eighth of the interval.
+    /// See [`MemoryStore`](crate::MemoryStore#bounds)
+    Estimate,
     /// The store, a moment ago: a refusal that still stands is told again. See
     /// [`deny_cache`](crate::RedisStoreBuilder::deny_cache)
     Cache,
@@ -95,6 +99,17 @@ pub enum Source {
     FailurePolicy,
     /// The layer, without asking the store: a request without the key that a rule wants, or one that a list denies
     Layer,
+}
+
+impl Source {
+    /// Returns the store, which decided by an estimate or not.
+    pub(crate) fn of_store(by_estimate: bool) -> Self {
+        if by_estimate {
+            Self::Estimate
+        } else {
+            Self::Store
+        }
+    }
 }
 
 /// Permits that were taken.
@@ -377,9 +392,11 @@ impl LimitState {
 
     /// Permits left after the decision, if they were counted.
     ///
-    /// Exact, except right after very many permits expired at once: then a lower bound. So it is in a refusal that is told
-    /// again: as it was when the store was asked, see [`Source::Cache`]. Out of a [`Source::Lease`] it is as it was when that
-    /// was taken, less what was granted since. Callers that one call decided for are all told how it is after that call.
+    /// Exact, except right after very many permits expired at once, and of a [`Source::Estimate`]:
+    /// a lower bound there. A refusal that is told again has it as it was when the store was asked,
+    /// see [`Source::Cache`]. Out of a [`Source::Lease`] it is as it was when that was taken, less
+    /// what was granted since. Callers that one call decided for are all told how it is after that
+    /// call.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining

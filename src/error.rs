@@ -50,7 +50,8 @@ pub enum ErrorKind {
     Rejected,
     /// TLS failed, by a certificate or by a setting, here or there: `Display` says what to do
     Tls,
-    /// The memory store holds as many limiters as it may, and none of them is idle
+    /// The memory store holds as many limiters as it may, none of them is idle, and what was asked
+    /// cannot be answered [by an estimate](crate::MemoryStore#bounds)
     Full,
     /// The limit is none that the limiter's [`Algorithm`](crate::Algorithm) can count by: `source()` says why
     Limit,

@@ -193,8 +193,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_many`](Self::try_acquire_many), and of kind [`Unavailable`](ErrorKind::Unavailable) outside of a
-    /// tokio runtime, which has the timer.
+    /// As [`try_acquire_many`](Self::try_acquire_many). Without a tokio runtime that has a timer it
+    /// cannot wait: it is refused at once, with its wait, and a store in Redis answers
+    /// [`Unavailable`](ErrorKind::Unavailable).
     ///
     /// # Cancel safety
     ///
@@ -236,6 +237,8 @@ impl RateLimiter {
     ///
     /// As [`try_acquire_for`](Self::try_acquire_for), also while it waits, and of kind
     /// [`AboveRate`](ErrorKind::AboveRate) if `permits` is more than the limit: nobody could wait for that.
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable) where it would have to wait without a tokio
+    /// runtime that has a timer.
     ///
     /// # Cancel safety
     ///
@@ -438,7 +441,10 @@ impl RateLimiter {
         }
     }
 
-    /// How many permits are free now: exact. Zero where more are in use than a lowered limit allows.
+    /// How many permits are free now. Zero where more are in use than a lowered limit allows.
+    ///
+    /// Exact, except where a full [`MemoryStore`](crate::MemoryStore#bounds) counts by an estimate:
+    /// a lower bound there.
     ///
     /// # Errors
     ///

@@ -191,6 +191,7 @@ impl fmt::Display for Told<'_> {
         }
         match self.0.source() {
             Source::Store => {}
+            Source::Estimate => f.write_str(", by an estimate")?,
             Source::Cache => f.write_str(", as before")?,
             Source::Lease => f.write_str(", out of a lease")?,
             Source::Local => f.write_str(", by this process's share")?,

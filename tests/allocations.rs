@@ -258,3 +258,36 @@ async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
     }
     least
 }
+
+/// Far more than the sketch has, which is all that a flood may cost, and far less than 500 bytes
+/// for each key.
+#[test]
+fn a_flood_of_made_up_keys_takes_bounded_memory() {
+    const PLACES: usize = 1000;
+    const FLOOD: usize = 20_000;
+    let in_use = || {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
+    };
+    let store = MemoryStore::new().max_limiters(PLACES);
+    let layer = RateLimitLayer::new(&store, Limit::per_hour(100).by(FromHeader::new("x-user")));
+    let ask = |number: usize| {
+        let request = Request::builder()
+            .header("x-user", number)
+            .body(())
+            .unwrap();
+        let mut service = layer.layer(Inner::default());
+        let answer = std::pin::pin!(service.call(request));
+        match answer.poll(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(answer) => assert_eq!(answer.unwrap().status(), StatusCode::OK),
+            Poll::Pending => panic!("it waits"),
+        }
+    };
+    (0..PLACES).for_each(ask);
+    let before = in_use();
+    (PLACES..FLOOD).for_each(ask);
+    assert_eq!(store.len(), PLACES);
+    let more = in_use().saturating_sub(before);
+    println!("{more} bytes more after {FLOOD} keys");
+    assert!(more < 40 * (FLOOD - PLACES), "{more}");
+}

@@ -48,6 +48,8 @@ mod silence;
 #[path = "faults/sources.rs"]
 mod sources;
 mod support;
+#[path = "faults/timers.rs"]
+mod timers;
 #[path = "faults/traffic.rs"]
 mod traffic;
 #[path = "faults/wait.rs"]

@@ -657,6 +657,9 @@ async fn a_vanished_limiter_makes_room() {
 #[test]
 fn waiting_without_a_runtime_is_an_error() {
     let limiter = limiter(&MemoryStore::new());
+    let set = poll(&mut Box::pin(limiter.try_set_rate(Limit::per_hour(1))));
+    assert!(set.unwrap().unwrap());
+    assert!(poll(&mut Box::pin(limiter.acquire())).unwrap().is_ok());
     let mut waiting = Box::pin(limiter.acquire());
     match poll(&mut waiting) {
         Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),

@@ -397,6 +397,31 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
     }
 }
 
+#[cfg(feature = "test-util")]
+#[tokio::test]
+async fn a_full_store_warns_once_a_minute() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let (store, clock) = MemoryStore::manual();
+    let store = store.max_limiters(1);
+    let layer = RateLimitLayer::new(&store, Limit::per_day(9).by(FromHeader::new("x-key")));
+    for minute in 0..3 {
+        for user in ["place", "ann", "bob", "ann"] {
+            let status = send(&layer, None, &[("x-key", user)]).await;
+            assert_eq!(status, StatusCode::OK);
+        }
+        let lines = taken(&log);
+        let [line] = &lines[..] else {
+            panic!("once: {lines:#?}");
+        };
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        assert!(line.contains("max_limiters"), "{line}");
+        assert_eq!(store.estimated(), 3 * (minute + 1));
+        clock.advance(std::time::Duration::from_secs(60));
+    }
+}
+
 /// Once for each text, with the line and the reason; what is in force is told, too.
 #[cfg(feature = "config")]
 #[tokio::test]

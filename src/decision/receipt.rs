@@ -115,6 +115,8 @@ pub(crate) enum Taken {
     Tat(Tat),
     /// From a part of a log's interval, which ends then, in ticks since the epoch
     Slot(i64),
+    /// From an estimate: what it took cannot be told from what others did, and is not given back
+    Estimate,
 }
 
 impl Receipt {

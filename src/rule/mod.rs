@@ -325,11 +325,13 @@ impl Rule {
     /// Holds a request for which there is no room, for up to this time, until there is. Default: it is refused at once, or
     /// what [`RateLimitLayerBuilder::wait`](crate::RateLimitLayerBuilder::wait) says. Zero: it is refused at once.
     ///
-    /// Requests that wait for the same limits are let pass in the order in which they came to this process. One whose turn
-    /// is known to come too late is refused at once, and so is one that finds [`queue`](Self::queue) others waiting. A
-    /// caller that hangs up leaves the line, and takes nothing. Where several rules meet a request, the shortest time
-    /// counts, and that of a rule that says nothing is zero; rules that are tried out have no say. The store's deadline
-    /// comes on top. It needs a tokio runtime: without one the failure policy counts.
+    /// Requests that wait for the same limits are let pass in the order in which they came to this
+    /// process. One whose turn is known to come too late is refused at once, and so is one that
+    /// finds [`queue`](Self::queue) others waiting. A caller that hangs up leaves the line, and
+    /// takes nothing. Where several rules meet a request, the shortest time counts, and that of a
+    /// rule that says nothing is zero; rules that are tried out have no say. The store's deadline
+    /// comes on top. It needs a tokio runtime with a timer: without one a request is refused at
+    /// once, with its wait. A store in Redis cannot be asked there, and the failure policy counts.
     ///
     /// # Deployment caveat
     ///

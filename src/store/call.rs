@@ -323,6 +323,7 @@ impl<'a> Book<'a> {
             changed: self.changed,
             repaired: 0,
             tat: None,
+            estimated: false,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::{
     call::Counts,
-    fixed_window, gcra,
+    fixed_window,
+    gcra::{self, Tat},
     window::{self, ahead_of},
 };
 use crate::{
@@ -159,7 +160,7 @@ impl Counted {
     }
 
     /// Settles what was taken at `keep` permits. How many were credited; below zero: charged. A receipt of another algorithm
-    /// finds nothing.
+    /// finds nothing, and one of an estimate can only be charged more.
     pub(super) fn settle(
         &mut self,
         receipt: &Receipt,
@@ -169,21 +170,36 @@ impl Counted {
         if receipt.name.algorithm() != self.algorithm() {
             return Ok(0);
         }
+        let taken = receipt.settle();
+        // What an estimate took has no entry here; a charge needs none.
+        if matches!(taken, Some(Taken::Estimate)) && keep <= receipt.permits {
+            return Ok(0);
+        }
         if let Self::SlidingLog(log) = self {
             log.note_in(receipt.name.slots());
-            return match (receipt.name.slots(), receipt.settle()) {
+            return match (receipt.name.slots(), taken) {
                 (None, _) => log.settle(receipt, keep, now),
                 (Some(_), Some(Taken::Slot(end))) => log.settle_in_slot(receipt, keep, end, now),
+                (Some(_), Some(Taken::Estimate)) => {
+                    log.settle_in_slot(receipt, keep, now.score(), now)
+                }
                 (Some(_), _) => Ok(0),
             };
         }
         let credited = i64::from(receipt.permits) - i64::from(keep);
         let given = receipt.limit.given().map(|limit| limit.stored());
-        match (self, receipt.settle()) {
+        match (self, taken) {
             (Self::FixedWindow(window), Some(Taken::Window(end))) => {
                 window.settle(credited, end, given, now)
             }
+            (Self::FixedWindow(window), Some(Taken::Estimate)) => {
+                window.settle(credited, now.tick, given, now)
+            }
             (Self::Gcra(gcra), Some(Taken::Tat(tat))) => gcra.settle(credited, tat, given, now),
+            (Self::Gcra(gcra), Some(Taken::Estimate)) => {
+                let tat = Tat { at: 0, given: 0 };
+                gcra.settle(credited, tat, given, now)
+            }
             _ => Ok(0),
         }
     }

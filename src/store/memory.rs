@@ -1,6 +1,9 @@
 //! Limiters in this process: for development, tests and services that run once.
 
+mod lists;
 mod shard;
+mod sketch;
+mod strangers;
 
 use std::{
     fmt,
@@ -10,11 +13,15 @@ use std::{
     },
 };
 
-use self::shard::{Kept, Shard, ask, caller, lock};
+#[cfg(feature = "redis")]
+pub(super) use self::strangers::latest;
+use self::{
+    shard::{Kept, Shard, caller, lock},
+    strangers::Strangers,
+};
 use super::{
     Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
     RuleNames, TimeToLive,
-    call::{self, Caller},
     guard::{
         fallback,
         line::{Line, Lines},
@@ -42,11 +49,19 @@ const MOST_LIMITERS: usize = 100_000;
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of the last interval. At
-/// the bound, a new key takes the place of one that a rule made and whose permits are all free again, so that nobody
-/// regains a quota by being forgotten. If there is none, the newcomer is refused as
-/// [unavailable](crate::RefusalKind::Unavailable) whatever its [`FailurePolicy`](crate::FailurePolicy), because letting
-/// it pass would open the gate to whoever fills the store.
+/// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of
+/// the last interval. At the bound, a new key takes the place of one that a rule made and whose
+/// permits are all free again, so that no key regains a quota by being forgotten. If there is none,
+/// the newcomer is counted by an estimate, which it shares with others. It is granted no more than
+/// its limit in any interval, and may be refused early where the grants to such newcomers are as
+/// many as twice the bound times the limit. What it was granted counts an eighth of the interval
+/// longer, and what it gives back is ignored. The estimate takes 144 to 288 bytes for each limiter
+/// of the bound, for each of at most four intervals: 19 MB each by default, while newcomers come.
+///
+/// Where no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
+/// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
+/// [`FailurePolicy`](crate::FailurePolicy): otherwise the limit could be opened by filling the
+/// store.
 ///
 /// # Example
 ///
@@ -65,7 +80,8 @@ impl MemoryStore {
         Self::build(MOST_LIMITERS, Arc::new(SteadyClock::new()))
     }
 
-    /// The most limiters it holds. Default: 100 000. At least 1.
+    /// The most limiters it holds. Default: 100 000. At least 1. Others are counted [by an
+    /// estimate](Self#bounds).
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -93,35 +109,52 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Begins a limiter with what another store granted, each with its millisecond, the earliest
-    /// first; one with permits in use is charged now. What is more than its limit is left out.
+    /// Has a limiter begin with what somebody else granted, each with its millisecond, the earliest
+    /// first; one that has permits in use is charged with it now. What is more than its limit is
+    /// left out.
     ///
     /// # Errors
     ///
     /// Those of a charge by this store.
     #[cfg(feature = "redis")]
     pub(crate) fn begin_with(&self, charge: &Charge, past: &[(i64, u32)]) -> Result<(), Error> {
-        let (shared, id) = (self.shared(), self.shared().next_id());
+        let shared = self.shared();
         if past.is_empty() {
             return Ok(());
         }
         let now = shared.now();
-        let mut shard = shared.shard_with(charge, now)?;
-        let Some(kept) = shard.limiters.get_mut(charge.name.text()) else {
-            return Ok(());
-        };
-        let full_at = kept.limiter.full_at();
-        let mut past = past.iter();
-        past.try_for_each(|(at, permits)| {
-            // Nothing is granted before what is in use, or was.
-            let at = now.ticks(*at);
-            let at = full_at.map_or(at, |end| end.max(at).min(now.tick));
-            kept.charge(charge, id, *permits, Now::at(at))
-        })
+        let past: Vec<_> = past
+            .iter()
+            .map(|(at, permits)| (now.ticks(*at), *permits))
+            .collect();
+        match shared.shard_with(charge, now) {
+            Ok(mut shard) => {
+                let kept = shard.limiters.get_mut(charge.name.text());
+                kept.map_or(Ok(()), |kept| {
+                    shared.charge_past(kept, &charge.name, charge.limit, &past, now)
+                })
+            }
+            Err(full)
+                if full.kind() == ErrorKind::Full
+                    && shared.charge_stranger(&charge.name, charge.limit, &past) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn shared(&self) -> &Shared {
         self.0.line.inner()
+    }
+
+    /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
+    ///
+    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a
+    /// minute says so.
+    #[must_use]
+    pub fn estimated(&self) -> u64 {
+        self.shared().strangers.decided()
     }
 
     fn build(max: usize, clock: Arc<dyn Clock>) -> Self {
@@ -130,6 +163,7 @@ impl MemoryStore {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
             max,
+            strangers: Strangers::default(),
             last_id: AtomicU64::new(0),
             clock,
             rule_names: RuleNames::default(),
@@ -206,6 +240,8 @@ struct Shared {
     shards: Box<[Mutex<Shard>]>,
     count: AtomicUsize,
     max: usize,
+    /// Those for whom there is no place.
+    strangers: Strangers,
     last_id: AtomicU64,
     clock: Arc<dyn Clock>,
     rule_names: RuleNames,
@@ -244,8 +280,9 @@ impl Decide for Shared {
                     return;
                 }
                 drop(shard);
-                // No room: all others are busy, and this one was idle. Its debt is forgotten.
-                let Ok(with_room) = self.shard_with_room(&receipt.name, false, now) else {
+                let Ok(with_room) = self.shard_with_room(&receipt.name, receipt.limit, false, now)
+                else {
+                    self.owe(&receipt, keep, now);
                     return;
                 };
                 shard = with_room;
@@ -305,7 +342,14 @@ impl Shared {
     /// Decides for one caller of one limiter.
     fn decide_one(&self, acquire: &Acquire) -> Result<Answer, Error> {
         acquire.check()?;
-        self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now))
+        let own = self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now));
+        match own {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                let answers = self.decide_list(acquire, &[caller(acquire)], true)?;
+                answers.first().copied().ok_or(error)
+            }
+            answer => answer,
+        }
     }
 
     /// Finds the limiter of a charge, or makes it.
@@ -335,77 +379,18 @@ impl Shared {
         first.check()?;
         let callers: List<_> = run.iter().map(caller).collect();
         if !first.rest.is_empty() {
-            return self.decide_list(first, &callers);
+            return self.decide_list(first, &callers, false);
         }
         let charge = &first.first;
-        self.with_limiter(charge, |kept, now| {
+        let own = self.with_limiter(charge, |kept, now| {
             kept.decide(charge, first.remaining, &callers, now)
-        })
-    }
-
-    fn decide_list(&self, first: &Acquire, callers: &[Caller]) -> Result<List<Answer>, Error> {
-        let now = self.now();
-        // Room for a newcomer may be that of an idle limiter of the list itself, which then is the newcomer of the next
-        // attempt.
-        for _ in first.charges() {
-            if let Some(answers) = self.decide_locked(first, callers, now)? {
-                return Ok(answers);
+        });
+        match own {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.decide_list(first, &callers, true)
             }
+            answers => answers,
         }
-        Err(ErrorKind::Full.into())
-    }
-
-    /// Decides for callers of several limiters, with all of their shards locked; `None` if one of the limiters had to go.
-    fn decide_locked(
-        &self,
-        first: &Acquire,
-        callers: &[Caller],
-        now: Now,
-    ) -> Result<Option<List<Answer>>, Error> {
-        // Before all are locked: finding room takes one lock at a time.
-        for charge in first.charges() {
-            drop(self.shard_with(charge, now)?);
-        }
-        // Always in this order, so that no two lists wait for each other.
-        let mut places: Vec<_> = first
-            .charges()
-            .map(|charge| Self::shard_of(&charge.name))
-            .collect();
-        places.sort_unstable();
-        places.dedup();
-        let mut shards: Vec<_> = places
-            .iter()
-            .map(|place| lock(&self.shards[*place]))
-            .collect();
-        let locked = |name: &Name| places.binary_search(&Self::shard_of(name)).ok();
-        // Taken out while they are counted with, as a shard lends one at a time.
-        let mut taken = Vec::with_capacity(places.len());
-        for charge in first.charges() {
-            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
-            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.text()));
-            taken.push((charge, kept));
-        }
-        let answers = if taken.iter().all(|(_, kept)| kept.is_some()) {
-            let limiters = taken.iter_mut().filter_map(|(charge, kept)| {
-                let limiter = &mut kept.as_mut()?.limiter;
-                limiter.count_by(&charge.name, now);
-                Some((limiter.counts(), ask(charge, first.remaining)))
-            });
-            let answers = call::acquire(limiters, callers, now);
-            answers.map(Some).map_err(Error::from)
-        } else {
-            Ok(None)
-        };
-        for (charge, kept) in taken {
-            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
-            if let (Some(mut kept), Some(shard)) = (kept, shard) {
-                if matches!(answers, Ok(Some(_))) {
-                    kept.keep_alive(now);
-                }
-                shard.limiters.insert(charge.name.text().clone(), kept);
-            }
-        }
-        answers
     }
 
     /// The shard of a charge's limiter, with the limiter in it.
@@ -418,13 +403,14 @@ impl Shared {
             return Err(ErrorKind::NotInitialized.into());
         }
         drop(shard);
-        self.shard_with_room(&charge.name, false, now)
+        self.shard_with_room(&charge.name, charge.limit, false, now)
     }
 
     fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
         let found = shard.get_mut(name, now, &self.count);
+        let is_new = found.is_none();
         let found = match (op, found) {
             (
                 Op::TrySetRate(_)
@@ -434,18 +420,23 @@ impl Shared {
                 None,
             ) => {
                 drop(shard);
-                shard = self.shard_with_room(name, true, now)?;
+                shard = self.shard_with_room(name, LimitSource::Store, true, now)?;
                 shard.limiters.get_mut(name.text())
             }
             (_, found) => found,
         };
         let Some(kept) = found else {
-            return Ok(match op {
-                Op::Available | Op::Release(_) | Op::Repair => {
+            let left = (self.strangers.any())
+                .then(|| self.strangers().left(name))
+                .flatten();
+            return Ok(match (op, left) {
+                (Op::Available, Some((_, left))) => Outcome::Permits(left),
+                (Op::Inspect, Some((limit, _))) => Outcome::Limit(Some(limit)),
+                (Op::Available | Op::Release(_) | Op::Repair, _) => {
                     return Err(ErrorKind::NotInitialized.into());
                 }
-                Op::Inspect => Outcome::Limit(None),
-                Op::TimeToLive => Outcome::TimeToLive(TimeToLive::Missing),
+                (Op::Inspect, None) => Outcome::Limit(None),
+                (Op::TimeToLive, _) => Outcome::TimeToLive(TimeToLive::Missing),
                 _ => Outcome::Changed(false),
             });
         };
@@ -456,6 +447,9 @@ impl Shared {
             Op::TrySetRate(limit) => {
                 kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
+                if is_new {
+                    self.begin(kept, name, LimitSource::Store, now)?;
+                }
                 if changed {
                     kept.keep_alive(now);
                 }
@@ -464,6 +458,9 @@ impl Shared {
             Op::SetRate { limit, keep, .. } => {
                 kept.lasting = true;
                 kept.limiter.set_rate(limit, keep, now);
+                if is_new && keep {
+                    self.begin(kept, name, LimitSource::Store, now)?;
+                }
                 kept.expires_at = None;
                 kept.keep_alive(now);
                 Outcome::Changed(true)
@@ -533,10 +530,12 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// The shard of a newcomer, with the newcomer in it.
+    /// The shard of a newcomer, with the newcomer in it. It begins with what it took by a `limit`
+    /// as a stranger.
     fn shard_with_room(
         &self,
         name: &Name,
+        limit: LimitSource,
         lasting: bool,
         now: Now,
     ) -> Result<MutexGuard<'_, Shard>, Error> {
@@ -547,6 +546,9 @@ impl Shared {
             self.count.fetch_sub(1, Ordering::Relaxed);
         } else {
             shard.insert(name, lasting, now);
+            if let Some(kept) = shard.limiters.get_mut(name.text()) {
+                self.begin(kept, name, limit, now)?;
+            }
         }
         Ok(shard)
     }

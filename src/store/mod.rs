@@ -209,25 +209,26 @@ impl Acquire {
 
     /// What the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
-        let answers = || self.charges().zip(answers);
+        let answered = || self.charges().zip(answers);
         let (mut above_rate, mut refused, mut wait) = (false, false, Duration::ZERO);
-        for (_, answer) in answers().filter(|(charge, _)| !charge.shadow) {
+        for (_, answer) in answered().filter(|(charge, _)| !charge.shadow) {
             above_rate |= answer.verdict == Verdict::AboveRate;
             refused |= answer.verdict == Verdict::Refused;
             wait = answer.now.until(answer.wait).max(wait);
         }
         let mut limits = List::EMPTY;
-        for (charge, answer) in answers() {
+        for (charge, answer) in answered() {
             let counted = self.remaining || answer.verdict == Verdict::Refused;
             limits.push(answer.state(charge, counted && !above_rate));
         }
         if limits.len() > 1 {
             limits.sort_by(LimitState::by_tightness);
         }
+        let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
         if !above_rate && !refused {
-            let taken = answers().filter(|(_, answer)| answer.verdict == Verdict::Granted);
+            let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
             let receipts = taken.map(|(charge, answer)| answer.receipt(charge));
-            return Decision::Allow(Grant::new(limits, receipts.collect(), Source::Store));
+            return Decision::Allow(Grant::new(limits, receipts.collect(), source));
         }
         Decision::Deny(Refusal {
             kind: if above_rate {
@@ -237,7 +238,7 @@ impl Acquire {
             },
             limits,
             retry_after: (!above_rate).then_some(wait),
-            source: Source::Store,
+            source,
             missing: None,
             error: None,
             behind: false,
@@ -537,6 +538,8 @@ pub(crate) struct Answer {
     pub(crate) repaired: i64,
     /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
     pub(crate) tat: Option<Tat>,
+    /// Whether it is a stranger's, for which a store in memory has no place.
+    pub(crate) estimated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -560,6 +563,9 @@ impl Answer {
     fn receipt(&self, charge: &Charge) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
         let receipt = charge.receipt_made(None).granted(interval);
+        if self.estimated {
+            return receipt.taken(Taken::Estimate);
+        }
         match charge.name.algorithm() {
             Algorithm::SlidingLog => match charge.name.slots() {
                 None => receipt,

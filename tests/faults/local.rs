@@ -142,3 +142,28 @@ async fn instances_with_their_shares_are_one_limit() {
     }
     assert_eq!(all, 20);
 }
+
+/// The limiters of an outage are as many as a `MemoryStore` has: others are counted by an estimate,
+/// in which what Redis granted counts, too.
+#[tokio::test]
+async fn a_flood_in_an_outage_locks_nobody_out() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_secs(20))
+        .build()
+        .unwrap();
+    let rule = HOURLY.by(FromHeader::new("x-user")).named(&unique("rule"));
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
+    assert_eq!(admitted(&layer, "busy", 8).await.0, 8);
+    assert_eq!(admitted(&layer, "patient", 3).await.2, Source::Store);
+    server.kill();
+    assert_eq!(admitted(&layer, "known", 3).await.0, 3);
+    for number in 0..100_100 {
+        let (status, _) = ask(&layer, &format!("made-up-{number}")).await;
+        assert_eq!(status, StatusCode::OK, "{number}");
+    }
+    for (user, left) in [("newcomer", 5), ("busy", 0), ("patient", 2), ("known", 2)] {
+        let expected = (left, StatusCode::TOO_MANY_REQUESTS, Source::Local);
+        assert_eq!(admitted(&layer, user, 20).await, expected, "{user}");
+    }
+}

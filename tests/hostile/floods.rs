@@ -26,19 +26,22 @@ async fn a_memory_store_holds_no_more_than_it_may() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().max_limiters(MOST).clock(clock.clone());
     let layer = RateLimitLayer::new(&store, by_id(Limit::per_minute(1)));
-    let mut full = 0;
+    let mut granted = 0;
     for number in 0..20 * MOST {
         let id = format!("id-{number}");
         let answer = send(&layer, request("192.0.2.1", "x-id", id.as_bytes())).await;
-        full += usize::from(answer.status() == StatusCode::SERVICE_UNAVAILABLE);
+        // Who has no place is counted by an estimate, at worst as others are.
+        assert_ne!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        granted += usize::from(answer.status() == StatusCode::OK);
         assert!(store.len() <= MOST, "{}", store.len());
         // Somebody whose limit is in use does not regain it because others come.
         let first = send(&layer, request("192.0.2.1", "x-id", b"id-0")).await;
         assert_eq!(first.status(), StatusCode::TOO_MANY_REQUESTS);
     }
-    assert_eq!(full, 19 * MOST);
-    // It is over when the limits are idle.
-    clock.advance(Duration::from_secs(61));
+    // Newcomers are not locked out until there are several for each place.
+    assert!(granted >= 3 * MOST, "{granted} of {}", 20 * MOST);
+    // It is over when the limits are idle, and an eighth of the interval later for newcomers.
+    clock.advance(Duration::from_secs(68));
     let answer = send(&layer, request("192.0.2.1", "x-id", b"late")).await;
     assert_eq!((answer.status(), store.len()), (StatusCode::OK, MOST));
 }

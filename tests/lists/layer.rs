@@ -349,7 +349,11 @@ async fn a_full_store_refuses_the_whole_list() {
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(4);
     let service = service(
         &store,
-        ["a", "b", "c"].map(|name| seconds(2).by(FromHeader::new("user")).named(name)),
+        // Too large to be counted by an estimate.
+        ["a", "b", "c"].map(|name| {
+            let rule = seconds(100_000).by(FromHeader::new("user")).named(name);
+            rule.cost(50_000)
+        }),
     );
     assert_eq!(ask(&service, &[("user", "ann")]).await.0, StatusCode::OK);
     let (status, decision) = ask(&service, &[("user", "bob")]).await;

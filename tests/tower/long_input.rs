@@ -9,7 +9,8 @@ use http::{Request, request::Parts};
 use tower_ratelimit::{
     Decision, Limit, MemoryStore, RateLimitLayer, RefusalKind,
     key::{
-        ClientIp, ForwardedHeader, FromHeader, FromParts, Key, KeyExtractor, PeerAddr, Route, Secret,
+        ClientIp, ForwardedHeader, FromHeader, FromParts, Key, KeyExtractor, PeerAddr, Route,
+        Secret,
     },
 };
 

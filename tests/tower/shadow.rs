@@ -213,17 +213,16 @@ async fn a_store_that_fails_refuses_nobody_for_what_is_tried_out() {
 #[tokio::test]
 async fn a_full_store_refuses_nobody_for_what_is_tried_out() {
     let store = MemoryStore::new().max_limiters(1);
-    let layer = layer(&store, [rule("kept", 2), rule("tried", 2).shadow()]);
-    for (status, source) in [
-        (200, Source::Store),
-        (200, Source::Store),
-        (429, Source::Store),
-    ] {
-        let (answered, decision) = send(&layer, request("a")).await;
-        assert_eq!(
-            (answered.as_u16(), decision.unwrap().source()),
-            (status, source)
-        );
+    // Too large to be counted by an estimate, or not.
+    for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
+        let tried = rule("tried", permits).shadow();
+        let tried = tried.named(&format!("tried-{user}"));
+        let layer = layer(&store, [rule("kept", 2), tried]);
+        for status in [200, 200, 429] {
+            let (answered, decision) = send(&layer, request(user)).await;
+            let source = decision.unwrap().source();
+            assert_eq!((answered.as_u16(), source), (status, expected));
+        }
     }
 }
 

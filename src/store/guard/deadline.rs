@@ -4,6 +4,7 @@ use std::{error, fmt, sync::Arc, time::Duration};
 
 use super::breaker::Traffic;
 use crate::{
+    clock,
     decision::{Decision, Receipt, Refusal},
     error::{Error, ErrorKind},
     name::Name,
@@ -68,6 +69,7 @@ impl<S: Decide> Decide for Deadline<S> {
     ///
     /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        clock::check_timer()?;
         let wait = match acquire.patience {
             None => Duration::ZERO,
             Some(Patience::For(time) | Patience::Queue(time, _)) => time,
@@ -75,7 +77,7 @@ impl<S: Decide> Decide for Deadline<S> {
         };
         let asked = self.traffic.now();
         let patience = self.patience.saturating_add(wait);
-        match crate::clock::within(patience, self.inner.acquire(acquire)).await {
+        match clock::within(patience, self.inner.acquire(acquire)).await {
             Some(decision) => decision,
             None => {
                 // Its own wait tells nothing of the server.
@@ -96,6 +98,7 @@ impl<S: Decide> Decide for Deadline<S> {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        clock::check_timer()?;
         // An operator's call is worth waiting for: the connection's own timeouts bound it.
         self.inner.manage(name, op).await
     }

@@ -40,9 +40,9 @@ use self::{
     queue::{Driver, Next, Queue, Turn},
 };
 use crate::{
-    clock::{Clock, can_wait},
-    decision::{Decision, Receipt},
-    error::{Error, ErrorKind},
+    clock::{Clock, no_timer},
+    decision::{Decision, Receipt, RefusalKind},
+    error::Error,
     name::Name,
     store::{Acquire, Decide, Op, Outcome, Patience},
 };
@@ -99,6 +99,27 @@ impl<S: Decide> Line<S> {
         .await
     }
 
+    /// Decides for one that would wait, where there is no timer to wait by: a refusal tells it how
+    /// long.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; and one that says so, where a refusal has no meaning to who waits
+    /// without end.
+    async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let is_endless = acquire.patience == Some(Patience::Endless);
+        let at_once = Acquire {
+            patience: None,
+            ..acquire.clone()
+        };
+        match self.inner.acquire(&at_once).await? {
+            Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
+                Err(no_timer())
+            }
+            decision => Ok(decision),
+        }
+    }
+
     /// What drives a line: asks for the callers in it, then sleeps until the first of them can be served or gives up.
     /// Ends when there is nobody to ask for.
     fn drive(&self, queue: &Arc<Queue>) -> Driver {
@@ -143,9 +164,8 @@ impl<S: Decide> Decide for Line<S> {
             }
             return self.stand(acquire, None, Duration::ZERO).await;
         };
-        if !can_wait() {
-            let error = Error::new(ErrorKind::Unavailable);
-            return Err(error.detail("waiting needs a tokio runtime"));
+        if !self.clock.can_sleep() {
+            return self.acquire_unwaiting(acquire).await;
         }
         let now = self.clock.now();
         let deadline = match patience {

@@ -20,7 +20,7 @@ use crate::{
     error::{Error, ErrorKind},
     limit::{Limit, LimitSource, RateType},
     macros::warning,
-    store::{Acquire, Charge, MemoryStore, sealed::Sealed},
+    store::{Acquire, Charge, MemoryStore, memory::latest, sealed::Sealed},
 };
 
 /// What is decided here, and what was decided elsewhere before.
@@ -196,17 +196,6 @@ fn note_unknown(charge: &Charge) {
              `or_init`"
         );
     }
-}
-
-/// The last so many permits of what was granted: with these there is room again when there would be with all.
-fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(i64, u32)> {
-    let mut left = permits;
-    for (_, granted) in past.iter_mut().rev() {
-        *granted = u32::try_from(left).unwrap_or(u32::MAX).min(*granted);
-        left -= u64::from(*granted);
-    }
-    past.retain(|(_, granted)| *granted > 0);
-    past
 }
 
 /// The same grant, of which the receipts are not for the store.

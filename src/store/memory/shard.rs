@@ -11,19 +11,17 @@ use std::{
 
 use crate::{
     clock::Now,
+    decision::PermitId,
     error::Error,
-    limit::Algorithm,
+    limit::{Algorithm, LimitSource},
     list::List,
     name::{BuildSpread, Name, Text},
     store::{
-        Acquire, Answer, Charge,
+        Acquire, Answer, Charge, Verdict,
         call::{self, Ask, Caller, Take},
         counted::Counted,
     },
 };
-#[cfg(feature = "redis")]
-use crate::{decision::PermitId, store::Verdict};
-
 #[derive(Default)]
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
@@ -59,22 +57,21 @@ impl Kept {
     pub(super) fn decide_one(&mut self, acquire: &Acquire, now: Now) -> Result<Answer, Error> {
         let charge = &acquire.first;
         self.limiter.count_by(&charge.name, now);
-        let ask = ask(charge, acquire.remaining);
+        let ask = ask(charge.limit, acquire.remaining);
         let answer = call::acquire_one(self.limiter.counts(), ask, &take(charge), now)?;
         self.keep_alive(now);
         Ok(answer)
     }
 
     /// Takes so many permits, or as many as there are.
-    #[cfg(feature = "redis")]
     pub(super) fn charge(
         &mut self,
-        charge: &Charge,
-        id: PermitId,
-        permits: u32,
+        name: &Name,
+        limit: LimitSource,
+        (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.limiter.count_by(&charge.name, now);
+        self.limiter.count_by(name, now);
         // What is only tried out is told what is left.
         let take = |permits| Take {
             permits,
@@ -84,7 +81,7 @@ impl Kept {
         };
         let mut ask_for = |permits| {
             let counts = self.limiter.counts();
-            call::acquire_one(counts, ask(charge, true), &take(permits), now)
+            call::acquire_one(counts, ask(limit, true), &take(permits), now)
         };
         let answer = ask_for(permits)?;
         if answer.verdict != Verdict::Granted
@@ -105,7 +102,7 @@ impl Kept {
         now: Now,
     ) -> Result<List<Answer>, Error> {
         self.limiter.count_by(&charge.name, now);
-        let limiters = std::iter::once((self.limiter.counts(), ask(charge, exact)));
+        let limiters = std::iter::once((self.limiter.counts(), ask(charge.limit, exact)));
         let answers = call::acquire(limiters, callers, now)?;
         self.keep_alive(now);
         Ok(answers)
@@ -249,9 +246,9 @@ fn take(charge: &Charge) -> Take {
     }
 }
 
-pub(super) fn ask(charge: &Charge, exact: bool) -> Ask {
+pub(super) fn ask(limit: LimitSource, exact: bool) -> Ask {
     Ask {
-        limit: charge.limit,
+        limit,
         rewrite: true,
         exact,
         resendable: false,

@@ -24,7 +24,7 @@ use super::{
     stream::Driving,
 };
 use crate::{
-    clock::{moment, within},
+    clock::{NO_TIMER, moment, runtime, within},
     store::guard::breaker::Traffic,
 };
 
@@ -395,8 +395,7 @@ impl Connection {
     /// The connection, made now if there is none, and when it was made.
     async fn connected(&self) -> RedisResult<(Wire, Instant)> {
         // Also where there is a connection: its timer would panic.
-        let runtime = Handle::try_current()
-            .map_err(|_| io_error("commands to Redis need a tokio runtime"))?;
+        let runtime = runtime().ok_or_else(|| io_error(NO_TIMER))?;
         let mut attempt = {
             let mut slot = self.slot();
             match &slot.state {

@@ -23,7 +23,7 @@ use super::{
     wire,
 };
 use crate::{
-    clock::{Now, within},
+    clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
     limit::Algorithm,
     name::Name,
@@ -80,6 +80,7 @@ impl RedisStore {
     pub async fn diagnose(&self, name: &str) -> Result<Diagnosis, Error> {
         let name =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
+        check_timer()?;
         let server = self.shared.server();
         let look = Look {
             connection: &server.connection,

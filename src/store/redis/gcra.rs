@@ -142,6 +142,7 @@ impl Lone {
             changed: Changed::Nothing,
             repaired: 0,
             tat: None,
+            estimated: false,
         }
     }
 }

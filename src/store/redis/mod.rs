@@ -63,7 +63,7 @@ use super::{
     sealed::{Handle, Sealed},
 };
 use crate::{
-    clock::{Clock, SteadyClock, moment},
+    clock::{self, Clock, SteadyClock, moment},
     decision::{Decision, Receipt},
     error::{Error, ErrorKind},
     name::Name,
@@ -154,7 +154,8 @@ impl RedisStore {
             .connect_timeout
             .saturating_add(self.settings.response_timeout);
         let server = self.shared.server();
-        match crate::clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
+        clock::check_timer()?;
+        match clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(failed)) => Err(self.shared.named(wire::failure(failed))),
             None => Err(self.shared.named(ErrorKind::Timeout.into())),

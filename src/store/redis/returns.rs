@@ -211,7 +211,7 @@ impl Returns {
         if let Some(open) = queue.as_ref().filter(|open| !open.is_closed()) {
             return Some(open.clone());
         }
-        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let runtime = crate::clock::runtime()?;
         let (sender, receiver) = channel(PLACES);
         let task = drain(
             receiver,

@@ -188,7 +188,7 @@ impl Server {
                     wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
                 }
                 Some(Taken::Tat(tat)) => gcra::settle(receipt, keep, tat, client_id, self.now()),
-                None => return,
+                Some(Taken::Estimate) | None => return,
             },
         };
         self.returns.push(receipt, keep, arguments, undone);

@@ -17,7 +17,7 @@ use super::{
     wire,
 };
 use crate::{
-    clock::{Clock, SystemClock, moment, within},
+    clock::{Clock, SystemClock, check_timer, moment, within},
     error::{Error, ErrorKind},
     name::Name,
 };
@@ -105,6 +105,7 @@ impl RedisStore {
             .iter()
             .map(|name| exact(name.as_ref()))
             .collect::<Result<_, _>>()?;
+        check_timer()?;
         let server = self.shared.server();
         let look = Look {
             connection: &server.connection,

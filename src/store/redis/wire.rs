@@ -258,6 +258,7 @@ pub(crate) fn lone_answer(
         changed: Changed::Nothing,
         repaired: 0,
         tat: None,
+        estimated: false,
     })
 }
 
@@ -322,6 +323,7 @@ pub(super) fn read_answers(
             changed: change(changed),
             repaired,
             tat: None,
+            estimated: false,
         });
     }
     Ok(answers)

@@ -52,8 +52,9 @@ impl<S: Decide> Keeper<S> {
         watched.ends.insert(end, account);
         // That of a runtime that was shut down is finished, too.
         if watched.task.as_ref().is_none_or(JoinHandle::is_finished) {
-            // Without a runtime there is no timer: then it expires by itself.
+            // Without a timer it expires by itself.
             let runtime = tokio::runtime::Handle::try_current().ok();
+            let runtime = runtime.filter(|_| self.clock.can_sleep());
             let (keeper, earlier) = (Arc::downgrade(self), Arc::clone(&self.earlier));
             let clock = Arc::clone(&self.clock);
             watched.task = runtime.map(|runtime| runtime.spawn(keep(keeper, earlier, clock)));

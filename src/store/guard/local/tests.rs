@@ -92,6 +92,17 @@ impl World {
         }
     }
 
+    /// One in which there is no place left for what is decided here.
+    fn full(policy: impl Into<FailurePolicy>) -> Self {
+        let mut world = Self::new(policy);
+        let store = MemoryStore::new().clock(world.clock.clone());
+        world.guard.locals.limiters = store.max_limiters(1);
+        world.fail(true);
+        let daily = LimitSource::Code(Limit::per_day(90));
+        assert!(world.takes(&[charge("other", 1, daily)]));
+        world
+    }
+
     fn fail(&self, fails: bool) {
         self.guard.inner().down.store(fails, Ordering::Relaxed);
     }
@@ -230,6 +241,34 @@ proptest! {
                 }
             }
         }
+    }
+
+    /// The same for one for whom there is no place here, in one outage or in several: never more
+    /// than the share, what the store granted included.
+    #[test]
+    fn a_full_store_here_neither_frees_nor_forgets(steps in steps(true), share in 1..=12_u32) {
+        let world = World::full(FailurePolicy::local(f64::from(share) / 40.0));
+        let (mut by_store, mut here) = (Vec::new(), Vec::new());
+        for step in steps {
+            let n = match step {
+                Step::Advance(millis) => { world.advance(millis); continue; }
+                Step::Fail(fails) => { world.fail(fails); continue; }
+                Step::Ask(n) => n,
+            };
+            let decision = world.ask(&[of("ann", n, 40)]);
+            if !decision.is_allowed() {
+                continue;
+            }
+            let now = world.now();
+            if decision.source() == Source::Local {
+                let had = since(&by_store, now - 800) + since(&here, now - 800);
+                prop_assert!(had + n <= share, "{had} and {n} of {share}");
+                here.push((now, n));
+            } else {
+                by_store.push((now, n));
+            }
+        }
+        prop_assert_eq!(world.guard.locals.limiters.len(), 1);
     }
 
     /// However often it fails: what is granted here is never more than the share within an interval.

@@ -90,7 +90,7 @@ impl Told {
                 Source::Store | Source::Lease => false,
                 // Told because nobody answered.
                 Source::Cache => *came == Came::Awaited,
-                Source::Local | Source::FailurePolicy | Source::Layer => true,
+                Source::Local | Source::FailurePolicy | Source::Layer | Source::Estimate => true,
             },
         }
     }

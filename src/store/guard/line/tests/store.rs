@@ -153,6 +153,10 @@ impl Clock for Hooked {
         }
         self.clock.sleep_until(time)
     }
+
+    fn can_sleep(&self) -> bool {
+        self.clock.can_sleep()
+    }
 }
 
 impl fmt::Debug for Hook {

@@ -1,0 +1,115 @@
+//! Decides for several limiters at once, and for strangers: with all of their shards locked.
+
+use super::{
+    Shared,
+    shard::lock,
+    strangers::{Counting, Strangers, count_with},
+};
+use crate::{
+    clock::Now,
+    error::{Error, ErrorKind},
+    list::List,
+    name::Name,
+    store::{Acquire, Answer, Charge, call::Caller},
+};
+
+impl Shared {
+    /// Decides for callers of several limiters, or of one that has no place: then the store
+    /// `is_full`.
+    pub(super) fn decide_list(
+        &self,
+        first: &Acquire,
+        callers: &[Caller],
+        is_full: bool,
+    ) -> Result<List<Answer>, Error> {
+        let now = self.now();
+        // Room for a newcomer may be that of an idle limiter of the list itself, which then is the newcomer of the next
+        // attempt.
+        for _ in first.charges() {
+            // Before all are locked: finding room takes one lock at a time.
+            let charges = first.charges();
+            let have_room = charges.map(|charge| self.has_room(charge, is_full, now));
+            let have_room = have_room.collect::<Result<List<_>, _>>()?;
+            if let Some(answers) = self.decide_locked(first, &have_room, callers, now)? {
+                if answers.iter().any(|answer| answer.estimated) {
+                    self.strangers.note(self.clock.now().as_secs() / 60);
+                }
+                return Ok(answers);
+            }
+        }
+        Err(ErrorKind::Full.into())
+    }
+
+    /// Decides for callers of several limiters, or of strangers, with all of their shards locked;
+    /// `None` if one of the limiters had to go.
+    fn decide_locked(
+        &self,
+        first: &Acquire,
+        have_room: &[bool],
+        callers: &[Caller],
+        now: Now,
+    ) -> Result<Option<List<Answer>>, Error> {
+        // Always in this order, so that no two lists wait for each other; the strangers' comes
+        // last.
+        let mut places: Vec<_> = first
+            .charges()
+            .map(|charge| Self::shard_of(&charge.name))
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut shards: Vec<_> = places
+            .iter()
+            .map(|place| lock(&self.shards[*place]))
+            .collect();
+        let locked = |name: &Name| places.binary_search(&Self::shard_of(name)).ok();
+        let mut strangers = None;
+        // Taken out while they are counted with, as a shard lends one at a time.
+        let mut taken = Vec::with_capacity(places.len());
+        for (charge, has_room) in first.charges().zip(have_room) {
+            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
+            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.text()));
+            let counted = match (kept, charge.limit.given()) {
+                (Some(kept), _) => Some(Counting::Own(kept)),
+                (None, Some(limit)) if !has_room => strangers
+                    .get_or_insert_with(|| self.strangers())
+                    .meet(&charge.name, limit, self.max)
+                    .map(Counting::Stranger),
+                (None, _) => None,
+            };
+            taken.push((charge, counted));
+        }
+        let answers = count_with(&mut taken, first.remaining, callers, now);
+        for (charge, counted) in taken {
+            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
+            match (counted, shard, &mut strangers) {
+                (Some(Counting::Own(mut kept)), Some(shard), _) => {
+                    if matches!(answers, Ok(Some(_))) {
+                        kept.keep_alive(now);
+                    }
+                    shard.limiters.insert(charge.name.text().clone(), kept);
+                }
+                (Some(Counting::Stranger(stranger)), _, Some(strangers)) => {
+                    strangers.keep(&stranger);
+                }
+                _ => {}
+            }
+        }
+        answers
+    }
+
+    /// Finds a place for the limiter of a charge, unless it has one. Returns whether there is any,
+    /// of a charge that can be decided without.
+    fn has_room(&self, charge: &Charge, is_full: bool, now: Now) -> Result<bool, Error> {
+        let found = if is_full {
+            Err(ErrorKind::Full.into())
+        } else {
+            self.shard_with(charge, now).map(drop)
+        };
+        match found {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() != ErrorKind::Full => Err(error),
+            Err(_) if Strangers::can_count(charge.limit.given()) => Ok(false),
+            Err(full) => Err(full),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What many names took of one interval, in bounded memory: an estimate that is never too low.
+//!
+//! A name that has no limiter of its own is counted in four rows of cells, in one cell of each row,
+//! which it shares with other names. It took at most what the least of its four cells says (a
+//! count-min sketch). So a name never gets more than its limit, and gets less only where others
+//! have filled all four of its cells.
+//!
+//! What was taken has to leave. Time is cut into parts of an eighth of the interval, and a cell
+//! counts each part by itself: nine parts, as an interval touches the nine of which it cuts two.
+//! The estimate is the sum, over the parts, of the least of the four cells *in that part*, and a
+//! grant raises, in its part, only the cells below the new least one. Both done on sums over the
+//! parts would count too little: the cell with the least sum may be that because a part of it has
+//! left that others had filled.
+//!
+//! An instant and the interval are in one unit, whichever that is.
+
+use std::{
+    array,
+    hash::{BuildHasher, RandomState},
+};
+
+const ROWS: usize = 4;
+/// Into how many parts an interval is cut.
+const EIGHTHS: i64 = 8;
+/// How many of them one interval touches.
+const PARTS: usize = EIGHTHS as usize + 1;
+/// How many cells are cleared together when a part of theirs begins.
+const BLOCK: usize = 64;
+
+pub(super) struct Sketch {
+    interval: i64,
+    /// The cells of a row: a power of two.
+    columns: usize,
+    /// Of its own: callers choose names, and must not choose which of them share cells.
+    hasher: RandomState,
+    /// Row after row. The parts of a cell lie side by side, as a decision reads all of them.
+    cells: Vec<[u16; PARTS]>,
+    /// For each block of cells, the latest part that is cleared for use.
+    cleared: Vec<i64>,
+    /// An instant that never goes back, and by how much the clock, which may, lies behind it.
+    now: i64,
+    behind: i64,
+    /// The last part in which something was added.
+    last_used: i64,
+}
+
+/// What a name took in one part of the last interval, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) permits: u16,
+    /// How long it still counts.
+    pub(super) counts_for: i64,
+}
+
+/// The parts of the last interval, the oldest first.
+pub(super) type Parts = [Part; PARTS];
+
+impl Sketch {
+    /// Returns an empty sketch, of rows that have at least two cells for each of `names`.
+    ///
+    /// The memory of its cells is in use only once they are written.
+    pub(super) fn new(interval: i64, names: usize, now: i64) -> Self {
+        // Half of the bits of a hash choose a column.
+        const MOST: usize = 1 << 31;
+        let columns = names.saturating_mul(2).checked_next_power_of_two();
+        let columns = columns.map_or(MOST, |columns| columns.min(MOST));
+        Self {
+            interval: interval.max(1),
+            columns,
+            hasher: RandomState::new(),
+            cells: vec![[0; PARTS]; ROWS * columns],
+            cleared: vec![0; (ROWS * columns).div_ceil(BLOCK)],
+            now,
+            behind: 0,
+            last_used: part_at(now, interval.max(1)),
+        }
+    }
+
+    pub(super) fn interval(&self) -> i64 {
+        self.interval
+    }
+
+    /// Moves on to `now`. Where the clock was set back, the present part stays, and time goes on
+    /// from there: so whatever was taken counts for an interval, and for an eighth more at most.
+    ///
+    /// To be called by one after the other, each with an instant that was read in its turn: one
+    /// that was read before another's would pass for a clock that was set back.
+    pub(super) fn move_to(&mut self, now: i64) {
+        let instant = now.saturating_add(self.behind);
+        if instant < self.now {
+            self.behind = self.behind.saturating_add(self.now - instant);
+        }
+        self.now = self.now.max(instant);
+    }
+
+    /// Returns whether nothing that was added counts any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.part() - self.last_used >= PARTS as i64
+    }
+
+    /// Returns what the name with this hash took within the last interval, at most.
+    pub(super) fn parts(&mut self, hash: u64) -> Parts {
+        let cells = self.cells_of(hash);
+        let oldest = self.part() - EIGHTHS;
+        array::from_fn(|place| {
+            let part = oldest + place as i64;
+            Part {
+                permits: self.least(&cells, part),
+                counts_for: start_of(part + PARTS as i64, self.interval).saturating_sub(self.now),
+            }
+        })
+    }
+
+    /// Adds what the name with this hash took at this instant of the clock.
+    pub(super) fn add(&mut self, hash: u64, permits: u32, at: i64) {
+        let cells = self.cells_of(hash);
+        let at = at.saturating_add(self.behind).min(self.now);
+        let part = part_at(at, self.interval).max(self.part() - EIGHTHS);
+        let permits = u16::try_from(permits).unwrap_or(u16::MAX);
+        let least = self.least(&cells, part).saturating_add(permits);
+        for cell in cells {
+            let count = &mut self.cells[cell][place_of(part)];
+            *count = least.max(*count);
+        }
+        self.last_used = self.last_used.max(part);
+    }
+
+    fn part(&self) -> i64 {
+        part_at(self.now, self.interval)
+    }
+
+    fn least(&self, cells: &[usize; ROWS], part: i64) -> u16 {
+        let counts = cells.map(|cell| self.cells[cell][place_of(part)]);
+        counts.into_iter().min().unwrap_or(0)
+    }
+
+    /// Returns the cells of a name, one of each row, with the parts cleared that have left.
+    fn cells_of(&mut self, hash: u64) -> [usize; ROWS] {
+        let hashes = [false, true].map(|second| self.hasher.hash_one((hash, second)));
+        let cells = array::from_fn(|row| {
+            let bits = hashes[row / 2] >> (32 * (row % 2));
+            row * self.columns + bits as usize % self.columns
+        });
+        cells.iter().for_each(|cell| self.clear(cell / BLOCK));
+        cells
+    }
+
+    /// Clears the parts of a block that have begun since it was used last.
+    fn clear(&mut self, block: usize) {
+        let (present, cleared) = (self.part(), self.cleared[block]);
+        let first = (cleared + 1).max(present - EIGHTHS);
+        let end = self.cells.len().min((block + 1) * BLOCK);
+        for part in first..=present {
+            for cell in &mut self.cells[block * BLOCK..end] {
+                cell[place_of(part)] = 0;
+            }
+        }
+        self.cleared[block] = present;
+    }
+}
+
+/// Where a cell counts a part.
+fn place_of(part: i64) -> usize {
+    part.rem_euclid(PARTS as i64) as usize
+}
+
+/// Returns the number of the part that an instant is in, counted from the epoch.
+fn part_at(instant: i64, interval: i64) -> i64 {
+    // No clock gets there, and a few parts can be added to it.
+    const LAST: i64 = i64::MAX / 2;
+    let part = (i128::from(instant) * i128::from(EIGHTHS)).div_euclid(interval.into());
+    i64::try_from(part).map_or(LAST, |part| part.min(LAST))
+}
+
+/// Returns the first instant of a part.
+fn start_of(part: i64, interval: i64) -> i64 {
+    let start = i128::from(part) * i128::from(interval);
+    let start = -(-start).div_euclid(i128::from(EIGHTHS));
+    i64::try_from(start).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NAMES: u64 = 24;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Add(u64, u32),
+        /// What was taken so long ago
+        AddLate(u64, u32, i64),
+        Pause(i64),
+        SetBack(i64),
+    }
+
+    fn steps(interval: i64) -> impl Strategy<Value = Vec<Step>> {
+        let name = || 0..NAMES;
+        let step = prop_oneof![
+            8 => (name(), 1..400_u32).prop_map(|(name, permits)| Step::Add(name, permits)),
+            1 => (name(), 1..70_000_u32).prop_map(|(name, permits)| Step::Add(name, permits)),
+            1 => (name(), 1..9_u32, 0..2 * interval)
+                .prop_map(|(name, permits, ago)| Step::AddLate(name, permits, ago)),
+            5 => (0..=interval / 3).prop_map(Step::Pause),
+            1 => prop::sample::select(vec![interval, 9 * interval / 8, interval * 1000])
+                .prop_map(Step::Pause),
+            1 => (1..interval * 100).prop_map(Step::SetBack),
+        ];
+        prop::collection::vec(step, 1..120)
+    }
+
+    fn histories() -> impl Strategy<Value = (i64, Vec<Step>)> {
+        let interval = prop_oneof![1..40_i64, Just(800), Just(3_600_000_000)];
+        interval.prop_flat_map(|interval| (Just(interval), steps(interval)))
+    }
+
+    fn estimate(sketch: &mut Sketch, name: u64) -> u64 {
+        sketch
+            .parts(name)
+            .iter()
+            .map(|part| u64::from(part.permits))
+            .sum()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// Whoever shares cells, whatever has left, and wherever the clock is set back to. The log
+        /// that it is held against goes by a time that the clock does not show.
+        #[test]
+        fn an_estimate_is_never_below_what_was_taken((interval, steps) in histories()) {
+            let mut clock = 1_700_000_000_000_000;
+            let mut sketch = Sketch::new(interval, 3, clock);
+            let (mut time, mut taken) = (0, Vec::new());
+            for step in steps {
+                match step {
+                    Step::Add(name, permits) => {
+                        sketch.add(name, permits, clock);
+                        taken.push((time, name, permits));
+                    }
+                    Step::AddLate(name, permits, ago) => {
+                        sketch.add(name, permits, clock - ago);
+                        taken.push((time - ago, name, permits));
+                    }
+                    Step::Pause(pause) => (clock, time) = (clock + pause, time + pause),
+                    Step::SetBack(by) => clock -= by,
+                }
+                sketch.move_to(clock);
+                for name in 0..NAMES {
+                    let own = taken.iter().filter(|(_, other, _)| *other == name);
+                    let within = own.filter(|(at, ..)| *at > time - interval);
+                    let within: u64 = within.map(|(.., permits)| u64::from(*permits)).sum();
+                    let estimate = estimate(&mut sketch, name);
+                    // More than a cell can count is more than any limit that is counted here.
+                    let exact = within.min(u16::MAX.into());
+                    prop_assert!(estimate >= exact, "{estimate} of {within}");
+                }
+            }
+        }
+
+        /// It heals: an interval and an eighth after the last grant nothing counts, and each part
+        /// leaves when it says so.
+        #[test]
+        fn what_was_taken_leaves_when_it_says_so((interval, steps) in histories()) {
+            let mut clock = 1_700_000_000_000_000;
+            let mut sketch = Sketch::new(interval, 3, clock);
+            for step in steps {
+                match step {
+                    Step::Add(name, permits) => sketch.add(name, permits, clock),
+                    Step::AddLate(name, permits, ago) => sketch.add(name, permits, clock - ago),
+                    Step::Pause(pause) => clock += pause,
+                    Step::SetBack(by) => clock -= by,
+                }
+                sketch.move_to(clock);
+            }
+            for name in 0..NAMES {
+                let parts = sketch.parts(name);
+                prop_assert!(parts.is_sorted_by_key(|part| part.counts_for));
+                for part in parts {
+                    prop_assert!(part.counts_for > 0);
+                    prop_assert!(part.counts_for <= interval + (interval + 7) / 8);
+                }
+            }
+            let before: Vec<_> = (0..NAMES).map(|name| sketch.parts(name)).collect();
+            let mut ends: Vec<_> = before[0].iter().map(|part| part.counts_for).collect();
+            ends.dedup();
+            for end in ends {
+                for (passed, still) in [(end - 1, end), (end, end + 1)] {
+                    sketch.move_to(clock + passed);
+                    for (name, before) in (0..).zip(&before) {
+                        let left = before.iter().filter(|part| part.counts_for >= still);
+                        let left: u64 = left.map(|part| u64::from(part.permits)).sum();
+                        prop_assert_eq!(estimate(&mut sketch, name), left);
+                    }
+                }
+            }
+            prop_assert!(sketch.is_over());
+        }
+    }
+
+    /// Names that share no cell are counted apart: most do not, where there are few.
+    #[test]
+    fn few_names_are_counted_exactly() {
+        let mut sketch = Sketch::new(1000, 1000, 0);
+        for name in 0..1000 {
+            sketch.add(name, 1 + (name % 5) as u32, 0);
+        }
+        let exact = (0..1000).filter(|name| estimate(&mut sketch, *name) == 1 + name % 5);
+        assert!(exact.count() > 900);
+    }
+}

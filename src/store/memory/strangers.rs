@@ -1,0 +1,430 @@
+//! Names for which a full store has no place: strangers, decided by an estimate of what they took.
+//!
+//! `sketch.rs` counts them, one sketch for each interval of their limits. All algorithms count them
+//! as a sliding log does. Whether a name is a stranger, and what it took, changes only while the
+//! lock of its shard is held; the lock of the sketches is always the last one that is taken.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use super::{
+    Shared,
+    shard::{Kept, ask},
+    sketch::{Parts, Sketch},
+};
+use crate::{
+    clock::{Now, TICKS},
+    decision::{PermitId, Receipt},
+    error::Error,
+    limit::{Limit, LimitSource, StoredLimit},
+    list::List,
+    macros::warning,
+    name::Name,
+    store::{
+        Answer, Changed, Charge, at_least_zero,
+        call::{self, Ask, Caller, Counts, End, Needs, Take},
+    },
+};
+
+/// How many sketches there are at most: one more interval has no strangers.
+const MOST_SKETCHES: usize = 4;
+/// The least names that a sketch is made for: a small store is to have a good one, too.
+const LEAST_NAMES: usize = 512;
+/// The most permits of a limit that a part of a cell can count.
+const MOST_PERMITS: u64 = u16::MAX as u64;
+/// How many kinds of names are remembered with their limits.
+const MOST_KINDS: usize = 64;
+
+/// What a store knows of its strangers.
+#[derive(Default)]
+pub(super) struct Strangers {
+    known: Mutex<Known>,
+    /// Whether there is a sketch: without one, newcomers need not take the lock.
+    any: AtomicBool,
+    /// How many decisions were made for strangers, and in which minute that was warned about.
+    decided: AtomicU64,
+    warned: AtomicU64,
+}
+
+#[derive(Default)]
+struct Known {
+    sketches: Vec<Sketch>,
+    /// The last limit of each kind of names: what stands before and after the part of a name that
+    /// callers choose. A stranger has no limit stored that verbs could go by.
+    kinds: Vec<(Box<str>, Box<str>, Limit)>,
+}
+
+/// The same with its lock held, at an instant.
+pub(super) struct Locked<'a> {
+    strangers: &'a Strangers,
+    known: MutexGuard<'a, Known>,
+    now: Now,
+}
+
+impl Strangers {
+    /// Returns whether a name with this limit can be counted here.
+    pub(super) fn can_count(limit: Option<&Limit>) -> bool {
+        limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
+    }
+
+    /// Returns whether there may be strangers. What a name took is seen by all who have locked its
+    /// shard since.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn decided(&self) -> u64 {
+        self.decided.load(Ordering::Relaxed)
+    }
+
+    /// Takes the lock, and reads the clock only then: a sketch wants instants in their order.
+    pub(super) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = now();
+        known
+            .sketches
+            .iter_mut()
+            .for_each(|sketch| sketch.move_to(now.tick));
+        known.sketches.retain(|sketch| !sketch.is_over());
+        if known.sketches.is_empty() {
+            known.kinds.clear();
+            self.any.store(false, Ordering::Relaxed);
+        }
+        Locked {
+            strangers: self,
+            known,
+            now,
+        }
+    }
+
+    /// Counts a decision, and warns once in a minute of the store's clock.
+    pub(super) fn note(&self, minute: u64) {
+        // Zero is that of no warning.
+        let minute = minute.saturating_add(1);
+        self.decided.fetch_add(1, Ordering::Relaxed);
+        if self.warned.swap(minute, Ordering::Relaxed) != minute {
+            warning!(
+                "the store in memory is full of limiters in use: newcomers are counted \
+                 approximately, never above their limits; see `MemoryStore::max_limiters`"
+            );
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Returns a name as it is before a decision; none if there are too many intervals.
+    ///
+    /// `names` are the most limiters of the store.
+    pub(super) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
+        let hash = name.text().seeded_hash();
+        let parts = self.sketch(limit, names)?.parts(hash);
+        self.note_kind(name, limit);
+        Some(Stranger {
+            hash,
+            limit: limit.stored(),
+            parts,
+            taken: 0,
+        })
+    }
+
+    /// Adds what a stranger was granted since it was met.
+    pub(super) fn keep(&mut self, stranger: &Stranger) {
+        let now = self.now.tick;
+        if stranger.taken > 0
+            && let Some(sketch) = self.known.of(ticks(stranger.limit.interval))
+        {
+            sketch.add(stranger.hash, stranger.taken, now);
+        }
+    }
+
+    /// Adds what a name took at an instant; whether there are not too many intervals for that.
+    pub(super) fn add(
+        &mut self,
+        name: &Name,
+        limit: &Limit,
+        names: usize,
+        (at, permits): (i64, u32),
+    ) -> bool {
+        let sketch = self.sketch(limit, names);
+        sketch.is_some_and(|sketch| {
+            sketch.add(name.text().seeded_hash(), permits, at);
+            true
+        })
+    }
+
+    /// Returns what a name took, each with the last instant at which that may have been, the
+    /// earliest first: until it has left, it counts for a limiter that begins with it.
+    pub(super) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
+        let (interval, now) = (ticks(limit.interval), self.now);
+        let Some(sketch) = self.known.of(interval) else {
+            return Vec::new();
+        };
+        let parts = sketch.parts(name.text().seeded_hash()).into_iter();
+        parts
+            .filter(|part| part.permits > 0)
+            .map(|part| {
+                (
+                    (now.tick - interval + part.counts_for).min(now.score()),
+                    part.permits.into(),
+                )
+            })
+            .collect()
+    }
+
+    /// Returns the limit and the permits left of a name that took something as a stranger.
+    pub(super) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
+        let (before, after) = kind_of(name);
+        let mut kinds = self.known.kinds.iter();
+        let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
+        let limit = kind?.2.stored();
+        let sketch = self.known.of(ticks(limit.interval))?;
+        let used = used(&sketch.parts(name.text().seeded_hash()));
+        (used > 0).then_some((limit, limit.rate - used))
+    }
+
+    fn sketch(&mut self, limit: &Limit, names: usize) -> Option<&mut Sketch> {
+        let interval = ticks(limit.stored().interval);
+        if self.known.of(interval).is_none() {
+            if self.known.sketches.len() == MOST_SKETCHES {
+                return None;
+            }
+            let sketch = Sketch::new(interval, names.max(LEAST_NAMES), self.now.tick);
+            self.known.sketches.push(sketch);
+            self.strangers.any.store(true, Ordering::Relaxed);
+        }
+        self.known.of(interval)
+    }
+
+    fn note_kind(&mut self, name: &Name, limit: &Limit) {
+        let (before, after) = kind_of(name);
+        let kinds = &mut self.known.kinds;
+        let mut known = kinds.iter_mut();
+        if let Some(kind) = known.find(|kind| (&*kind.0, &*kind.1) == (before, after)) {
+            kind.2 = *limit;
+        } else if kinds.len() < MOST_KINDS {
+            kinds.push((before.into(), after.into(), *limit));
+        }
+    }
+}
+
+impl Known {
+    fn of(&mut self, interval: i64) -> Option<&mut Sketch> {
+        let mut sketches = self.sketches.iter_mut();
+        sketches.find(|sketch| sketch.interval() == interval)
+    }
+}
+
+impl Shared {
+    /// Locks what is known of strangers. Whoever needs to lock shards has locked them before.
+    pub(super) fn strangers(&self) -> Locked<'_> {
+        self.strangers.lock(|| self.now())
+    }
+
+    /// Charges a limiter with what was granted elsewhere, each with its time, the earliest first.
+    pub(super) fn charge_past(
+        &self,
+        kept: &mut Kept,
+        name: &Name,
+        limit: LimitSource,
+        past: &[(i64, u32)],
+        now: Now,
+    ) -> Result<(), Error> {
+        let (id, full_at) = (self.next_id(), kept.limiter.full_at());
+        let mut past = past.iter();
+        past.try_for_each(|(at, permits)| {
+            // Nothing is granted before what is in use, or was.
+            let at = full_at.map_or(*at, |end| end.max(*at).min(now.tick));
+            kept.charge(name, limit, (id, *permits), Now::at(at))
+        })
+    }
+
+    /// Charges a newcomer with what it took as a stranger.
+    pub(super) fn begin(
+        &self,
+        kept: &mut Kept,
+        name: &Name,
+        limit: LimitSource,
+        now: Now,
+    ) -> Result<(), Error> {
+        let stored = limit.given().map(Limit::stored);
+        let Some(stored) = stored.or_else(|| kept.limiter.limit()) else {
+            return Ok(());
+        };
+        if !self.strangers.any() {
+            return Ok(());
+        }
+        let past = self.strangers().past(name, &stored);
+        let past = latest(past, at_least_zero(stored.rate));
+        self.charge_past(kept, name, limit, &past, now)
+    }
+
+    /// Charges what a receipt's grant used beyond its permits, to a name for which there is no
+    /// place.
+    pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
+        let is_settled = receipt.once.is_some() && receipt.settle().is_none();
+        let more = keep.saturating_sub(receipt.permits);
+        if !is_settled {
+            self.charge_stranger(&receipt.name, receipt.limit, &[(now.score(), more)]);
+        }
+    }
+
+    /// Adds to what a name took for which there is no place; whether that can be counted.
+    pub(super) fn charge_stranger(
+        &self,
+        name: &Name,
+        source: LimitSource,
+        past: &[(i64, u32)],
+    ) -> bool {
+        let given = source.given();
+        let Some(limit) = given.filter(|limit| Strangers::can_count(Some(limit))) else {
+            return false;
+        };
+        let mut shard = self.shard(name);
+        if let Some(kept) = shard.limiters.get_mut(name.text()) {
+            // It has got a place meanwhile.
+            return self
+                .charge_past(kept, name, source, past, self.now())
+                .is_ok();
+        }
+        let mut strangers = self.strangers();
+        past.iter()
+            .all(|taken| strangers.add(name, limit, self.max, *taken))
+    }
+}
+
+/// What a charge of a list is counted with.
+pub(super) enum Counting {
+    Own(Kept),
+    Stranger(Stranger),
+}
+
+/// Decides for callers of all these limiters; `None` if one of them is not there.
+pub(super) fn count_with(
+    taken: &mut [(&Charge, Option<Counting>)],
+    exact: bool,
+    callers: &[Caller],
+    now: Now,
+) -> Result<Option<List<Answer>>, Error> {
+    if taken.iter().any(|(_, counted)| counted.is_none()) {
+        return Ok(None);
+    }
+    let estimated: List<_> = taken
+        .iter()
+        .map(|(_, counted)| matches!(counted, Some(Counting::Stranger(_))))
+        .collect();
+    let limiters = taken.iter_mut().filter_map(|(charge, counted)| {
+        let counts: &mut dyn Counts = match counted.as_mut()? {
+            Counting::Own(kept) => {
+                kept.limiter.count_by(&charge.name, now);
+                kept.limiter.counts()
+            }
+            Counting::Stranger(stranger) => stranger,
+        };
+        Some((counts, ask(charge.limit, exact)))
+    });
+    let mut answers = call::acquire(limiters, callers, now)?;
+    for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
+        answer.estimated = *estimated;
+    }
+    Ok(Some(answers))
+}
+
+/// The last so many permits of what was granted: with these there is room again when there would be
+/// with all.
+pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(i64, u32)> {
+    let mut left = permits;
+    for (_, granted) in past.iter_mut().rev() {
+        *granted = u32::try_from(left).unwrap_or(u32::MAX).min(*granted);
+        left -= u64::from(*granted);
+    }
+    past.retain(|(_, granted)| *granted > 0);
+    past
+}
+
+/// A name without a limiter, in the midst of a call.
+pub(super) struct Stranger {
+    hash: u64,
+    limit: StoredLimit,
+    parts: Parts,
+    /// What it was granted in this call.
+    taken: u32,
+}
+
+impl Counts for Stranger {
+    fn limit(&self) -> Option<StoredLimit> {
+        Some(self.limit)
+    }
+
+    fn begin(
+        &mut self,
+        limit: StoredLimit,
+        _changed: Changed,
+        _wanted: i64,
+        _exact: bool,
+        _now: Now,
+        _id: PermitId,
+    ) -> i64 {
+        limit.rate - used(&self.parts)
+    }
+
+    /// Nothing tells one grant from another.
+    fn holds(&self, _take: &Take) -> bool {
+        false
+    }
+
+    fn note(&mut self, take: &Take, _score: i64) {
+        self.taken = self.taken.saturating_add(take.permits);
+        if let Some(present) = self.parts.last_mut() {
+            let permits = u16::try_from(take.permits).unwrap_or(u16::MAX);
+            present.permits = present.permits.saturating_add(permits);
+        }
+    }
+
+    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, _now: Now) -> End {
+        let interval = ticks(self.limit.interval);
+        let wait = |needs: &Needs| {
+            until_free(&self.parts, needs.permits - value) + needs.rounds * interval
+        };
+        End {
+            waits: needs.iter().map(wait).collect(),
+            // Not known: another name's grants may stand in its cells.
+            next: 0,
+            reset: until_free(&self.parts, used(&self.parts)),
+            repaired: 0,
+            tat: None,
+        }
+    }
+}
+
+fn used(parts: &Parts) -> i64 {
+    parts.iter().map(|part| i64::from(part.permits)).sum()
+}
+
+/// Returns the time until so many permits have left, the oldest first.
+fn until_free(parts: &Parts, permits: i64) -> i64 {
+    let (mut left, mut until) = (permits, 0);
+    for part in parts {
+        if left <= 0 {
+            break;
+        }
+        if part.permits > 0 {
+            left -= i64::from(part.permits);
+            until = part.counts_for;
+        }
+    }
+    until
+}
+
+fn ticks(milliseconds: i64) -> i64 {
+    milliseconds.saturating_mul(TICKS)
+}
+
+/// Returns what is fixed in the names of one rule: what stands around the hash tag.
+fn kind_of(name: &Name) -> (&str, &str) {
+    let Some((before, rest)) = name.as_str().split_once('{') else {
+        return (name.as_str(), "");
+    };
+    (before, rest.split_once('}').map_or("", |(_, after)| after))
+}
