@@ -164,7 +164,7 @@ impl Ready {
         }
         limits.tags().for_each(|tag| tag.leases(rule.lease));
         if rule.on_failure == FailurePolicy::Allow {
-            limits.tags().for_each(|tag| tag.lets_pass());
+            limits.tags().for_each(|tag| tag.fallback.lets_pass());
         }
         if rule.key.as_ref().is_some_and(|key| key.is_bounded()) {
             limits.tags().for_each(|tag| tag.bounds());

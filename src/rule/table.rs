@@ -423,7 +423,7 @@ impl Planner {
                 Some(earlier) if earlier.shadow == shadow => {
                     earlier.permits = earlier.permits.saturating_add(permits);
                     // One of them counts it while the store fails.
-                    if earlier.rule.passes() && !charge.rule.passes() {
+                    if earlier.rule.fallback.passes() && !charge.rule.fallback.passes() {
                         earlier.rule = charge.rule;
                     }
                 }

@@ -13,8 +13,6 @@ pub(crate) mod redis;
 mod rounding;
 pub(crate) mod window;
 
-#[cfg(feature = "redis")]
-use std::sync::Mutex;
 use std::{
     fmt::Debug,
     future::Future,
@@ -25,13 +23,11 @@ use std::{
 };
 
 pub(crate) use self::claims::{Holder, RuleNames};
-use self::gcra::Tat;
+use self::{gcra::Tat, guard::fallback::OfRule};
 pub use self::{
     guard::fallback::{FailurePolicy, Local},
     memory::MemoryStore,
 };
-#[cfg(feature = "redis")]
-use crate::limit::Limit;
 use crate::{
     clock::Now,
     decision::{
@@ -273,14 +269,8 @@ pub(crate) struct RuleTag {
     charge_if: OnceLock<ChargeIf>,
     /// Set where callers cannot make up keys of it.
     bounded: OnceLock<()>,
-    /// Set where its requests pass uncounted while the store fails.
-    passes: OnceLock<()>,
-    /// The limit that was last seen on any of its limiters, where only the store knows it.
-    #[cfg(feature = "redis")]
-    pub(crate) last_seen: Mutex<Option<Limit>>,
-    /// That its limit, which only the store knows, is not known yet.
-    #[cfg(feature = "redis")]
-    pub(crate) warned_unknown: AtomicBool,
+    /// What is done with its requests while the store fails.
+    pub(crate) fallback: OfRule,
     /// For how long permits are taken ahead; not at all without it.
     lease: OnceLock<Duration>,
     /// What each request costs, where it is the same for all.
@@ -314,11 +304,7 @@ impl RuleTag {
             hidden,
             charge_if: OnceLock::new(),
             bounded: OnceLock::new(),
-            passes: OnceLock::new(),
-            #[cfg(feature = "redis")]
-            last_seen: Mutex::new(None),
-            #[cfg(feature = "redis")]
-            warned_unknown: AtomicBool::new(false),
+            fallback: OfRule::default(),
             lease: OnceLock::new(),
             fixed_cost: OnceLock::new(),
             told_policy: ToldPolicy::default(),
@@ -348,16 +334,6 @@ impl RuleTag {
     #[cfg(feature = "redis")]
     pub(crate) fn is_bounded(&self) -> bool {
         self.bounded.get().is_some()
-    }
-
-    /// Whether its requests pass uncounted while the store fails.
-    pub(crate) fn passes(&self) -> bool {
-        self.passes.get().is_some()
-    }
-
-    /// Says that its requests pass uncounted while the store fails.
-    pub(crate) fn lets_pass(&self) {
-        let _ = self.passes.set(());
     }
 
     /// Says that callers cannot make up keys of it.

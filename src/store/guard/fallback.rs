@@ -1,5 +1,6 @@
 //! What to answer when the store cannot: the user's choice, and the few cases that are not.
 
+mod of_rule;
 mod policy;
 
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::of_rule::OfRule;
 pub use self::policy::{FailurePolicy, Local};
 
 #[cfg(feature = "redis")]
@@ -219,7 +221,7 @@ impl<S: Decide> Fallback<S> {
     ///
     /// A request that is admitted here pays for that: what it took stays taken, and is settled with
     /// what is counted here. Whatever else was asked for is given back. (Callers that wait for
-    /// permits have given back when they left their line.)
+    /// permits, and lists that take several calls, have given back when they were given up.)
     fn after_giving_up(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
         let decision = self.instead(acquire, error);
         let kept = match &decision {

@@ -9,7 +9,7 @@ mod recent;
 
 use std::{
     fmt,
-    sync::{Arc, MutexGuard, OnceLock, PoisonError, atomic::Ordering},
+    sync::{Arc, OnceLock},
 };
 
 use self::recent::Recent;
@@ -57,7 +57,7 @@ impl Locals {
             if charge.limit == LimitSource::Store
                 && let Ok(limit) = Limit::try_new(state.permits, state.interval)
             {
-                *last_seen(charge) = Some(limit);
+                charge.rule.fallback.sees(limit);
             }
             if granted || charge.limit == LimitSource::Store {
                 let permits = if granted { charge.permits } else { 0 };
@@ -133,7 +133,7 @@ impl Locals {
     ///
     /// Neither what is only tried out nor what passes uncounted while the store fails.
     fn share(&self, acquire: &Acquire, local: Local) -> Option<Acquire> {
-        let counted = |charge: &&Charge| !charge.shadow && !charge.rule.passes();
+        let counted = |charge: &&Charge| !charge.shadow && !charge.rule.fallback.passes();
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
@@ -170,7 +170,7 @@ impl Locals {
             LimitSource::Store => {
                 let recent = self.recent.get();
                 let of_limiter = recent.and_then(|recent| recent.limit(&charge.name));
-                of_limiter.or_else(|| *last_seen(charge))
+                of_limiter.or_else(|| charge.rule.fallback.last_seen())
             }
         }
     }
@@ -180,16 +180,9 @@ impl Locals {
     }
 }
 
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil
-/// it.
-fn last_seen(charge: &Charge) -> MutexGuard<'_, Option<Limit>> {
-    let last_seen = charge.rule.last_seen.lock();
-    last_seen.unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Says once of a rule that its requests are refused because its limit is not known.
 fn note_unknown(charge: &Charge) {
-    if !charge.rule.warned_unknown.swap(true, Ordering::Relaxed) {
+    if charge.rule.fallback.is_to_warn() {
         warning!(
             rule = charge.rule.for_logs(),
             "requests are refused because only the store knows the limit, and it has not answered yet: give the rule \

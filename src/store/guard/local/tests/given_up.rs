@@ -74,7 +74,7 @@ fn back(name: &str, keep: u32) -> (String, u32) {
 /// A charge of a rule that lets pass while the store fails.
 fn passing(name: &str, permits: u32, limit: u64) -> Charge {
     let charge = of(name, permits, limit);
-    charge.rule.lets_pass();
+    charge.rule.fallback.lets_pass();
     charge
 }
 
