@@ -4,8 +4,7 @@
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
 -- ARGV  1  now, ms; empty for the server's clock; the id of the sliding log's available behind it is not used
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits left; below zero, by a caller's clock, after a lowered rate or where another's
---          is ahead
+--       2  permits left; below zero, by a caller's clock, where another's is ahead
 --       3  the time that was used, ms since the epoch
 --       4  rate and  5  interval, ms, in force
 --

@@ -65,8 +65,8 @@ local function differ(state, pace)
 end
 
 -- How far tat lies ahead by this limit; where it was counted by another one, the same permits by
--- this one's pace, whole ones. By the server's clock no further than all permits take: more than
--- those was never in use. A caller's clock may be slow, and proves nothing.
+-- this one's pace, whole ones, as far as the limit goes. By the server's clock no further than all
+-- permits take: more than those was never in use. A caller's clock may be slow, and proves nothing.
 local function backlog_of(state, pace, now, given_clock)
   if not state or state.tat <= now then
     return 0
@@ -77,7 +77,7 @@ local function backlog_of(state, pace, now, given_clock)
   end
   if differ(state, pace) then
     backlog = rounded_up(backlog, state.pace.emission) * pace.emission
-    backlog = math.min(backlog, given_clock and MOST - now or pace.whole)
+    backlog = math.min(backlog, pace.whole)
   end
   return backlog
 end

@@ -87,8 +87,7 @@ impl Pace {
         rounded_up(backlog, self.emission)
     }
 
-    /// Permits left; below zero, by a caller's clock, after a lowered rate or where another's is
-    /// ahead.
+    /// Permits left; below zero, by a caller's clock, where another's is ahead.
     pub(crate) fn left(&self, backlog: i64) -> i64 {
         self.rate.saturating_sub(self.used(backlog))
     }
@@ -309,7 +308,7 @@ impl Limiter {
     }
 
     /// The same, `cut` to what all permits take or not. What was counted by another limit is the
-    /// same permits at the pace of this one.
+    /// same permits at the pace of this one, as far as that goes.
     fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
         let Some(state) = self.state else {
             return 0;
@@ -320,7 +319,7 @@ impl Limiter {
         match Pace::of(state.rate, state.interval) {
             Some(old) if old != *pace => {
                 let used = old.used(cut_to(&old, ahead));
-                cut_to(pace, pace.cost(used)).min(MOST - from)
+                pace.cost(used).min(pace.whole()).min(MOST - from)
             }
             _ => cut_to(pace, ahead),
         }
