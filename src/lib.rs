@@ -48,7 +48,7 @@ pub mod interleavings;
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 pub use rule::{RulesFile, Watch};
 
-/// What [`RateLimitLayer`] implements, from tower: with it in scope, `layer.layer(service)` wraps a service.
+/// The trait of tower that [`RateLimitLayer`] implements: in scope, `layer.layer(service)` works.
 pub use tower_layer::Layer;
 
 pub use self::{

@@ -236,14 +236,14 @@ async fn no_debug_output_shows_a_secret() {
     server.command(&words_of(&user));
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
     let long = Duration::from_secs(20);
-    let store = RedisStore::builder(url.clone())
+    let builder = RedisStore::builder(url.clone())
         .response_timeout(long)
-        .deadline(long)
-        .build()
-        .unwrap();
+        .deadline(long);
+    let mut shown = Shown::default();
+    shown.show("RedisStoreBuilder", &builder);
+    let store = builder.build().unwrap();
     store.ping().await.unwrap();
 
-    let mut shown = Shown::default();
     settings(&mut shown, &store);
     words(&mut shown);
     traces(&mut shown, &store).await;
@@ -291,6 +291,7 @@ async fn no_debug_output_shows_a_secret() {
     let bare = [
         "Clock",
         "IntoRules",
+        "Layer",
         "OnRefusal",
         "Store",
         "KeyExtractor",

@@ -72,7 +72,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Takes an address apart; `None` if it is one of a socket. Nothing of the address is shown that may be a secret.
+    /// Takes an address apart; `None` if it is one of a socket. Errors show nothing of the address.
     fn of(address: &'a str) -> Result<Option<Self>, String> {
         let Some((scheme, rest)) = address.split_once("://") else {
             return Err("the scheme is missing".to_owned());
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// What people put into passwords, and leave as it is: everything that has a meaning in an address, too.
+    /// Passwords as people write them: with characters that have a meaning in an address, too.
     fn password() -> impl Strategy<Value = String> {
         "[a-z0-9/?#@:%\\[\\]\\\\ <>|^&=+é-]{0,8}".prop_map(|noise| format!("Sesame{noise}Sesame"))
     }
