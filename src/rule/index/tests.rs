@@ -23,7 +23,7 @@ enum Written {
     /// Those with this header.
     Header(&'static str),
     /// A place, and what else it wants of a request.
-    With(Box<Written>, &'static str),
+    With(Box<Self>, &'static str),
 }
 
 impl Written {
