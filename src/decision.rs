@@ -42,6 +42,10 @@ use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a refusal is no error: what ignores the decision lets everything pass"]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a refusal is not to cost an allocation"
+)]
 pub enum Decision {
     /// Go ahead
     Allow(Grant),

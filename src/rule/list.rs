@@ -128,6 +128,10 @@ impl fmt::Debug for Requests {
 
 /// What lists say of a request.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a refusal is not to cost an allocation"
+)]
 pub(super) enum Listed {
     Denied(Refusal),
     /// It passes without being counted.

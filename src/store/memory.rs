@@ -4,6 +4,7 @@ mod lists;
 mod shard;
 mod sketch;
 mod strangers;
+mod verbs;
 
 use std::{
     fmt,
@@ -20,8 +21,8 @@ use self::{
     strangers::Strangers,
 };
 use super::{
-    Acquire, Answer, AnyStore, Charge, Decide, Deciding, ExpireWhen, Managing, Op, Outcome,
-    RuleNames, TimeToLive,
+    Acquire, Answer, AnyStore, Charge, Decide, Deciding, Managing, Op, Outcome,
+    RuleNames,
     guard::{
         fallback,
         line::{Line, Lines},
@@ -404,130 +405,6 @@ impl Shared {
         }
         drop(shard);
         self.shard_with_room(&charge.name, charge.limit, false, now)
-    }
-
-    fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        let now = self.now();
-        let mut shard = self.shard(name);
-        let found = shard.get_mut(name, now, &self.count);
-        let is_new = found.is_none();
-        let found = match (op, found) {
-            (
-                Op::TrySetRate(_)
-                | Op::SetRate {
-                    existing: false, ..
-                },
-                None,
-            ) => {
-                drop(shard);
-                shard = self.shard_with_room(name, LimitSource::Store, true, now)?;
-                shard.limiters.get_mut(name.text())
-            }
-            (_, found) => found,
-        };
-        let Some(kept) = found else {
-            let left = (self.strangers.any())
-                .then(|| self.strangers().left(name))
-                .flatten();
-            return Ok(match (op, left) {
-                (Op::Available, Some((_, left))) => Outcome::Permits(left),
-                (Op::Inspect, Some((limit, _))) => Outcome::Limit(Some(limit)),
-                (Op::Available | Op::Release(_) | Op::Repair, _) => {
-                    return Err(ErrorKind::NotInitialized.into());
-                }
-                (Op::Inspect, None) => Outcome::Limit(None),
-                (Op::TimeToLive, _) => Outcome::TimeToLive(TimeToLive::Missing),
-                _ => Outcome::Changed(false),
-            });
-        };
-        if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
-            kept.limiter.count_by(name, now);
-        }
-        let outcome = match *op {
-            Op::TrySetRate(limit) => {
-                kept.lasting = true;
-                let changed = kept.limiter.try_set_rate(limit);
-                if is_new {
-                    self.begin(kept, name, LimitSource::Store, now)?;
-                }
-                if changed {
-                    kept.keep_alive(now);
-                }
-                Outcome::Changed(changed)
-            }
-            Op::SetRate { limit, keep, .. } => {
-                kept.lasting = true;
-                kept.limiter.set_rate(limit, keep, now);
-                if is_new && keep {
-                    self.begin(kept, name, LimitSource::Store, now)?;
-                }
-                kept.expires_at = None;
-                kept.keep_alive(now);
-                Outcome::Changed(true)
-            }
-            Op::Release(permits) => Outcome::Permits(kept.limiter.release(permits.into(), now)?),
-            Op::Expire(millis, when) => {
-                let new = now.after(millis);
-                let applies = match (when, kept.expires_at) {
-                    (ExpireWhen::Always, _)
-                    | (ExpireWhen::NotSet | ExpireWhen::Less, None)
-                    | (ExpireWhen::Set, Some(_)) => true,
-                    (ExpireWhen::NotSet, Some(_))
-                    | (ExpireWhen::Set | ExpireWhen::Greater, None) => false,
-                    (ExpireWhen::Greater, Some(old)) => new > old,
-                    (ExpireWhen::Less, Some(old)) => new < old,
-                };
-                if applies {
-                    kept.expires_at = Some(new);
-                }
-                Outcome::Changed(applies)
-            }
-            Op::ClearExpire => Outcome::Changed(kept.expires_at.take().is_some()),
-            Op::TimeToLive => Outcome::TimeToLive(match kept.expires_at {
-                None => TimeToLive::Lasting,
-                Some(end) => TimeToLive::Left(now.until(end - now.tick)),
-            }),
-            Op::Delete => {
-                shard.limiters.remove(name.text());
-                self.count.fetch_sub(1, Ordering::Relaxed);
-                Outcome::Changed(true)
-            }
-            Op::Inspect => Outcome::Limit(kept.limiter.limit()),
-            Op::Available => {
-                let permits = kept.limiter.available(now)?;
-                kept.keep_alive(now);
-                Outcome::Permits(permits)
-            }
-            Op::Repair => {
-                let lost = kept.limiter.repair(now)?;
-                kept.keep_alive(now);
-                Outcome::Permits(lost)
-            }
-            Op::Rename(ref new_name) => {
-                let moved = shard.limiters.remove(name.text());
-                drop(shard);
-                let mut shard = self.shard(new_name);
-                if let Some(kept) = moved {
-                    if shard
-                        .limiters
-                        .insert(new_name.text().clone(), kept)
-                        .is_some()
-                    {
-                        self.count.fetch_sub(1, Ordering::Relaxed);
-                    }
-                    shard.note_idle(now.tick, new_name);
-                }
-                return Ok(Outcome::Changed(true));
-            }
-        };
-        let end = shard
-            .limiters
-            .get(name.text())
-            .and_then(|kept| kept.expires_at);
-        if let (Some(end), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) = (end, op) {
-            shard.note_idle(end, name);
-        }
-        Ok(outcome)
     }
 
     /// The shard of a newcomer, with the newcomer in it. It begins with what it took by a `limit`

@@ -1,5 +1,6 @@
 //! Is there room? Where limiters are kept, and what they are asked.
 
+mod answer;
 pub(crate) mod call;
 mod claims;
 mod counted;
@@ -22,19 +23,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::claims::{Holder, RuleNames};
-use self::{gcra::Tat, guard::fallback::OfRule};
+use self::guard::fallback::OfRule;
+pub(crate) use self::{
+    answer::{Answer, Changed, Verdict, at_least_zero},
+    claims::{Holder, RuleNames},
+};
 pub use self::{
     guard::fallback::{FailurePolicy, Local},
     memory::MemoryStore,
 };
 use crate::{
-    clock::Now,
     decision::{
-        Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source, Taken,
+        Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source,
     },
     error::Error,
-    limit::{Algorithm, LimitSource, StoredLimit},
+    limit::{LimitSource, StoredLimit},
     list::List,
     name::Name,
     response::ToldPolicy,
@@ -491,96 +494,6 @@ pub(crate) enum Outcome {
     Limit(Option<StoredLimit>),
     Permits(i64),
     TimeToLive(TimeToLive),
-}
-
-/// What a store answers to one charge, whichever store it is, and whatever it answers to the others of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) verdict: Verdict,
-    /// Permits left; below zero after a lowered rate.
-    pub(crate) remaining: i64,
-    /// Ticks until the permits asked for are free; 0 when granted.
-    pub(crate) wait: i64,
-    /// Ticks until at least one more permit is free; 0 when refused, and where it is not known.
-    pub(crate) next: i64,
-    /// Ticks until all permits are free.
-    pub(crate) reset: i64,
-    /// The time that was used; the epoch where a sliding log in Redis did not tell it.
-    pub(crate) now: Now,
-    pub(crate) rate: i64,
-    pub(crate) interval: i64,
-    pub(crate) changed: Changed,
-    /// Scores that were set back because a wrong clock had made them.
-    pub(crate) repaired: i64,
-    /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
-    pub(crate) tat: Option<Tat>,
-    /// Whether it is a stranger's, for which a store in memory has no place.
-    pub(crate) estimated: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Granted,
-    Refused,
-    /// More was asked for than the rate: refused for ever
-    AboveRate,
-}
-
-/// What an acquire did to the stored limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Changed {
-    Nothing,
-    Created,
-    Rewritten,
-}
-
-impl Answer {
-    /// The receipt of a grant.
-    fn receipt(&self, charge: &Charge) -> Receipt {
-        let interval = Duration::from_millis(at_least_zero(self.interval));
-        let receipt = charge.receipt_made(None).granted(interval);
-        if self.estimated {
-            return receipt.taken(Taken::Estimate);
-        }
-        match charge.name.algorithm() {
-            Algorithm::SlidingLog => match charge.name.slots() {
-                None => receipt,
-                Some(slots) => receipt.taken(Taken::Slot(
-                    slots.end(self.now.score(), self.now.ticks(self.interval)),
-                )),
-            },
-            // All permits are free one tick after the window's last.
-            Algorithm::FixedWindow => {
-                let last = self.now.tick.saturating_add(self.reset).saturating_sub(1);
-                receipt.taken(Taken::Window(last))
-            }
-            Algorithm::Gcra => match self.tat {
-                Some(tat) => receipt.taken(Taken::Tat(tat)),
-                None => receipt,
-            },
-        }
-    }
-
-    /// The limit as this answer leaves it.
-    fn state(&self, charge: &Charge, counted: bool) -> LimitState {
-        LimitState {
-            rule: Arc::clone(&charge.rule),
-            permits: at_least_zero(self.rate),
-            interval: Duration::from_millis(at_least_zero(self.interval)),
-            remaining: counted.then_some(at_least_zero(self.remaining)),
-            next_after: (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
-            reset_after: self.now.until_from_score(self.reset),
-            refused: self.verdict != Verdict::Granted,
-            retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
-            shadow: charge.shadow,
-            // A limit that is tried out is nobody's business.
-            hidden: charge.rule.hidden || charge.shadow,
-        }
-    }
-}
-
-pub(crate) fn at_least_zero(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
 }
 
 /// A decision that is being made. A store in memory has made it at once.
