@@ -409,8 +409,6 @@ const fn whole_millis(interval: Duration) -> Option<Millis> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -519,43 +517,5 @@ mod tests {
             Limit::per_minute(1).for_request_key().keep_alive,
             Some(120_000)
         );
-    }
-
-    #[test]
-    fn slots_that_an_interval_cannot_have_are_named() {
-        let slots = |slots, interval| {
-            let interval = Duration::from_millis(interval);
-            Slots::try_new(slots, "feed", std::iter::once(interval)).map(Slots::count)
-        };
-        for (count, interval) in [(10, 10), (1000, 1000), (10_000, 60_000)] {
-            assert_eq!(slots(count, interval), Ok(count));
-        }
-        for (count, interval) in [(0, 1000), (9, 1000), (10_001, 60_000), (1000, 999)] {
-            let error = slots(count, interval).unwrap_err();
-            assert!(
-                matches!(&error, ConfigError::Slots { name, slots, .. } if name == "feed" && *slots == count),
-                "{error:?}"
-            );
-        }
-    }
-
-    proptest! {
-        // What makes a slot's score one that every process expects, and its entries few.
-        #[test]
-        fn a_slot_ends_no_later_than_a_score_may_lead(
-            slots in 10..=MOST_SLOTS,
-            interval in prop_oneof![1i64..3000, 1..LONGEST.cast_signed(), Just((1 << 53) - 1)],
-            now in 0i64..(1 << 45),
-        ) {
-            let slots = Slots(slots);
-            let end = slots.end(now, interval);
-            prop_assert!((now..=now + interval / 10).contains(&end));
-            prop_assert!(end - now <= interval / i64::from(slots.count()));
-            // All of the slot has the same end, and what comes after it another.
-            prop_assert_eq!(slots.end(end, interval), end);
-            let next = slots.end(end + 1, interval);
-            prop_assert!(next > end);
-            prop_assert!((next - end) * i64::from(slots.count()) >= interval);
-        }
     }
 }

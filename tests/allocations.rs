@@ -261,6 +261,7 @@ async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
 
 /// Far more than the sketch has, which is all that a flood may cost, and far less than 500 bytes
 /// for each key.
+#[allow(clippy::print_stdout, reason = "it is of use to who runs it")]
 #[test]
 fn a_flood_of_made_up_keys_takes_bounded_memory() {
     const PLACES: usize = 1000;

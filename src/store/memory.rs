@@ -21,8 +21,7 @@ use self::{
     strangers::Strangers,
 };
 use super::{
-    Acquire, Answer, AnyStore, Charge, Decide, Deciding, Managing, Op, Outcome,
-    RuleNames,
+    Acquire, Answer, AnyStore, Charge, Decide, Deciding, Managing, Op, Outcome, RuleNames,
     guard::{
         fallback,
         line::{Line, Lines},

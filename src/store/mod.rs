@@ -33,9 +33,7 @@ pub use self::{
     memory::MemoryStore,
 };
 use crate::{
-    decision::{
-        Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source,
-    },
+    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
     error::Error,
     limit::{LimitSource, StoredLimit},
     list::List,
