@@ -357,6 +357,7 @@ fn refusal() -> Decision {
         permits: 1,
         interval: wait,
         remaining: Some(0),
+        next_after: None,
         reset_after: wait,
         refused: true,
         retry_after: Some(wait),
