@@ -13,7 +13,7 @@ use std::{
     convert::Infallible,
     future::{Ready, ready},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -63,6 +63,12 @@ impl Service<Request<()>> for Inner {
         self.called_at.store(allocations(), Ordering::Relaxed);
         ready(Ok(Response::new(Empty::new())))
     }
+}
+
+/// Waits for the other tests: the allocator counts for all of them.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one request allocated.
@@ -153,6 +159,7 @@ fn redis() -> RedisStore {
 
 #[test]
 fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
+    let _alone = alone();
     runtime().block_on(async {
         let rules = [
             REFUSING.by(FromHeader::new("x-user")).named("by-user"),
@@ -183,6 +190,7 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
 
 #[test]
 fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
+    let _alone = alone();
     runtime().block_on(async {
         // A grant is shared by all who tell of it, and so stands on the heap.
         for (limit, is_allowed, expected) in [(REFUSING, false, 0), (ADMITTING, true, 1)] {
@@ -209,6 +217,7 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
 /// While the breaker is open: no call is made, and no future for one.
 #[test]
 fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_told() {
+    let _alone = alone();
     runtime().block_on(async {
         let mut server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -227,13 +236,15 @@ fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_to
         let counts = counted(deny, &store, unavailable, policy).await;
         assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
         // As in memory.
-        let counts = counted(rule, &store, StatusCode::OK, policy).await;
+        let allow = rule.on_failure(FailurePolicy::Allow);
+        let counts = counted(allow, &store, StatusCode::OK, policy).await;
         assert_eq!(counts.inner, Some(3), "{counts:?}");
     });
 }
 
 #[test]
 fn a_grant_in_redis_allocates_little() {
+    let _alone = alone();
     runtime().block_on(async {
         let rule = ADMITTING.by(FromHeader::new("x-user"));
         let counts = counted(rule, &redis(), StatusCode::OK, Source::Store).await;
@@ -243,7 +254,8 @@ fn a_grant_in_redis_allocates_little() {
         let limiter = RateLimiter::new(&redis(), &unique("orders")).unwrap();
         limiter.try_set_rate(ADMITTING).await.unwrap();
         let least = least_of_a_call(&limiter, true).await;
-        assert!(least <= 12, "{least}");
+        // One is the reply, a text: what is left, and when one more is free.
+        assert!(least <= 13, "{least}");
     });
 }
 
@@ -266,6 +278,7 @@ async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
 fn a_flood_of_made_up_keys_takes_bounded_memory() {
     const PLACES: usize = 1000;
     const FLOOD: usize = 20_000;
+    let _alone = alone();
     let in_use = || {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated

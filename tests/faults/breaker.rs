@@ -187,6 +187,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
     .await;
 }
 
+/// Late by more than the five calls that open it: before the first answer, the server is silent.
 #[tokio::test]
 async fn answers_that_come_too_late_open_it() {
     let server = RedisServer::start();
@@ -199,7 +200,7 @@ async fn answers_that_come_too_late_open_it() {
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
 
-    proxy.delay_every_reply(Duration::from_millis(400));
+    proxy.delay_every_reply(Duration::from_secs(3));
     open(&store, &allow).await;
     assert_eq!(proxy.connections(), 1);
     proxy.delay_every_reply(Duration::ZERO);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tower_ratelimit::{Algorithm, Decision, Limit, RateLimiter, Store};
+use tower_ratelimit::{Algorithm, Clock, Decision, Limit, RateLimiter, Store};
 
 use super::world::{Request, World, check, check_in_redis, limit, traffic};
 
@@ -23,11 +23,8 @@ fn input() -> impl Strategy<Value = Input> {
     limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 30)))
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap()
-}
-
-fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
+/// `tick` is the unit that the store counts in.
+fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic): Input) {
     world.run(async {
         let limiter = world.limiter(limit).await;
         let limiter = match kind {
@@ -46,7 +43,7 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
                 Decision::Allow(_) => {
                     let next = state.next_after().expect("a permit is in use");
                     assert!(next <= state.reset_after(), "{next:?} {state:?}");
-                    last = Some((world.now(), state.remaining().unwrap(), millis(next)));
+                    last = Some((world.clock.now(), state.remaining().unwrap(), next));
                 }
             }
             if !decision.is_allowed() {
@@ -54,11 +51,11 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
             }
             // What is asked for now and then, so that traffic goes on between.
             if request.pause % 3 == 0 {
-                check_next(world, &limiter, last.take().unwrap()).await;
+                check_next(world, tick, &limiter, last.take().unwrap()).await;
             }
         }
-        if let Some(told) = last.filter(|(at, ..)| *at == world.now()) {
-            check_next(world, &limiter, told).await;
+        if let Some(told) = last.filter(|(at, ..)| *at == world.clock.now()) {
+            check_next(world, tick, &limiter, told).await;
         }
     });
 }
@@ -66,28 +63,33 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
 /// Waits until what was told, and counts right before and then.
 async fn check_next<S: Store>(
     world: &World<S>,
+    tick: Duration,
     limiter: &RateLimiter,
-    (at, remaining, next): (u64, u64, u64),
+    (at, remaining, next): (Duration, u64, Duration),
 ) {
-    assert!(next >= 1, "one more would be free by now");
+    assert!(next >= tick, "one more would be free by now");
     let free = async || limiter.available_permits().await.unwrap();
-    world.advance(at + next - 1 - world.now());
-    assert_eq!(free().await, remaining, "1 ms before {next} ms are over");
-    world.advance(1);
-    assert!(free().await > remaining, "after {next} ms");
+    world.clock.advance(at + next - tick - world.clock.now());
+    assert_eq!(free().await, remaining, "{tick:?} before {next:?} are over");
+    world.clock.advance(tick);
+    assert!(free().await > remaining, "after {next:?}");
 }
 
 #[test]
 fn in_memory() {
     let world = World::memory();
     for kind in [Kind::Log, Kind::Slots, Kind::Gcra, Kind::Window] {
-        check(300, &input(), |input| law(&world, kind, input));
+        check(300, &input(), |input| {
+            law(&world, Duration::from_micros(1), kind, input);
+        });
     }
 }
 
 #[test]
 fn in_redis() {
     for kind in [Kind::Log, Kind::Slots, Kind::Gcra] {
-        check_in_redis(100, &input(), |world, input| law(world, kind, input));
+        check_in_redis(100, &input(), |world, input| {
+            law(world, Duration::from_millis(1), kind, input);
+        });
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     decision::{Decision, LimitState, PermitId, Source},
     name::Name,
     store::{
-        Acquire, Charge, Op, Outcome,
+        Acquire, Charge, Op, Outcome, Patience,
         call::{self, Ask, Caller, Counts, Take},
         window::Limiter,
     },
@@ -90,7 +90,22 @@ impl State {
                 Told::Decision { decision, came } if decision.source() == Source::Cache => {
                     self.told_again(history, event, acquire, decision, *came)
                 }
-                _ => self.refused_in_line(history, index, acquire, now),
+                _ => {
+                    self.refused_in_line(history, index, acquire, now)?;
+                    // Of the first in line, whose wait counts nobody else's.
+                    if let Told::Decision { decision, .. } = told
+                        && let Decision::Deny(refusal) = decision
+                        && decision.source() == Source::Store
+                        && !refusal.behind
+                    {
+                        self.refusals.push(Refused {
+                            event: index,
+                            at: now,
+                            old_from: None,
+                        });
+                    }
+                    Ok(())
+                }
             },
             What::Settle(receipt, keep) => {
                 let place = history.place(&receipt.name);
@@ -268,6 +283,8 @@ impl State {
                 why = format!("{known:?} was over at {over:?}");
             } else if came == Came::AtOnce && told_at.at() > known.at + cap + 1 {
                 why = format!("{known:?} was told for longer than {cap} ms");
+            } else if waits_for(acquire, announced) {
+                why = format!("it waits as long as {known:?} says");
             } else if refusal.kind() != first.kind() || announced.is_some() != latest.is_some() {
                 why = format!("{known:?} was another");
             } else if let (Some(announced), Some(latest)) = (announced, latest)
@@ -367,8 +384,18 @@ fn is_same(a: &Acquire, b: &Acquire) -> bool {
         let question = charges.map(|charge| (charge.name.clone(), charge.limit, charge.permits));
         question.collect()
     };
-    let wait = a.patience.is_some() || b.patience.is_some();
-    !wait && a.remaining == b.remaining && question(a) == question(b)
+    a.remaining == b.remaining && question(a) == question(b)
+}
+
+/// Whether a caller waits as long as a refusal says, and so is not refused by it.
+fn waits_for(acquire: &Acquire, wait: Option<Duration>) -> bool {
+    match acquire.patience {
+        None => false,
+        Some(Patience::For(longest) | Patience::Queue(longest, _)) => {
+            wait.is_some_and(|wait| wait <= longest)
+        }
+        Some(Patience::Endless) => wait.is_some(),
+    }
 }
 
 pub(super) fn shown(decision: &Decision) -> String {

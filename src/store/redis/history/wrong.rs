@@ -181,8 +181,12 @@ impl Asked<'_> {
     }
 
     fn waits(self) -> Self {
+        self.waits_for(Duration::from_millis(1))
+    }
+
+    fn waits_for(self, longest: Duration) -> Self {
         if let What::Acquire(acquire, _) = &mut self.tale.events[self.event].what {
-            acquire.patience = Some(Patience::For(Duration::from_millis(1)));
+            acquire.patience = Some(Patience::For(longest));
         }
         self
     }
@@ -403,6 +407,18 @@ fn refusals_that_are_told_again() {
     };
     late(999).passes();
     late(1000).fails("was over at");
+
+    // To a caller that waits, if it gives up before there is room.
+    for (longest, is_legal) in [(1, true), (979, true), (980, false), (5000, false)] {
+        let (mut tale, _) = spent();
+        let longest = Duration::from_millis(longest);
+        tale.ask(0, 20, 1).waits_for(longest).told_again(980);
+        if is_legal {
+            tale.passes();
+        } else {
+            tale.fails("it waits as long as");
+        }
+    }
 
     // Of another question, or to another process.
     for (handle, permits) in [(0, 2), (1, 1)] {
