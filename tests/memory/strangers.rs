@@ -95,8 +95,10 @@ fn granted(service: &Service, user: &str, requests: usize) -> usize {
     (0..requests).filter(|_| takes(service, user, 1)).count()
 }
 
-/// How each way to count is set.
-fn ways() -> [(&'static str, fn(Rule) -> Rule); 4] {
+/// A way to count, and what sets it.
+type Way = (&'static str, fn(Rule) -> Rule);
+
+fn ways() -> [Way; 4] {
     [
         ("log", |rule| rule),
         ("slots", |rule| rule.slots(10)),
@@ -425,7 +427,7 @@ fn a_list_that_is_refused_charges_neither() {
             (true, Source::Estimate)
         );
         let Decision::Allow(grant) = &decision else {
-            unreachable!()
+            panic!("it is refused")
         };
         assert_eq!(grant.receipts().len(), 2);
         assert_eq!(
