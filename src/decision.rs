@@ -236,7 +236,7 @@ pub enum RefusalKind {
     /// The request does not say who it is from
     MissingKey,
     /// A header is longer than the rule's key takes: see
-    /// [`Header::max_len`](crate::key::Header::max_len)
+    /// [`FromHeader::max_len`](crate::key::FromHeader::max_len)
     KeyTooLong,
     /// A list denies it: see [`Rules::deny`](crate::Rules::deny)
     Blocked,

@@ -109,7 +109,7 @@ pub enum Algorithm {
     /// it is never over. At large rates that shows: of 600 000 a second, one every 2 us, 500 000
     /// pass in the long run. Limits of which that quotient is whole lose nothing; more than one
     /// permit in a microsecond are a [`ConfigError::TooFast`]. By a
-    /// [`client_clock`](crate::RedisStore::client_clock) it counts in whole milliseconds.
+    /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
     ///
     /// Worst case: in any time, no more than it has room for, limit x time / interval, and the
     /// whole limit at once: twice the limit within one interval. A cost above the limit is refused

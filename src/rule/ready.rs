@@ -334,7 +334,7 @@ impl Ready {
                 rule = self.rule(),
                 header = missing.what,
                 max_len = most,
-                hint = "where honest values are as long, `Header::max_len` says how long",
+                hint = "where honest values are as long, `FromHeader::max_len` says how long",
                 "{what}"
             );
         }

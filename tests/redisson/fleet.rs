@@ -412,8 +412,7 @@ fn each_waits_for_the_other() {
         // Every refusal is to be the script's.
         .deny_cache(Duration::ZERO)
         .build()
-        .unwrap()
-        .expect("a time");
+        .unwrap();
     let name = unique("wait");
     let limiter = RateLimiter::new(&store, &name).unwrap();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -34,10 +34,9 @@ impl RustSide {
             .deadline(Duration::from_secs(20))
             // Every refusal is to be the script's.
             .deny_cache(Duration::ZERO)
+            .response_timeout(Duration::from_secs(20))
             .build()
-            .unwrap()
-            .expect("a time")
-            .response_timeout(Duration::from_secs(20));
+            .unwrap();
         Self {
             runtime: Builder::new_current_thread().enable_all().build().unwrap(),
             clock,

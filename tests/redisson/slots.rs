@@ -228,7 +228,6 @@ fn java_shares_a_limit_that_is_noted_in_slots() {
             // Every refusal is to be the script's: Java gives nothing back, but grants beside us.
             .deny_cache(Duration::ZERO)
             .build()
-            .unwrap()
             .unwrap();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let shared = std::cell::RefCell::new((oracle, Tally::default()));
