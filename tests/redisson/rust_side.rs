@@ -217,8 +217,8 @@ pub fn raw_outcome(reply: &Result<Value, RedisError>) -> Outcome {
     };
     match *numbers {
         [-1] => Reply::NotInitialized.into(),
-        [1, _, left, reset, _, _, _, _, 1, _] => outcome(Reply::Granted, None, left, reset),
-        [1, _, left, reset, _, _, _, _, 0, wait] => {
+        [1, _, left, reset, _, _, _, _, _, 1, _] => outcome(Reply::Granted, None, left, reset),
+        [1, _, left, reset, _, _, _, _, _, 0, wait] => {
             outcome(Reply::Denied, Some(wait.max(0)), left, reset)
         }
         [1, .., 2, _] => Reply::NeverGranted.into(),

@@ -81,7 +81,7 @@ fn rust_process() {
             let (limiter, calls) = (limiter.clone(), Arc::clone(&calls));
             askers.push(tokio::spawn(async move {
                 while SystemClock.now() < until {
-                    limiter.try_acquire_many(1 + number % 3).await.unwrap();
+                    let _ = limiter.try_acquire_many(1 + number % 3).await.unwrap();
                     calls.fetch_add(1, Ordering::Relaxed);
                 }
             }));
