@@ -46,7 +46,8 @@ Environment:
     TOWER_RATELIMIT_MINUTES
                         for so long there are random faults (default: 10)
     TOWER_RATELIMIT_KEYS
-                        so many different keys are asked for in row 25 of the fault matrix (default: 20000)
+                        so many different keys are asked for in row 25 of the fault matrix (default: 20000),
+                        and in the flood of a full MemoryStore (default: 30000)
     TOWER_RATELIMIT_HISTORIES
                         so many rounds of recorded histories, one of each combination of guards
     TOWER_RATELIMIT_REDISSON_VERSIONS

@@ -3,11 +3,13 @@
 
 use std::{
     collections::HashMap,
+    io::{Read, Write},
     net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -66,18 +68,46 @@ fn count(answers: &[(usize, StatusCode, Source)], source: Source) -> usize {
     answers.iter().filter(|answer| answer.2 == source).count()
 }
 
+/// Asks a server by itself, all the time, and knows how long it was silent at most.
+struct Witness(Arc<AtomicBool>, JoinHandle<Duration>);
+
+impl Witness {
+    fn start(server: &RedisServer) -> Self {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+            while !is_over.load(Ordering::Relaxed) {
+                stream.write_all(b"PING\r\n").unwrap();
+                stream.read_exact(&mut [0; 7]).unwrap();
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+            longest
+        });
+        Self(over, thread)
+    }
+
+    fn longest_silence(self) -> Duration {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.join().unwrap()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
     let server = RedisServer::start();
-    // Most of the burst is late all the same. A server that a busy machine does not run for nearly
-    // as long is silent, and rightly left alone.
+    // Most of the burst is late all the same.
+    let deadline = 5 * DEADLINE;
     let store = RedisStore::builder(server.url())
-        .deadline(5 * DEADLINE)
+        .deadline(deadline)
         .response_timeout(LONG)
         .build()
         .unwrap();
     let service = service_with(&store, by_user(Limit::per_hour(5)));
     warm(&store, &service).await;
+    let witness = Witness::start(&server);
     let began = Instant::now();
     let answers = burst(&service, 0..BURST).join_all().await;
     let took = began.elapsed();
@@ -88,12 +118,11 @@ async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
     assert!(answers.iter().all(|answer| answer.1 == StatusCode::OK));
     let health = store.health();
     let node = &health.nodes()[0];
-    assert_eq!(node.breaker(), BreakerState::Closed);
-    assert!(
-        node.lasts() > took,
-        "it was open until {:?} ago",
-        node.lasts()
-    );
+    let was_open = node.breaker() != BreakerState::Closed || node.lasts() <= took;
+    // A server that a busy machine does not run for nearly as long is silent, and rightly left alone.
+    let silence = witness.longest_silence();
+    println!("the server was silent for {silence:?} at most");
+    assert!(!was_open || silence >= deadline / 2, "{node:?}");
     // The next caller is decided for by Redis.
     until("Redis decides", || async {
         ask(service.clone(), usize::MAX - 1).await.2 == Source::Store
@@ -338,7 +367,7 @@ async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
     });
     let mut somebody = TcpStream::connect(server.address()).unwrap();
     let script = format!("EVAL \"{SLEEPS}\" 0\r\n");
-    std::io::Write::write_all(&mut somebody, script.as_bytes()).unwrap();
+    somebody.write_all(script.as_bytes()).unwrap();
     until("it is left alone", || async {
         state(&store) != BreakerState::Closed
     })

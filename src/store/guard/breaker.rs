@@ -111,7 +111,7 @@ impl Breakers {
         place: fn(&Name) -> usize,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let traffic = Arc::new(Traffic::new(nodes, slow, place, Arc::clone(&clock)));
+        let traffic = Arc::new(Traffic::new(nodes, place, Arc::clone(&clock)));
         let nodes = if failures == 0 { 0 } else { nodes };
         Self {
             nodes: (0..nodes).map(|_| Node::new()).collect(),

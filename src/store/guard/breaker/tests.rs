@@ -228,11 +228,9 @@ proptest! {
                     // Where others are answered it is a burst.
                     let forgiven = millis(SLOW) / 10;
                     let silent = came_in.is_none_or(|(at, _)| at <= call.at + forgiven);
-                    // What was sent behind the last bytes is owed, else what was sent right before.
-                    let (at, before) = came_in.unwrap_or_default();
-                    let just_sent = before.checked_sub(1).map(|last| sent[last]);
-                    let just_sent = just_sent.filter(|sent| at - sent <= forgiven && *sent >= call.at);
-                    let owed = sent.get(before).copied().or(just_sent);
+                    // What was sent behind the last bytes is owed.
+                    let (_, before) = came_in.unwrap_or_default();
+                    let owed = sent.get(before);
                     let owes = owed.is_some_and(|owed| now - owed >= millis(SLOW) / 10 * 9);
                     let fails = late && (call.probes || silent && owes);
                     model.told(&call, now, if fails { Told::Failed } else { Told::Nothing });
@@ -364,7 +362,7 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
 }
 
 /// The first tenth of the time that callers wait is forgiven: what comes in then may be owed to
-/// those before.
+/// those before. Another call, sent behind it, is owed its answer for sure.
 #[test]
 fn a_call_that_is_given_up_fails_where_nothing_came_in() {
     let clock = ManualClock::new();
@@ -380,12 +378,22 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
         let pass = enter(&breakers, &orders()).unwrap();
         clock.advance(came_in);
         breakers.traffic().came_in();
+        let behind = enter(&breakers, &orders()).unwrap();
         clock.advance(SLOW - came_in);
         drop(pass);
         assert_eq!(state(&breakers), expected, "{came_in:?}");
+        behind.ends(Told::Nothing);
     }
-    // Timers that fire late, as in a process that is short of processor time, make no difference.
+    // Where nothing is sent behind it, nothing may be owed.
     let breakers = breakers(1, 1, &clock);
+    let pass = enter(&breakers, &orders()).unwrap();
+    clock.advance(micro);
+    breakers.traffic().came_in();
+    clock.advance(SLOW);
+    drop(pass);
+    assert_eq!(state(&breakers), Seems::Closed);
+    // Timers that fire late, as in a process that is short of processor time, make no difference.
+    let breakers = self::breakers(1, 1, &clock);
     let pass = enter(&breakers, &orders()).unwrap();
     clock.advance(SLOW / 2);
     breakers.traffic().came_in();

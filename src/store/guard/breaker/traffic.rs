@@ -32,7 +32,6 @@ const FORGIVEN: u32 = 10;
 pub(crate) struct Traffic {
     nodes: Box<[Node]>,
     place: fn(&Name) -> usize,
-    forgiven: Duration,
     clock: Arc<dyn Clock>,
     made: Duration,
     /// The connection to the only node, where its bytes are seen.
@@ -46,11 +45,10 @@ pub(crate) struct Traffic {
 #[derive(Default)]
 struct Node {
     came_in: AtomicU64,
-    /// The first that was sent since bytes came in.
+    /// The first that was sent since bytes came in. What was sent right before these may be owed as
+    /// well, but nothing tells, and a process that is short of processor time sends nothing else
+    /// for long after them.
     first_sent: AtomicU64,
-    last_sent: AtomicU64,
-    /// What had just been sent when bytes came in last, and so may not be answered by these.
-    maybe_owed: AtomicU64,
 }
 
 /// Tells whether bytes have come in that were not read yet.
@@ -66,17 +64,11 @@ struct Watching {
 }
 
 impl Traffic {
-    /// `place` is the index of a name's node, and `slow` is how long callers wait.
-    pub(super) fn new(
-        nodes: usize,
-        slow: Duration,
-        place: fn(&Name) -> usize,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    /// `place` is the index of a name's node.
+    pub(super) fn new(nodes: usize, place: fn(&Name) -> usize, clock: Arc<dyn Clock>) -> Self {
         Self {
             nodes: (0..nodes.max(1)).map(|_| Node::default()).collect(),
             place,
-            forgiven: slow / FORGIVEN,
             made: clock.now(),
             clock,
             watched: Mutex::new(None),
@@ -105,18 +97,10 @@ impl Traffic {
     }
 
     fn came_in_at(&self, index: usize) {
-        let Some(node) = self.nodes.get(index) else {
-            return;
-        };
-        let now = self.now();
-        let last = node.last_sent.load(Relaxed);
-        let just_sent = self
-            .unstamped(last)
-            .is_some_and(|sent| now.saturating_sub(sent) <= self.forgiven);
-        let maybe_owed = if just_sent { last } else { 0 };
-        node.maybe_owed.store(maybe_owed, Relaxed);
-        node.came_in.store(self.stamp(now), SeqCst);
-        node.first_sent.store(0, Relaxed);
+        if let Some(node) = self.nodes.get(index) {
+            node.came_in.store(self.stamp(self.now()), SeqCst);
+            node.first_sent.store(0, Relaxed);
+        }
     }
 
     /// Records that a call is sent to a node, unless its bytes are seen.
@@ -128,10 +112,9 @@ impl Traffic {
 
     fn sent(&self, index: usize) {
         if let Some(node) = self.nodes.get(index) {
-            let now = self.stamp(self.now());
-            node.last_sent.store(now, Relaxed);
-            if node.first_sent.load(Relaxed) == 0 {
-                let first = &node.first_sent;
+            let first = &node.first_sent;
+            if first.load(Relaxed) == 0 {
+                let now = self.stamp(self.now());
                 let _ = first.compare_exchange(0, now, Relaxed, Relaxed);
             }
         }
@@ -164,10 +147,7 @@ impl Traffic {
             let came_in = self.unstamped(node.came_in.load(SeqCst));
             came_in.is_some_and(|at| at > asked.saturating_add(forgiven))
         };
-        let first_sent = self.unstamped(node.first_sent.load(Relaxed));
-        // What was sent for others before may have been answered.
-        let maybe_owed = self.unstamped(node.maybe_owed.load(Relaxed));
-        let owed = first_sent.or(maybe_owed.filter(|owed| *owed >= asked));
+        let owed = self.unstamped(node.first_sent.load(Relaxed));
         let owes = owed.is_some_and(|owed| self.now().saturating_sub(owed) >= patience - forgiven);
         if came_in() || !owes {
             return false;
@@ -255,7 +235,6 @@ impl Watch {
     pub(crate) fn owes_nothing(&self) {
         if let Some(node) = self.0.traffic.nodes.first() {
             node.first_sent.store(0, Relaxed);
-            node.maybe_owed.store(0, Relaxed);
         }
     }
 }
