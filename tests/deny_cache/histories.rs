@@ -203,6 +203,11 @@ impl World {
                                         a.model.give_back(receipt);
                                         b.model.give_back(receipt);
                                     }
+                                    // What it found expired is gone, and would count again for a
+                                    // longer interval where Redis was not asked.
+                                    for limiter in [&a.model, &b.model, &a.others, &b.others] {
+                                        limiter.available_permits().await.unwrap();
+                                    }
                                 }
                                 _ => {}
                             }
