@@ -22,6 +22,7 @@ use crate::{
         counted::Counted,
     },
 };
+
 #[derive(Default)]
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
