@@ -1,18 +1,13 @@
 //! Whether there was room, and how much is left.
 
-mod receipt;
+use std::{cmp, fmt, sync::Arc, time::Duration};
 
-use std::{
-    cmp, fmt,
-    sync::{Arc, OnceLock},
-    time::Duration,
+use crate::{
+    demand::RuleTag,
+    error::Error,
+    list::List,
+    receipt::{Ledger, Receipt},
 };
-
-#[cfg(feature = "redis")]
-pub(crate) use self::receipt::Place;
-pub use self::receipt::Receipt;
-pub(crate) use self::receipt::{PermitId, Taken};
-use crate::{error::Error, list::List, settle::Ledger, store::RuleTag};
 
 /// The answer to a request for permits.
 ///
@@ -128,7 +123,7 @@ struct Given {
     receipts: List<Receipt>,
     source: Source,
     /// What is to be charged in the end, where a layer lets a request pass by it.
-    ledger: OnceLock<Ledger>,
+    ledger: Ledger,
 }
 
 impl Clone for Given {
@@ -138,7 +133,7 @@ impl Clone for Given {
             limits: self.limits.clone(),
             receipts: self.receipts.clone(),
             source: self.source,
-            ledger: OnceLock::new(),
+            ledger: Ledger::default(),
         }
     }
 }
@@ -161,7 +156,7 @@ impl Grant {
             limits,
             receipts,
             source,
-            ledger: OnceLock::new(),
+            ledger: Ledger::default(),
         }))
     }
 
@@ -175,7 +170,7 @@ impl Grant {
     }
 
     /// Where is kept what is to be charged in the end.
-    pub(crate) fn ledger(&self) -> &OnceLock<Ledger> {
+    pub(crate) fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }
 

@@ -1,32 +1,30 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod all_of;
+mod algorithm;
 mod clock;
 mod decision;
+mod demand;
 #[cfg(any(doc, doctest))]
 pub mod docs;
 mod draft;
 mod error;
-mod future;
-pub mod key;
-mod layer;
-mod lifetime;
+mod failure_policy;
+#[cfg(feature = "redis")]
+mod inspect;
 mod limit;
 mod limiter;
 mod list;
 mod macros;
 mod name;
-mod response;
-mod rule;
-mod service;
-mod settle;
+mod receipt;
 mod store;
 mod swap;
 #[cfg(feature = "redis")]
 mod sync;
 #[cfg(any(test, feature = "test-util"))]
 mod test_util;
+mod web;
 
 #[cfg(any(test, feature = "test-util"))]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
@@ -40,31 +38,34 @@ pub use store::redis::{
 #[cfg(feature = "redis")]
 pub use {deadpool_redis, redis};
 
+pub use web::key;
+
 #[cfg(interleavings)]
 #[path = "../tests/interleavings/models.rs"]
 pub mod interleavings;
 
 #[cfg(feature = "config")]
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
-pub use rule::{RulesFile, Watch};
+pub use web::rules_file::{RulesFile, watch::Watch};
 
 /// The trait of tower that [`RateLimitLayer`] implements: in scope, `layer.layer(service)` works.
 pub use tower_layer::Layer;
 
 pub use self::{
-    all_of::AllOf,
     clock::{Clock, SystemClock},
-    decision::{
-        Decision, Decisions, Grant, LimitState, Missing, Receipt, Refusal, RefusalKind, Source,
-    },
+    decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, Error, ErrorKind},
-    future::ResponseFuture,
-    layer::{RateLimitLayer, RateLimitLayerBuilder},
+    failure_policy::{FailurePolicy, Local},
     limit::{Algorithm, Limit, RateType},
-    limiter::RateLimiter,
-    response::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
-    rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
-    service::RateLimit,
-    settle::{Charge, Cost, Outcome},
-    store::{ExpireWhen, FailurePolicy, Local, MemoryStore, Store, TimeToLive},
+    limiter::{RateLimiter, all_of::AllOf},
+    receipt::Receipt,
+    store::{ExpireWhen, MemoryStore, Store, TimeToLive},
+    web::{
+        answer::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
+        charge::{Charge, Cost, Outcome},
+        future::ResponseFuture,
+        layer::{RateLimitLayer, RateLimitLayerBuilder},
+        rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
+        service::RateLimit,
+    },
 };

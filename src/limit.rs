@@ -5,7 +5,7 @@ mod slots;
 use std::time::Duration;
 
 pub(crate) use self::slots::Slots;
-use crate::{clock::Millis, error::ConfigError, store::at_least_zero};
+use crate::{clock::Millis, error::ConfigError};
 
 /// As many permits as a script can count exactly.
 const MOST_PERMITS: u64 = (1 << 53) - 1;
@@ -405,6 +405,11 @@ const fn whole_millis(interval: Duration) -> Option<Millis> {
     } else {
         None
     }
+}
+
+/// Returns a count that other processes may have brought below zero.
+pub(crate) fn at_least_zero(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 #[cfg(test)]

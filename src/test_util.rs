@@ -218,9 +218,9 @@ mod tests {
     use super::*;
     use crate::{
         decision::{Fault, Grant, LimitState, Missing, Refusal},
+        demand::RuleTag,
         error::{Error, ErrorKind},
         list::List,
-        store::RuleTag,
     };
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {

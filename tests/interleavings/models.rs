@@ -20,13 +20,15 @@ use loom::{
 
 use crate::{
     clock::ManualClock,
-    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    demand::{Acquire, Charge, RuleTag},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
     name::Name,
+    receipt::{PermitId, Receipt},
     store::{
-        Acquire, Charge, Decide, Op, Outcome, RuleTag,
+        Decide, Op, Outcome,
         guard::{
             breaker::{Breakers, Pass, Seems, Told},
             deny_cache::{DenyCache, Refusals},

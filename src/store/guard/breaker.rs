@@ -31,10 +31,10 @@ pub(crate) use self::traffic::{Traffic, Watch};
 use self::word::{Entry, Phase, Word, millis};
 use crate::{
     clock::Clock,
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     macros::{detail, notice, warning},
     name::Name,
-    store::{Acquire, Charge},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 

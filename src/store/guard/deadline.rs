@@ -5,10 +5,12 @@ use std::{error, fmt, sync::Arc, time::Duration};
 use super::breaker::Traffic;
 use crate::{
     clock,
-    decision::{Decision, Receipt, Refusal},
+    decision::{Decision, Refusal},
+    demand::{Acquire, Patience},
     error::{Error, ErrorKind},
     name::Name,
-    store::{Acquire, Decide, Op, Outcome, Patience},
+    receipt::Receipt,
+    store::{Decide, Op, Outcome},
 };
 
 /// A store whose callers wait no longer than a given time.

@@ -18,12 +18,14 @@ use quick_cache::{Equivalent, UnitWeighter, sync::Cache};
 use self::generations::{Generations, Seen};
 use crate::{
     clock::{Clock, SteadyClock, millis, moment},
-    decision::{Decision, LimitState, Receipt, Refusal, RefusalKind, Source},
+    decision::{Decision, LimitState, Refusal, RefusalKind, Source},
+    demand::{Acquire, Charge, Patience},
     error::Error,
     limit::Algorithm,
     list::List,
     name::{BuildSpread, Name},
-    store::{Acquire, Charge, Decide, Op, Outcome, Patience},
+    receipt::Receipt,
+    store::{Decide, Op, Outcome},
     sync::atomic::{AtomicBool, Ordering},
 };
 

@@ -23,12 +23,15 @@ use self::{
     pools::{Lease, Plan, Pools, longest},
     timer::Timer,
 };
+use super::line::Lines;
 use crate::{
     clock::Clock,
-    decision::{Decision, LimitState, Receipt, RefusalKind},
+    decision::{Decision, LimitState, RefusalKind},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     name::Name,
-    store::{Acquire, Charge, Decide, Op, Outcome, guard::line::Lines},
+    receipt::Receipt,
+    store::{Decide, Op, Outcome},
 };
 
 /// A store of which permits are taken ahead.
@@ -299,7 +302,7 @@ impl<S: Decide> Decide for Leasing<S> {
     fn give_back(&self, receipt: Receipt, keep: u32) {
         match (&receipt.lease, receipt.permits.checked_sub(keep)) {
             (Some(account), Some(unused)) => {
-                account.give_back(receipt.id, unused, |entry, keep| {
+                account.give_back(receipt.id, unused, &mut |entry, keep| {
                     self.inner.give_back(entry, keep);
                 });
             }

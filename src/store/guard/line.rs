@@ -41,10 +41,12 @@ use self::{
 };
 use crate::{
     clock::{Clock, no_timer},
-    decision::{Decision, Receipt, RefusalKind},
+    decision::{Decision, RefusalKind},
+    demand::{Acquire, Patience},
     error::Error,
     name::Name,
-    store::{Acquire, Decide, Op, Outcome, Patience},
+    receipt::Receipt,
+    store::{Decide, Op, Outcome},
 };
 
 /// A store whose callers stand in lines.

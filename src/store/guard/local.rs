@@ -13,14 +13,16 @@ use std::{
 };
 
 use self::recent::Recent;
-use super::fallback::Local;
 use crate::{
     clock::{Clock, millis},
-    decision::{Decision, Grant, Place, Receipt, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, Refusal, RefusalKind, Source},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
+    failure_policy::Local,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
-    store::{Acquire, Charge, MemoryStore, memory::latest, sealed::Sealed},
+    receipt::{Place, Receipt},
+    store::{MemoryStore, memory::strangers::latest, sealed::Sealed},
 };
 
 /// What is decided here, and what was decided elsewhere before.

@@ -29,9 +29,11 @@ pub(crate) mod breaker;
 pub(crate) mod deadline;
 #[cfg(feature = "redis")]
 pub(crate) mod deny_cache;
+#[cfg(feature = "redis")]
 pub(crate) mod fallback;
 #[cfg(feature = "redis")]
 pub(crate) mod lease;
 pub(crate) mod line;
 #[cfg(feature = "redis")]
 pub(crate) mod local;
+pub(crate) mod policy;

@@ -6,17 +6,18 @@ use super::{
     strangers::{Counting, Strangers, count_with},
 };
 use crate::{
+    algorithm::{answer::Answer, call::Caller},
     clock::Now,
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     list::List,
     name::Name,
-    store::{Acquire, Answer, Charge, call::Caller},
 };
 
 impl Shared {
     /// Decides for callers of several limiters, or of one that has no place: then the store
     /// `is_full`.
-    pub(super) fn decide_list(
+    pub(crate) fn decide_list(
         &self,
         first: &Acquire,
         callers: &[Caller],

@@ -10,34 +10,35 @@ use std::{
 };
 
 use crate::{
+    algorithm::{
+        answer::{Answer, Verdict},
+        call::{self, Ask, Caller, Take},
+        counted::Counted,
+    },
     clock::Now,
-    decision::PermitId,
+    demand::{Acquire, Charge},
     error::Error,
     limit::{Algorithm, LimitSource},
     list::List,
     name::{BuildSpread, Name, Text},
-    store::{
-        Acquire, Answer, Charge, Verdict,
-        call::{self, Ask, Caller, Take},
-        counted::Counted,
-    },
+    receipt::PermitId,
 };
 
 #[derive(Default)]
-pub(super) struct Shard {
+pub(crate) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
-    pub(super) limiters: HashMap<Text, Kept, BuildSpread>,
+    pub(crate) limiters: HashMap<Text, Kept, BuildSpread>,
     /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
     /// it may be out of date, but never too late by more than a grant that was given back.
     idle: BinaryHeap<Idle>,
 }
 
-pub(super) struct Kept {
-    pub(super) limiter: Counted,
+pub(crate) struct Kept {
+    pub(crate) limiter: Counted,
     /// Whether a verb set it: it stays until it is deleted.
-    pub(super) lasting: bool,
+    pub(crate) lasting: bool,
     /// The tick at which it vanishes, if it does.
-    pub(super) expires_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
 }
 
 impl Kept {
@@ -50,12 +51,12 @@ impl Kept {
     }
 
     /// Whether its time is not over.
-    pub(super) fn is_there(&self, now: Now) -> bool {
+    pub(crate) fn is_there(&self, now: Now) -> bool {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
     /// Decides for one caller of this limiter alone.
-    pub(super) fn decide_one(&mut self, acquire: &Acquire, now: Now) -> Result<Answer, Error> {
+    pub(crate) fn decide_one(&mut self, acquire: &Acquire, now: Now) -> Result<Answer, Error> {
         let charge = &acquire.first;
         self.limiter.count_by(&charge.name, now);
         let ask = ask(charge.limit, acquire.remaining);
@@ -65,7 +66,7 @@ impl Kept {
     }
 
     /// Takes so many permits, or as many as there are.
-    pub(super) fn charge(
+    pub(crate) fn charge(
         &mut self,
         name: &Name,
         limit: LimitSource,
@@ -95,7 +96,7 @@ impl Kept {
     }
 
     /// Decides for callers of this limiter alone.
-    pub(super) fn decide(
+    pub(crate) fn decide(
         &mut self,
         charge: &Charge,
         exact: bool,
@@ -110,7 +111,7 @@ impl Kept {
     }
 
     /// Puts off its end, as the scripts do where a limit has a keep-alive time.
-    pub(super) fn keep_alive(&mut self, now: Now) {
+    pub(crate) fn keep_alive(&mut self, now: Now) {
         if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
         {
@@ -150,7 +151,7 @@ impl Eq for Idle {}
 
 impl Shard {
     /// The limiter, unless its time is over.
-    pub(super) fn get_mut(
+    pub(crate) fn get_mut(
         &mut self,
         name: &Name,
         now: Now,
@@ -164,7 +165,7 @@ impl Shard {
         self.limiters.get_mut(name.text())
     }
 
-    pub(super) fn insert(&mut self, name: &Name, lasting: bool, now: Now) {
+    pub(crate) fn insert(&mut self, name: &Name, lasting: bool, now: Now) {
         if !lasting {
             // Not yet: those of one list would take each other's places.
             self.note_idle(now.tick + 1, name);
@@ -173,7 +174,7 @@ impl Shard {
         self.limiters.insert(name.text().clone(), kept);
     }
 
-    pub(super) fn note_idle(&mut self, at: i64, name: &Name) {
+    pub(crate) fn note_idle(&mut self, at: i64, name: &Name) {
         if self.idle.len() > 2 * self.limiters.len() + 16 {
             // Many were given back: keep one note of each.
             let limiters = &self.limiters;
@@ -201,7 +202,7 @@ impl Shard {
     }
 
     /// Forgets one limiter that has all its permits, if there is one.
-    pub(super) fn evict_idle(&mut self, now: Now) -> bool {
+    pub(crate) fn evict_idle(&mut self, now: Now) -> bool {
         while let Some(noted) = self.idle.peek() {
             if noted.at > now.tick {
                 return false;
@@ -231,7 +232,7 @@ impl Shard {
     }
 }
 
-pub(super) fn caller(acquire: &Acquire) -> Caller {
+pub(crate) fn caller(acquire: &Acquire) -> Caller {
     Caller {
         waits: acquire.patience.is_some(),
         takes: acquire.charges().map(take).collect(),
@@ -247,7 +248,7 @@ fn take(charge: &Charge) -> Take {
     }
 }
 
-pub(super) fn ask(limit: LimitSource, exact: bool) -> Ask {
+pub(crate) fn ask(limit: LimitSource, exact: bool) -> Ask {
     Ask {
         limit,
         rewrite: true,
@@ -257,6 +258,6 @@ pub(super) fn ask(limit: LimitSource, exact: bool) -> Ask {
 }
 
 /// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
-pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+pub(crate) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

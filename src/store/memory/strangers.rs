@@ -15,17 +15,18 @@ use super::{
     sketch::{Parts, Sketch},
 };
 use crate::{
+    algorithm::{
+        answer::{Answer, Changed},
+        call::{self, Ask, Caller, Counts, End, Needs, Take},
+    },
     clock::{Now, TICKS},
-    decision::{PermitId, Receipt},
+    demand::Charge,
     error::Error,
-    limit::{Limit, LimitSource, StoredLimit},
+    limit::{Limit, LimitSource, StoredLimit, at_least_zero},
     list::List,
     macros::warning,
     name::Name,
-    store::{
-        Answer, Changed, Charge, at_least_zero,
-        call::{self, Ask, Caller, Counts, End, Needs, Take},
-    },
+    receipt::{PermitId, Receipt},
 };
 
 /// How many sketches there are at most: one more interval has no strangers.
@@ -39,7 +40,7 @@ const MOST_KINDS: usize = 64;
 
 /// What a store knows of its strangers.
 #[derive(Default)]
-pub(super) struct Strangers {
+pub(crate) struct Strangers {
     known: Mutex<Known>,
     /// Whether there is a sketch: without one, newcomers need not take the lock.
     any: AtomicBool,
@@ -57,7 +58,7 @@ struct Known {
 }
 
 /// The same with its lock held, at an instant.
-pub(super) struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     strangers: &'a Strangers,
     known: MutexGuard<'a, Known>,
     now: Now,
@@ -65,22 +66,22 @@ pub(super) struct Locked<'a> {
 
 impl Strangers {
     /// Returns whether a name with this limit can be counted here.
-    pub(super) fn can_count(limit: Option<&Limit>) -> bool {
+    pub(crate) fn can_count(limit: Option<&Limit>) -> bool {
         limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
     }
 
     /// Returns whether there may be strangers. What a name took is seen by all who have locked its
     /// shard since.
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    pub(super) fn decided(&self) -> u64 {
+    pub(crate) fn decided(&self) -> u64 {
         self.decided.load(Ordering::Relaxed)
     }
 
     /// Takes the lock, and reads the clock only then: a sketch wants instants in their order.
-    pub(super) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
+    pub(crate) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = now();
         known
@@ -100,7 +101,7 @@ impl Strangers {
     }
 
     /// Counts a decision, and warns once in a minute of the store's clock.
-    pub(super) fn note(&self, minute: u64) {
+    pub(crate) fn note(&self, minute: u64) {
         // Zero is that of no warning.
         let minute = minute.saturating_add(1);
         self.decided.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +118,7 @@ impl Locked<'_> {
     /// Returns a name as it is before a decision; none if there are too many intervals.
     ///
     /// `names` are the most limiters of the store.
-    pub(super) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
+    pub(crate) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
         self.note_kind(name, limit);
@@ -130,7 +131,7 @@ impl Locked<'_> {
     }
 
     /// Adds what a stranger was granted since it was met.
-    pub(super) fn keep(&mut self, stranger: &Stranger) {
+    pub(crate) fn keep(&mut self, stranger: &Stranger) {
         let now = self.now.tick;
         if stranger.taken > 0
             && let Some(sketch) = self.known.of(ticks(stranger.limit.interval))
@@ -140,7 +141,7 @@ impl Locked<'_> {
     }
 
     /// Adds what a name took at an instant; whether there are not too many intervals for that.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         name: &Name,
         limit: &Limit,
@@ -156,7 +157,7 @@ impl Locked<'_> {
 
     /// Returns what a name took, each with the last instant at which that may have been, the
     /// earliest first: until it has left, it counts for a limiter that begins with it.
-    pub(super) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
+    pub(crate) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
         let (interval, now) = (ticks(limit.interval), self.now);
         let Some(sketch) = self.known.of(interval) else {
             return Vec::new();
@@ -174,7 +175,7 @@ impl Locked<'_> {
     }
 
     /// Returns the limit and the permits left of a name that took something as a stranger.
-    pub(super) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
+    pub(crate) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
         let (before, after) = kind_of(name);
         let mut kinds = self.known.kinds.iter();
         let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
@@ -218,12 +219,12 @@ impl Known {
 
 impl Shared {
     /// Locks what is known of strangers. Whoever needs to lock shards has locked them before.
-    pub(super) fn strangers(&self) -> Locked<'_> {
+    pub(crate) fn strangers(&self) -> Locked<'_> {
         self.strangers.lock(|| self.now())
     }
 
     /// Charges a limiter with what was granted elsewhere, each with its time, the earliest first.
-    pub(super) fn charge_past(
+    pub(crate) fn charge_past(
         &self,
         kept: &mut Kept,
         name: &Name,
@@ -241,7 +242,7 @@ impl Shared {
     }
 
     /// Charges a newcomer with what it took as a stranger.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         kept: &mut Kept,
         name: &Name,
@@ -262,7 +263,7 @@ impl Shared {
 
     /// Charges what a receipt's grant used beyond its permits, to a name for which there is no
     /// place.
-    pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
+    pub(crate) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
@@ -271,7 +272,7 @@ impl Shared {
     }
 
     /// Adds to what a name took for which there is no place; whether that can be counted.
-    pub(super) fn charge_stranger(
+    pub(crate) fn charge_stranger(
         &self,
         name: &Name,
         source: LimitSource,
@@ -295,13 +296,13 @@ impl Shared {
 }
 
 /// What a charge of a list is counted with.
-pub(super) enum Counting {
+pub(crate) enum Counting {
     Own(Kept),
     Stranger(Stranger),
 }
 
 /// Decides for callers of all these limiters; `None` if one of them is not there.
-pub(super) fn count_with(
+pub(crate) fn count_with(
     taken: &mut [(&Charge, Option<Counting>)],
     exact: bool,
     callers: &[Caller],
@@ -344,7 +345,7 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
 }
 
 /// A name without a limiter, in the midst of a call.
-pub(super) struct Stranger {
+pub(crate) struct Stranger {
     hash: u64,
     limit: StoredLimit,
     parts: Parts,

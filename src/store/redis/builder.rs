@@ -6,8 +6,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::TlsCertificates;
 
 use super::{
-    CONNECT_TIMEOUT, RESPONSE_TIMEOUT, RedisStore, Settings, endpoint::Endpoint,
-    health::DEFAULT_FAILURES,
+    CONNECT_TIMEOUT, RESPONSE_TIMEOUT, RedisStore, Settings, health::DEFAULT_FAILURES,
+    transport::endpoint::Endpoint,
 };
 use crate::{
     clock::Clock,
@@ -50,7 +50,7 @@ pub struct RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
-    pub(super) fn new(endpoint: Result<Endpoint, ConfigError>) -> Self {
+    pub(crate) fn new(endpoint: Result<Endpoint, ConfigError>) -> Self {
         Self {
             endpoint,
             #[cfg(feature = "tls")]
@@ -239,7 +239,7 @@ impl RedisStoreBuilder {
         #[cfg(feature = "tls")]
         let endpoint = match self.certificates {
             Some(certificates) => {
-                super::tls::check(&certificates)?;
+                super::transport::tls::check(&certificates)?;
                 endpoint.with_certificates(certificates)?
             }
             None => endpoint,

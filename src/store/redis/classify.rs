@@ -185,7 +185,7 @@ const OTHER: Meaning = row(Class::Other, ErrorKind::Unavailable);
 const UNKNOWN: Meaning = row(Class::Other, ErrorKind::Rejected)
     .remedy("its words, in the source of this error, are none that this version knows");
 /// It has no Lua.
-pub(super) const NO_LUA: Meaning = row(Class::Refused, ErrorKind::Rejected)
+pub(crate) const NO_LUA: Meaning = row(Class::Refused, ErrorKind::Rejected)
     .remedy("the server runs no Lua: load its module `lua`, or use one that has it");
 const LACKING: Meaning = row(Class::Refused, ErrorKind::Rejected)
     .remedy("the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them");

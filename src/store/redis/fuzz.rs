@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
-use super::{gcra, wire};
+use super::wire::{self, gcra};
 use crate::{
-    decision::PermitId,
+    demand::{Acquire, Charge, RuleTag},
     error::{Error, ErrorKind},
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Name,
-    store::{Acquire, Charge, RuleTag},
+    receipt::PermitId,
 };
 
 /// Numbers at which arithmetic ends are made likely, and small ones, which mean something.
@@ -166,7 +166,7 @@ proptest! {
                 prop_assert_eq!(answers.len(), limiters * callers);
                 let statuses = numbers[2 + 7 * limiters..].iter().step_by(2);
                 for (answer, status) in answers.iter().zip(statuses) {
-                    let granted = answer.verdict == crate::store::Verdict::Granted;
+                    let granted = answer.verdict == crate::algorithm::answer::Verdict::Granted;
                     prop_assert!((0..=2).contains(status), "{}", status);
                     prop_assert_eq!(granted, *status == 1);
                 }

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use super::{RedisStore, Settings, classify::Class, connection::Failed, wire};
+use super::{RedisStore, Settings, classify::Class, transport::connection::Failed, wire};
 use crate::{
     clock::SteadyClock,
     name::Name,
@@ -11,7 +11,7 @@ use crate::{
 
 /// One failure is chance, and each costs somebody a deadline; a pause of the server that is over soon has as many in no
 /// time, whatever the number, and then the first pause of the breaker is short.
-pub(super) const DEFAULT_FAILURES: u32 = 5;
+pub(crate) const DEFAULT_FAILURES: u32 = 5;
 /// The slots of a Cluster that have one breaker. redis-rs does not say which master has which slots, but to strategies
 /// for reading from replicas, and with one of these it would send READONLY: a replica would then refuse by old data.
 const SLOTS_TOGETHER: u16 = 512;
@@ -62,7 +62,7 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(super) fn breakers(&self, in_slots: bool) -> Breakers {
+    pub(crate) fn breakers(&self, in_slots: bool) -> Breakers {
         let (nodes, place): (_, fn(&Name) -> usize) = if in_slots {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)
         } else {
@@ -167,7 +167,7 @@ pub enum ConnectionState {
 }
 
 /// What a call that failed tells of the server. `in_slots`: it is one of several.
-pub(super) fn told(failed: &Failed, in_slots: bool) -> Told {
+pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
     match Class::of(&failed.error) {
         // The others on its node are as they were.
         Class::Moving => Told::Nothing,
@@ -184,7 +184,7 @@ fn place(name: &Name) -> usize {
 }
 
 /// The slot of a hash tag: its CRC16, as XMODEM has it.
-pub(super) fn slot(tag: &str) -> u16 {
+pub(crate) fn slot(tag: &str) -> u16 {
     let crc = tag.bytes().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
             let carry = crc & 0x8000 != 0;

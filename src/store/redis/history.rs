@@ -47,11 +47,13 @@ use self::{
 use super::{RedisStore, RedisStoreBuilder, model::support};
 use crate::{
     clock::{Clock, ManualClock},
-    decision::{Decision, Receipt, Source},
+    decision::{Decision, Source},
     error::Error,
+    failure_policy::FailurePolicy,
     limit::Limit,
     limiter::{RateLimiter, ask},
-    store::{FailurePolicy, sealed::Sealed, take},
+    receipt::Receipt,
+    store::{sealed::Sealed, take},
 };
 use support::{RedisServer, random::Random, unique};
 

@@ -1,33 +1,20 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
 
-mod address;
-mod builder;
-mod classify;
-mod connection;
-mod diagnose;
-mod endpoint;
+pub(crate) mod builder;
+pub(crate) mod classify;
 #[cfg(test)]
-mod fuzz;
-mod gcra;
-mod health;
+pub(crate) mod fuzz;
+pub(crate) mod health;
 #[cfg(test)]
-mod history;
+pub(crate) mod history;
 #[cfg(test)]
-mod model;
-mod returns;
+pub(crate) mod model;
+pub(crate) mod returns;
 pub(crate) mod rewritten;
-mod saga;
-mod script;
-mod server;
-mod source;
-mod stream;
-#[cfg(feature = "tls")]
-mod tls;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-mod topology;
-mod verify;
+pub(crate) mod saga;
+pub(crate) mod server;
+pub(crate) mod transport;
 pub(crate) mod wire;
-mod words;
 
 use std::{
     fmt,
@@ -37,40 +24,44 @@ use std::{
 
 pub use self::{
     builder::RedisStoreBuilder,
-    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
     health::{BreakerState, ConnectionState, Health, NodeHealth},
-    verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 use self::{
-    connection::Connection,
-    endpoint::Endpoint,
     returns::Returns,
     rewritten::Rewritten,
     server::{Server, random_id},
-    source::Source,
+    transport::{connection::Connection, endpoint::Endpoint, source::Source},
 };
 use super::{
-    Acquire, AnyStore, Decide, Deciding, Managing, Op, RuleNames,
+    AnyStore, Decide, Deciding, Managing, Op,
     guard::{
         breaker::Traffic,
         deadline::Deadline,
         deny_cache::{DenyCache, Refusals},
-        fallback::{self, Fallback},
+        fallback::Fallback,
         lease::Leasing,
         line::{Line, Lines},
         local::Locals,
+        policy,
     },
+    rule_names::RuleNames,
     sealed::{Handle, Sealed},
+};
+pub use crate::inspect::{
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 use crate::{
     clock::{self, Clock, SteadyClock, moment},
-    decision::{Decision, Receipt},
+    decision::Decision,
+    demand::Acquire,
     error::{Error, ErrorKind},
     name::Name,
+    receipt::Receipt,
 };
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many leases are given back at once when a store is closed: each is a receipt.
 const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 
@@ -120,21 +111,21 @@ const RETURNED_AT_ONCE: usize = returns::PLACES / 2;
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    settings: Settings,
-    shared: Arc<Shared>,
+    pub(crate) settings: Settings,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// The settings of a store, which never change.
 #[derive(Clone)]
-struct Settings {
-    prefix: Arc<str>,
-    client_id: Option<Arc<str>>,
-    clock: Option<Arc<dyn Clock>>,
-    deadline: Duration,
-    deny_cache: Duration,
-    breaker: u32,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+pub(crate) struct Settings {
+    pub(crate) prefix: Arc<str>,
+    pub(crate) client_id: Option<Arc<str>>,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) deadline: Duration,
+    pub(crate) deny_cache: Duration,
+    pub(crate) breaker: u32,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
 }
 
 impl RedisStore {
@@ -265,7 +256,7 @@ impl Settings {
 
 /// The store with its guards on.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     stack: Fallback<Deadline<DenyCache<Line<Leasing<Server>>>>>,
     /// For errors: without user and password.
     address: Option<Arc<str>>,
@@ -282,7 +273,7 @@ impl Shared {
         self.deny_cache().inner().inner()
     }
 
-    fn server(&self) -> &Server {
+    pub(crate) fn server(&self) -> &Server {
         self.leasing().inner()
     }
 
@@ -311,7 +302,7 @@ impl AnyStore for Shared {
                 None
             }
             // Without entropy nothing can be sent; the policy decides, as for any other failure.
-            Err(error) => Some(fallback::settle(acquire, Err(error))),
+            Err(error) => Some(policy::settle(acquire, Err(error))),
         }
     }
 

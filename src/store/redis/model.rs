@@ -15,5 +15,5 @@ mod pair;
 mod settling;
 mod slots;
 #[path = "../../../tests/support/mod.rs"]
-pub(super) mod support;
+pub(crate) mod support;
 mod verbs;

@@ -16,14 +16,14 @@ use tokio::sync::{
 };
 
 use super::{
-    connection::Connection,
     saga::is_one_call,
-    script::{self, Arguments, Script, Verbs, is_unknown_script},
+    transport::connection::Connection,
+    wire::script::{self, Arguments, Script, Verbs, is_unknown_script},
 };
 use crate::{
     clock::moment,
-    decision::Receipt,
     name::Name,
+    receipt::Receipt,
     store::guard::{deny_cache::Refusals, line::Lines},
 };
 

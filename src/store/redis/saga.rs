@@ -10,16 +10,17 @@ use std::{cmp::Ordering, mem};
 
 use super::{Server, server::random_id, wire};
 use crate::{
-    decision::{Decision, Grant, LimitState, Receipt, Refusal, Source},
+    decision::{Decision, Grant, LimitState, Refusal, Source},
+    demand::{Acquire, Charge},
     error::Error,
     limit::{Algorithm, LimitSource},
     list::List,
     name::Name,
-    store::{Acquire, Charge},
+    receipt::Receipt,
 };
 
 /// Whether one script decides for all of these limiters.
-pub(super) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
+pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
     let first = names.next();
     first.is_none_or(|first| names.all(|name| go_together(first, name, in_slots)))
 }
@@ -36,7 +37,7 @@ fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
 /// # Cancel safety
 ///
 /// Dropping it gives back what it may have taken.
-pub(super) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
+pub(crate) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
     let mut acquire = acquire.clone();
     if acquire.patience.is_some() {
         // One that waits is asked for again, and what an earlier attempt gave back may still be on its way.

@@ -8,45 +8,50 @@ use std::{
 
 use super::{
     classify::Class,
-    connection::Connection,
-    gcra, health,
+    health,
     returns::Returns,
     rewritten::Rewritten,
     saga,
-    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, Verbs, Word},
-    wire,
+    transport::connection::Connection,
+    wire::{
+        self, gcra,
+        script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, Verbs, Word},
+    },
 };
 use crate::{
+    algorithm::answer::{Answer, Changed},
     clock::{Clock, Millis, millis, moment},
-    decision::{Decision, PermitId, Receipt, Taken},
+    decision::Decision,
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::Name,
+    receipt::{PermitId, Receipt, Taken},
     store::{
-        Acquire, Answer, Changed, Charge, Decide, ExpireWhen, Op, Outcome, TimeToLive,
+        Decide, ExpireWhen, Op, Outcome, TimeToLive,
         guard::{
             breaker::{Breakers, Told},
             deny_cache::Refusals,
-            fallback,
+            policy,
         },
     },
 };
 
 /// A server, and what this process knows of it.
-pub(super) struct Server {
-    pub(super) connection: Arc<Connection>,
-    pub(super) returns: Returns,
+pub(crate) struct Server {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) returns: Returns,
     /// Made when it is first needed, unless the user has fixed one.
-    pub(super) client_id: OnceLock<Arc<str>>,
+    pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock, or none for the server's.
-    pub(super) clock: Option<Arc<dyn Clock>>,
-    pub(super) rewritten: Rewritten,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) rewritten: Rewritten,
     /// What was refused before a limit changed, which is told here.
-    pub(super) refusals: Arc<Refusals>,
+    pub(crate) refusals: Arc<Refusals>,
     /// Which servers are left alone. Verbs and receipts go all the same: an operator, or nobody, waits for these.
-    pub(super) breakers: Breakers,
+    pub(crate) breakers: Breakers,
 }
 
 impl Decide for Server {
@@ -165,7 +170,7 @@ impl Decide for Server {
 
 impl Server {
     /// Settles at `keep` permits. `undone` is what a saga took before it was refused, see `Returns`.
-    pub(super) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
+    pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
         }
@@ -196,7 +201,7 @@ impl Server {
 
     async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         match self.acquire_together(run).await {
-            Err(error) => match fallback::without_trials(run, &error) {
+            Err(error) => match policy::without_trials(run, &error) {
                 Some(enforced) => self.acquire_together(&enforced).await,
                 None => Err(error),
             },
@@ -220,7 +225,7 @@ impl Server {
     }
 
     /// For callers of limiters that one script reaches.
-    pub(super) async fn acquire_at_once(
+    pub(crate) async fn acquire_at_once(
         &self,
         first: &Acquire,
         run: &[Acquire],
@@ -412,7 +417,7 @@ impl Server {
         self.clock.as_deref().map(millis)
     }
 
-    pub(super) fn client_id(&self) -> Result<&str, Error> {
+    pub(crate) fn client_id(&self) -> Result<&str, Error> {
         if self.client_id.get().is_none() {
             let id = uuid(random_id()?);
             // Whoever is first decides; ids are not used before.
@@ -468,7 +473,7 @@ impl fmt::Debug for Server {
 }
 
 /// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
-pub(super) fn random_id() -> Result<PermitId, Error> {
+pub(crate) fn random_id() -> Result<PermitId, Error> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| {
         Error::new(ErrorKind::Unavailable)
@@ -495,7 +500,7 @@ fn uuid(PermitId(mut bytes): PermitId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::RuleTag;
+    use crate::demand::RuleTag;
 
     // The script for lone callers does not read how a charge is taken.
     #[test]

@@ -12,7 +12,7 @@ use super::{
     word::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PROBE},
     *,
 };
-use crate::{clock::ManualClock, decision::PermitId, limit::LimitSource, store::RuleTag};
+use crate::{clock::ManualClock, demand::RuleTag, limit::LimitSource, receipt::PermitId};
 
 const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;

@@ -9,11 +9,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
-        Mutex,
-        MutexGuard,
-        PoisonError,
-        // Hints: no other memory depends on their order, so loom need not try it.
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -22,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Clock, name::Name, store::Acquire};
+use crate::{clock::Clock, demand::Acquire, name::Name};
 
 /// What comes in within this part of the time that callers wait is not held against silence: it may
 /// be owed to calls before.
@@ -65,7 +61,7 @@ struct Watching {
 
 impl Traffic {
     /// `place` is the index of a name's node.
-    pub(super) fn new(nodes: usize, place: fn(&Name) -> usize, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(nodes: usize, place: fn(&Name) -> usize, clock: Arc<dyn Clock>) -> Self {
         Self {
             nodes: (0..nodes.max(1)).map(|_| Node::default()).collect(),
             place,
@@ -78,7 +74,7 @@ impl Traffic {
     }
 
     /// Records that bytes came in from the only node.
-    pub(super) fn came_in(&self) {
+    pub(crate) fn came_in(&self) {
         self.came_in_at(0);
     }
 
@@ -104,7 +100,7 @@ impl Traffic {
     }
 
     /// Records that a call is sent to a node, unless its bytes are seen.
-    pub(super) fn sends(&self, index: usize) {
+    pub(crate) fn sends(&self, index: usize) {
         if !self.is_watched.load(Relaxed) {
             self.sent(index);
         }
@@ -138,7 +134,7 @@ impl Traffic {
     /// Whether callers who asked at `asked` and left after `patience` were let down by a silent
     /// node: one that has owed an answer for (nearly) as long, and sent nothing meanwhile. Their
     /// own call may be younger.
-    pub(super) fn lets_down(&self, index: usize, asked: Duration, patience: Duration) -> bool {
+    pub(crate) fn lets_down(&self, index: usize, asked: Duration, patience: Duration) -> bool {
         let Some(node) = self.nodes.get(index) else {
             return false;
         };
@@ -188,7 +184,7 @@ impl Traffic {
     }
 
     /// The node of a name.
-    pub(super) fn index(&self, name: &Name) -> usize {
+    pub(crate) fn index(&self, name: &Name) -> usize {
         match &*self.nodes {
             // Nothing to find out.
             [_] => 0,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 /// The first pause, and the longest: a server that is back is found within about a second.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a probe is waited for: one that is kept and not polled must not be the last.
-pub(super) const LONGEST_PROBE: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_PROBE: Duration = Duration::from_secs(1);
 
 const PHASE_BITS: u32 = 2;
 const PAUSE_BITS: u32 = 6;
@@ -14,18 +14,18 @@ const GENERATION_BITS: u32 = 16;
 
 /// The state of a breaker. Times are milliseconds since some beginning; 40 bits of them are 34 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word {
-    pub(super) phase: Phase,
+pub(crate) struct Word {
+    pub(crate) phase: Phase,
     /// Pauses in a row since it opened.
-    pub(super) pauses: u8,
+    pub(crate) pauses: u8,
     /// Another one each time that it opens: what was begun before tells nothing of what is after.
-    pub(super) generation: u16,
+    pub(crate) generation: u16,
     /// When the phase is over, if it ends by itself.
-    pub(super) until: u64,
+    pub(crate) until: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// Everybody asks.
     Closed,
     /// Nobody asks; after its end, one does.
@@ -36,7 +36,7 @@ pub(super) enum Phase {
 
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(crate) enum Entry {
     All,
     /// The one whose change to this state comes first.
     One(Word),
@@ -44,14 +44,14 @@ pub(super) enum Entry {
 }
 
 impl Word {
-    pub(super) const NEW: Self = Self {
+    pub(crate) const NEW: Self = Self {
         phase: Phase::Closed,
         pauses: 0,
         generation: 0,
         until: 0,
     };
 
-    pub(super) fn entry(self, now: u64) -> Entry {
+    pub(crate) fn entry(self, now: u64) -> Entry {
         match self.phase {
             Phase::Closed => Entry::All,
             Phase::Open | Phase::Probing if now < self.until => Entry::Nobody,
@@ -64,7 +64,7 @@ impl Word {
     }
 
     /// Open from now on, or once more. `spread` is any number, from which the pause gets its jitter.
-    pub(super) fn opened(self, now: u64, spread: u64) -> Self {
+    pub(crate) fn opened(self, now: u64, spread: u64) -> Self {
         Self {
             phase: Phase::Open,
             pauses: self.pauses.saturating_add(1).min((1 << PAUSE_BITS) - 1),
@@ -74,18 +74,18 @@ impl Word {
     }
 
     /// After a probe of which nothing was learnt: its time is over, so that the next one may ask at once.
-    pub(super) fn unanswered(self, now: u64) -> Self {
+    pub(crate) fn unanswered(self, now: u64) -> Self {
         Self { until: now, ..self }
     }
 
-    pub(super) fn closed(self) -> Self {
+    pub(crate) fn closed(self) -> Self {
         Self {
             generation: self.generation,
             ..Self::NEW
         }
     }
 
-    pub(super) fn pack(self) -> u64 {
+    pub(crate) fn pack(self) -> u64 {
         let phase = match self.phase {
             Phase::Closed => 0,
             Phase::Open => 1,
@@ -95,7 +95,7 @@ impl Word {
         (high << PAUSE_BITS | u64::from(self.pauses)) << PHASE_BITS | phase
     }
 
-    pub(super) fn unpack(packed: u64) -> Self {
+    pub(crate) fn unpack(packed: u64) -> Self {
         let bits = |shift: u32, count: u32| packed >> shift & ((1 << count) - 1);
         Self {
             phase: match bits(0, PHASE_BITS) {
@@ -120,6 +120,6 @@ fn pause(before: u8, spread: u64) -> u64 {
     whole / 2 + spread % (whole - whole / 2 + 1)
 }
 
-pub(super) fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

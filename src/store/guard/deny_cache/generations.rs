@@ -23,18 +23,18 @@ const GENERATIONS: usize = if cfg!(interleavings) { 1 } else { 1 << 16 };
 /// A count that has gone through all 2^32 seems not to have changed: that takes more calls than one process makes while a
 /// refusal stands.
 #[derive(Debug, Default)]
-pub(super) struct Generations {
+pub(crate) struct Generations {
     /// Made by the first call, as a store may be set up in several steps.
     counts: OnceLock<Box<[AtomicU32]>>,
 }
 
 /// The generations of some names at one moment.
 #[derive(Debug)]
-pub(super) struct Seen(List<(usize, u32)>);
+pub(crate) struct Seen(List<(usize, u32)>);
 
 impl Generations {
     /// What changed up to now. To be called before the call is sent that tells how things are.
-    pub(super) fn see<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Seen {
+    pub(crate) fn see<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Seen {
         let seen = names.map(|name| {
             let place = Self::place(name);
             (place, self.at(place))
@@ -44,14 +44,14 @@ impl Generations {
 
     /// Makes old what was seen of this name. To be called when the change was heard of, and before anybody else hears
     /// of it.
-    pub(super) fn changed(&self, name: &Name) {
+    pub(crate) fn changed(&self, name: &Name) {
         if let Some(count) = self.counts().get(Self::place(name)) {
             count.fetch_add(1, Ordering::Release);
         }
     }
 
     /// Whether nothing has changed since.
-    pub(super) fn is_current(&self, seen: &Seen) -> bool {
+    pub(crate) fn is_current(&self, seen: &Seen) -> bool {
         seen.0.iter().all(|(place, then)| self.at(*place) == *then)
     }
 

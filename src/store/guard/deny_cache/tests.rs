@@ -5,10 +5,11 @@ use std::{collections::VecDeque, pin::pin, sync::Mutex, task::Poll};
 use super::*;
 use crate::{
     clock::ManualClock,
-    decision::{Grant, PermitId},
+    decision::Grant,
+    demand::{Patience, RuleTag},
     error::ErrorKind,
     limit::{Limit, LimitSource},
-    store::{Patience, RuleTag},
+    receipt::PermitId,
 };
 
 const CAP: Duration = Duration::from_secs(60);

@@ -6,13 +6,17 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::*;
+use super::{
+    super::policy::{settle, without_trials},
+    *,
+};
 use crate::{
     clock::ManualClock,
-    decision::{PermitId, RefusalKind, Source},
+    decision::{Grant, Refusal, RefusalKind, Source},
+    demand::{Charge, RuleTag},
     limit::{Limit, LimitSource},
     list::List,
-    store::{Charge, RuleTag},
+    receipt::PermitId,
 };
 
 const KINDS: [ErrorKind; 13] = [

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::decision::{PermitId, Receipt};
+use crate::receipt::{PermitId, Receipt, TakenAhead};
 
 /// How many grants can give back before a lease is followed by another: each has to be remembered while there are receipts.
 const MOST_SETTLED: usize = 1024;
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Account {
-    pub(super) fn new(receipt: Receipt) -> Self {
+    pub(crate) fn new(receipt: Receipt) -> Self {
         let permits = receipt.permits;
         Self {
             receipt,
@@ -51,7 +51,7 @@ impl Account {
     }
 
     /// Hands out `permits`, if there are as many: how many are left, and an id for the grant. Its caller need not have one.
-    pub(super) fn take(&self, permits: u32) -> Option<(u32, PermitId)> {
+    pub(crate) fn take(&self, permits: u32) -> Option<(u32, PermitId)> {
         let mut state = self.state();
         if state.is_full() {
             return None;
@@ -62,28 +62,8 @@ impl Account {
         Some((left, self.receipt.id.for_grant(state.grants)))
     }
 
-    /// Takes back `permits` of one grant: to be handed out again, or out of the store if the lease has ended.
-    ///
-    /// `settle` is called with what is to be settled in the store, and at how many permits. It is under the lock, so that
-    /// corrections are sent in their order, and must neither wait nor come back here.
-    pub(super) fn give_back(
-        &self,
-        grant: PermitId,
-        permits: u32,
-        settle: impl FnOnce(Receipt, u32),
-    ) {
-        let mut state = self.state();
-        if permits == 0 || !state.settled.insert(grant) {
-            return;
-        }
-        state.unused += permits;
-        if !state.open {
-            self.correct(&mut state, settle);
-        }
-    }
-
     /// Ends the lease: nothing is handed out any more, and what nobody has is given back.
-    pub(super) fn close(&self, settle: impl FnOnce(Receipt, u32)) {
+    pub(crate) fn close(&self, settle: impl FnOnce(Receipt, u32)) {
         let mut state = self.state();
         state.open = false;
         self.correct(&mut state, settle);
@@ -91,19 +71,19 @@ impl Account {
 
     /// Whether it is to be followed by another: it has ended, or less than half of it is left, which others can still use, or
     /// as many have given back as it can remember.
-    pub(super) fn is_worn(&self) -> bool {
+    pub(crate) fn is_worn(&self) -> bool {
         let state = self.state();
         state.unused < self.taken() / 2 || state.is_full()
     }
 
     /// Permits that are, or were, somebody's.
-    pub(super) fn used(&self) -> u32 {
+    pub(crate) fn used(&self) -> u32 {
         let state = self.state();
         state.entry - state.unused
     }
 
     /// All permits that were taken.
-    pub(super) fn taken(&self) -> u32 {
+    pub(crate) fn taken(&self) -> u32 {
         self.receipt.permits
     }
 
@@ -123,6 +103,20 @@ impl Account {
     fn state(&self) -> MutexGuard<'_, State> {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TakenAhead for Account {
+    // Under the lock, so that corrections are sent in their order.
+    fn give_back(&self, grant: PermitId, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+        let mut state = self.state();
+        if permits == 0 || !state.settled.insert(grant) {
+            return;
+        }
+        state.unused += permits;
+        if !state.open {
+            self.correct(&mut state, settle);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::account::Account;
 use crate::{clock::Clock, store::Decide};
 
 /// Knows all leases of a store.
-pub(super) struct Keeper<S> {
+pub(crate) struct Keeper<S> {
     inner: Arc<S>,
     clock: Arc<dyn Clock>,
     watched: Mutex<Watched>,
@@ -32,10 +32,10 @@ struct Watched {
 }
 
 /// When a lease ends, by the keeper's clock, and a number that no other has.
-pub(super) type End = (Duration, u64);
+pub(crate) type End = (Duration, u64);
 
 impl<S: Decide> Keeper<S> {
-    pub(super) fn new(inner: Arc<S>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(inner: Arc<S>, clock: Arc<dyn Clock>) -> Self {
         Self {
             inner,
             clock,
@@ -45,7 +45,7 @@ impl<S: Decide> Keeper<S> {
     }
 
     /// Ends a lease when `left` is over, unless it was ended before.
-    pub(super) fn watch(self: &Arc<Self>, account: Arc<Account>, left: Duration) -> End {
+    pub(crate) fn watch(self: &Arc<Self>, account: Arc<Account>, left: Duration) -> End {
         let mut watched = self.watched();
         watched.last_number += 1;
         let end = (self.clock.now().saturating_add(left), watched.last_number);
@@ -69,18 +69,18 @@ impl<S: Decide> Keeper<S> {
     }
 
     /// Ends a lease now.
-    pub(super) fn end(&self, end: End, account: &Account) {
+    pub(crate) fn end(&self, end: End, account: &Account) {
         self.watched().ends.remove(&end);
         self.close(account);
     }
 
     /// How many leases are out.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.watched().ends.len()
     }
 
     /// Ends so many leases now, those first that end first.
-    pub(super) fn end_first(&self, most: usize) {
+    pub(crate) fn end_first(&self, most: usize) {
         for _ in 0..most {
             let first = self.watched().ends.pop_first();
             let Some((_, account)) = first else { return };
@@ -89,7 +89,7 @@ impl<S: Decide> Keeper<S> {
     }
 
     /// Ends all leases now.
-    pub(super) fn end_all(&self) {
+    pub(crate) fn end_all(&self) {
         let ends = std::mem::take(&mut self.watched().ends);
         ends.values().for_each(|account| self.close(account));
     }

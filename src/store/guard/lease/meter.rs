@@ -10,7 +10,7 @@ const SHARE: u64 = 8;
 
 /// What was asked for lately, and what was left.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     calls: u64,
     permits: u64,
     most: u32,
@@ -18,7 +18,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             calls: 0,
             permits: 0,
@@ -28,23 +28,23 @@ impl Meter {
     }
 
     /// Notes that somebody asked for `permits`.
-    pub(super) fn note(&mut self, permits: u32) {
+    pub(crate) fn note(&mut self, permits: u32) {
         self.calls = self.calls.saturating_add(1);
         self.permits = self.permits.saturating_add(u64::from(permits));
     }
 
     /// Begins to count anew.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         (self.calls, self.permits) = (0, 0);
     }
 
     /// Notes how many permits are left.
-    pub(super) fn told(&mut self, left: u64) {
+    pub(crate) fn told(&mut self, left: u64) {
         self.left = left;
     }
 
     /// Notes what became of a lease.
-    pub(super) fn ended(&mut self, taken: u32, used: u32) {
+    pub(crate) fn ended(&mut self, taken: u32, used: u32) {
         self.most = if used >= taken {
             taken.saturating_mul(4)
         } else {
@@ -53,7 +53,7 @@ impl Meter {
     }
 
     /// Notes that there was no room for so many.
-    pub(super) fn refused(&mut self, permits: u32) {
+    pub(crate) fn refused(&mut self, permits: u32) {
         self.most = permits / 2;
     }
 
@@ -61,7 +61,7 @@ impl Meter {
     ///
     /// As many as are asked for in that time, if they are of two callers at least, and no greater part of what is left
     /// than others may take, too. So near exhaustion nothing is taken ahead.
-    pub(super) fn amount(&self, over: Duration, lead: Duration) -> u32 {
+    pub(crate) fn amount(&self, over: Duration, lead: Duration) -> u32 {
         let within_lead = |count: u64| {
             let over = over.as_nanos().max(1);
             u128::from(count).saturating_mul(lead.as_nanos()) / over

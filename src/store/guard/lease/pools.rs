@@ -16,19 +16,20 @@ use super::{
     timer::{Stamp, Timer},
 };
 use crate::{
-    decision::{Decision, Grant, LimitState, PermitId, Receipt, Source},
+    decision::{Decision, Grant, LimitState, Source},
+    demand::Acquire,
     limit::LimitSource,
     list::List,
     name::Name,
-    store::Acquire,
+    receipt::{PermitId, Receipt},
 };
 
 /// More shards than there will be cores, so that requests seldom wait for each other.
-pub(super) const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 /// How many limiters are known in each. What is known of one that finds no place is nothing: then nothing is taken ahead.
 const PLACES: usize = 1024;
 
-pub(super) struct Pools {
+pub(crate) struct Pools {
     shards: Box<[Mutex<Shard>]>,
     /// Of its own: names come from requests, and nobody may choose which ones share a lock.
     hasher: RandomState,
@@ -56,36 +57,36 @@ struct Pool {
 }
 
 /// Permits in hand.
-pub(super) struct Lease {
-    pub(super) account: Arc<Account>,
-    pub(super) end: End,
+pub(crate) struct Lease {
+    pub(crate) account: Arc<Account>,
+    pub(crate) end: End,
     /// Whose limit it was taken by.
-    pub(super) limit: LimitSource,
+    pub(crate) limit: LimitSource,
     /// Until when it lasts: so long after it was sent.
-    pub(super) sent: Stamp,
-    pub(super) lasts: Duration,
+    pub(crate) sent: Stamp,
+    pub(crate) lasts: Duration,
     /// How long the answer took.
-    pub(super) received: Duration,
+    pub(crate) received: Duration,
     /// The limit when it was taken, with what was left beside it.
-    pub(super) state: LimitState,
+    pub(crate) state: LimitState,
 }
 
 /// What a call is to do beside its callers' bidding.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// How many permits it takes ahead, and for how long; none with 0.
-    pub(super) ahead: u32,
-    pub(super) lead: Duration,
-    pub(super) generation: u64,
+    pub(crate) ahead: u32,
+    pub(crate) lead: Duration,
+    pub(crate) generation: u64,
     /// A lease of which nothing can be handed out any more.
-    pub(super) over: Option<Lease>,
+    pub(crate) over: Option<Lease>,
 }
 
 impl Pools {
-    pub(super) fn new(timer: Timer) -> Self {
+    pub(crate) fn new(timer: Timer) -> Self {
         Self::knowing(PLACES, timer)
     }
 
-    pub(super) fn knowing(places: usize, timer: Timer) -> Self {
+    pub(crate) fn knowing(places: usize, timer: Timer) -> Self {
         Self {
             shards: std::iter::repeat_with(Mutex::default)
                 .take(SHARDS)
@@ -96,12 +97,12 @@ impl Pools {
         }
     }
 
-    pub(super) fn timer(&self) -> &Timer {
+    pub(crate) fn timer(&self) -> &Timer {
         &self.timer
     }
 
     /// Grants out of the lease, if it has enough.
-    pub(super) fn take(&self, acquire: &Acquire) -> Option<Decision> {
+    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
         lease_of(acquire)?;
         let mut shard = self.shard(&acquire.first.name)?;
         let pool = shard.pools.get_mut(&acquire.first.name)?;
@@ -110,7 +111,7 @@ impl Pools {
 
     /// What a call for these callers, who found no lease that suffices, is to take ahead. Nothing where `reserved` says that
     /// what is left is for others.
-    pub(super) fn plan(&self, run: &[Acquire], lead: Duration, reserved: bool) -> Plan {
+    pub(crate) fn plan(&self, run: &[Acquire], lead: Duration, reserved: bool) -> Plan {
         let mut plan = Plan {
             ahead: 0,
             lead,
@@ -158,7 +159,7 @@ impl Pools {
     }
 
     /// Notes how a call left the limiter. A lease by another limit than the one in force is over.
-    pub(super) fn told(&self, name: &Name, state: &LimitState) -> Option<Lease> {
+    pub(crate) fn told(&self, name: &Name, state: &LimitState) -> Option<Lease> {
         let mut shard = self.shard(name)?;
         let pool = shard.pools.get_mut(name)?;
         pool.interval = Some(state.interval);
@@ -172,7 +173,7 @@ impl Pools {
     }
 
     /// Notes that there was no room for so many permits.
-    pub(super) fn refused(&self, name: &Name, permits: u32) {
+    pub(crate) fn refused(&self, name: &Name, permits: u32) {
         if let Some(pool) = self
             .shard(name)
             .as_mut()
@@ -183,7 +184,7 @@ impl Pools {
     }
 
     /// Notes that nobody asks for a lease any more.
-    pub(super) fn asked(&self, name: &Name) {
+    pub(crate) fn asked(&self, name: &Name) {
         if let Some(pool) = self
             .shard(name)
             .as_mut()
@@ -194,7 +195,7 @@ impl Pools {
     }
 
     /// Has callers served out of a lease, unless the limiter was changed since it was asked for: then it comes back.
-    pub(super) fn put(&self, name: &Name, lease: Lease, generation: u64) -> Option<Lease> {
+    pub(crate) fn put(&self, name: &Name, lease: Lease, generation: u64) -> Option<Lease> {
         let Some(mut shard) = self.shard(name) else {
             return Some(lease);
         };
@@ -206,7 +207,7 @@ impl Pools {
     }
 
     /// Takes the lease out, because the limiter is `changed` or its permits are for those who wait.
-    pub(super) fn remove(&self, name: &Name, changed: bool) -> Option<Lease> {
+    pub(crate) fn remove(&self, name: &Name, changed: bool) -> Option<Lease> {
         let mut shard = self.shard(name)?;
         shard.generation += u64::from(changed);
         shard.pools.get_mut(name)?.lease.take()
@@ -222,7 +223,7 @@ impl Pools {
 }
 
 /// The longest lease: a score leads by no more than this.
-pub(super) fn longest(interval: Duration) -> Duration {
+pub(crate) fn longest(interval: Duration) -> Duration {
     let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(millis / 10)
 }
@@ -306,7 +307,7 @@ impl Lease {
             id,
             ..charge.receipt().granted(self.state.interval)
         };
-        let receipt = receipt.leased(Arc::clone(&self.account));
+        let receipt = receipt.leased(Arc::<Account>::clone(&self.account));
         let (limits, receipts) = (List::one(state), List::one(receipt));
         Decision::Allow(Grant::new(limits, receipts, Source::Lease))
     }

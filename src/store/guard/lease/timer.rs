@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use crate::clock::{Clock, Since, millis};
 
 /// The clock of the logs, if it is this process's; none for the server's.
-pub(super) struct Timer(Option<Arc<dyn Clock>>);
+pub(crate) struct Timer(Option<Arc<dyn Clock>>);
 
 /// When a call was sent, or something else began.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stamp {
+pub(crate) enum Stamp {
     /// By the clock by which the call itself is made, as it tells it
     Own(Duration),
     /// The server's clock goes on as this process's do, also while the machine sleeps
@@ -17,11 +17,11 @@ pub(super) enum Stamp {
 }
 
 impl Timer {
-    pub(super) fn new(own_clock: Option<Arc<dyn Clock>>) -> Self {
+    pub(crate) fn new(own_clock: Option<Arc<dyn Clock>>) -> Self {
         Self(own_clock)
     }
 
-    pub(super) fn stamp(&self) -> Stamp {
+    pub(crate) fn stamp(&self) -> Stamp {
         match &self.0 {
             Some(clock) => Stamp::Own(whole_millis(&**clock)),
             None => Stamp::Server(Since::now()),
@@ -29,7 +29,7 @@ impl Timer {
     }
 
     /// How long it is ago; without end where the clock was set back, as nobody knows then.
-    pub(super) fn elapsed(&self, stamp: &Stamp) -> Duration {
+    pub(crate) fn elapsed(&self, stamp: &Stamp) -> Duration {
         match (stamp, &self.0) {
             (Stamp::Own(then), Some(clock)) => {
                 let since = whole_millis(&**clock).checked_sub(*then);

@@ -12,11 +12,11 @@ use std::{
 
 use super::{lock, queue::Queue};
 use crate::{
-    decision::{PermitId, Receipt},
+    demand::Acquire,
     limit::{LimitSource, Slots},
     list::List,
     name::Name,
-    store::Acquire,
+    receipt::{PermitId, Receipt},
 };
 
 /// More than there will be cores, so that callers of different limiters seldom meet.
@@ -51,7 +51,7 @@ pub(crate) type Key = List<(Name, Option<Slots>, LimitSource, bool)>;
 
 /// The callers that left while a call for them and for others was in flight, and whether what they may get was given back. Of
 /// those who do not wait, only whoever dropped them knows whether it is to be.
-pub(super) type Gone = Mutex<HashMap<PermitId, bool>>;
+pub(crate) type Gone = Mutex<HashMap<PermitId, bool>>;
 
 impl Lines {
     /// Asks again for those who wait for `name`: there may be room.
@@ -89,7 +89,7 @@ impl Lines {
     }
 
     /// Notes that a receipt is given back. It may be that of a call which is still in flight for others.
-    pub(super) fn gives_back(&self, receipt: &Receipt) {
+    pub(crate) fn gives_back(&self, receipt: &Receipt) {
         let mut gone = lock(&self.0.gone);
         if !gone.is_empty()
             && let Some(given_back) = gone.get_mut(&receipt.id)
@@ -98,12 +98,12 @@ impl Lines {
         }
     }
 
-    pub(super) fn gone(&self) -> &Gone {
+    pub(crate) fn gone(&self) -> &Gone {
         &self.0.gone
     }
 
     /// Has somebody enter the line of a key, which is made if there is none.
-    pub(super) fn enter<T>(
+    pub(crate) fn enter<T>(
         &self,
         key: &Key,
         waits: bool,
@@ -121,7 +121,7 @@ impl Lines {
     }
 
     /// Notes that somebody has left a line, and takes it away if that was the `last` one.
-    pub(super) fn leave(&self, key: &Key, waits: bool, queue: &Arc<Queue>, last: bool) {
+    pub(crate) fn leave(&self, key: &Key, waits: bool, queue: &Arc<Queue>, last: bool) {
         if waits {
             self.0.waiting.fetch_sub(1, Ordering::SeqCst);
         }
@@ -164,7 +164,7 @@ fn unused(spare: &mut Vec<Arc<Queue>>) -> Arc<Queue> {
 }
 
 /// The line in which a caller belongs.
-pub(super) fn key(acquire: &Acquire) -> Key {
+pub(crate) fn key(acquire: &Acquire) -> Key {
     acquire
         .charges()
         .map(|charge| {

@@ -8,14 +8,14 @@ use super::{
 };
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
-    store::{Acquire, Patience},
+    demand::{Acquire, Patience},
 };
 
 impl State {
     /// The refusal of a newcomer whose patience cannot last until its turn, going by what the last call told.
     ///
     /// More than the rate is never free at once: each further rate follows an interval later.
-    pub(super) fn hopeless(
+    pub(crate) fn hopeless(
         &self,
         acquire: &Acquire,
         deadline: Option<Duration>,
@@ -43,7 +43,7 @@ impl State {
     /// Refuses those who came when enough waited already. Who has a place keeps it, as places only move up.
     ///
     /// Only while the first in line is known to wait: that many ask at once is no reason to refuse.
-    pub(super) fn turn_away(&mut self, now: Duration, wakes: &mut Wakes) {
+    pub(crate) fn turn_away(&mut self, now: Duration, wakes: &mut Wakes) {
         let stuck = self.due.filter(|due| *due > now);
         let (Some(due), Some(refusal)) = (stuck, self.refusal.clone()) else {
             return;
@@ -74,7 +74,7 @@ impl State {
     }
 
     /// Tells a caller what the store decided, unless it is to wait for another answer.
-    pub(super) fn hear(
+    pub(crate) fn hear(
         &mut self,
         ticket: u64,
         decision: Decision,
@@ -108,7 +108,7 @@ impl State {
     }
 
     /// Refuses those whose patience is at its end, unless their turn comes before. The first ones are `asked_for` all the same.
-    pub(super) fn give_up_late(&mut self, now: Duration, asked_for: usize, wakes: &mut Wakes) {
+    pub(crate) fn give_up_late(&mut self, now: Duration, asked_for: usize, wakes: &mut Wakes) {
         let Some(refusal) = self.refusal.clone() else {
             return;
         };
@@ -127,13 +127,13 @@ impl State {
     }
 
     /// Whether it is time to ask for those who wait.
-    pub(super) fn asks_for_waiting(&self, now: Duration) -> bool {
+    pub(crate) fn asks_for_waiting(&self, now: Duration) -> bool {
         let is_due = self.nudged || self.due.is_none_or(|due| due <= now);
         is_due && self.waiting().next().is_some()
     }
 
     /// Until when there is nothing to do for those who wait: until the first of them can be served, or gives up.
-    pub(super) fn sleeps_until(&self, now: Duration) -> Duration {
+    pub(crate) fn sleeps_until(&self, now: Duration) -> Duration {
         let doubtful = self.members.iter().filter(|member| member.is_doubtful());
         let first = doubtful.filter_map(|member| member.deadline).min();
         first.into_iter().chain(self.due).min().unwrap_or(now)

@@ -16,21 +16,16 @@ use super::{
     member::{Run, Wakes},
     state::State,
 };
-use crate::{
-    decision::{Decision, Receipt},
-    error::Error,
-    list::List,
-    store::Acquire,
-};
+use crate::{decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt};
 
 /// One line. It is woken by the calls that callers make alone.
 #[derive(Default)]
-pub(super) struct Queue(Mutex<State>);
+pub(crate) struct Queue(Mutex<State>);
 
 /// What makes the calls for many, and sleeps until those who wait can be served.
-pub(super) struct Driver {
-    pub(super) future: Pin<Box<dyn Future<Output = ()> + Send>>,
-    pub(super) waker: Waker,
+pub(crate) struct Driver {
+    pub(crate) future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    pub(crate) waker: Waker,
 }
 
 /// What a caller does next.
@@ -38,7 +33,7 @@ pub(super) struct Driver {
     clippy::large_enum_variant,
     reason = "it lives for a moment, and a box would be an allocation"
 )]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     Served(Result<Decision, Error>),
     /// Another one sees to it
     Wait,
@@ -49,7 +44,7 @@ pub(super) enum Turn {
 }
 
 /// What the driver does next.
-pub(super) enum Next {
+pub(crate) enum Next {
     Ask(Run),
     Sleep(Duration),
     /// Nobody is left to see to
@@ -58,7 +53,7 @@ pub(super) enum Next {
 
 impl Queue {
     /// See `State`, here and below.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         &self,
         acquire: &Acquire,
         deadline: Option<Duration>,
@@ -67,19 +62,19 @@ impl Queue {
         self.with(|state, wakes| state.enter(acquire, deadline, now, wakes))
     }
 
-    pub(super) fn poll(&self, ticket: u64, waker: &Waker) -> Turn {
+    pub(crate) fn poll(&self, ticket: u64, waker: &Waker) -> Turn {
         self.with(|state, _| state.turn(ticket, waker))
     }
 
-    pub(super) fn reach_alone(&self, ticket: u64, waker: &Waker) {
+    pub(crate) fn reach_alone(&self, ticket: u64, waker: &Waker) {
         self.with(|state, _| state.reach_alone(ticket, waker));
     }
 
-    pub(super) fn next(&self, now: Duration) -> Next {
+    pub(crate) fn next(&self, now: Duration) -> Next {
         self.with(|state, wakes| state.next(now, wakes))
     }
 
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &self,
         run: &Run,
         decisions: Result<Vec<Decision>, Error>,
@@ -90,19 +85,19 @@ impl Queue {
     }
 
     /// Keeps the driver until it is polled again; whether whoever polled it was served meanwhile.
-    pub(super) fn put_back(&self, driver: Driver, ticket: u64, waker: &Waker) -> bool {
+    pub(crate) fn put_back(&self, driver: Driver, ticket: u64, waker: &Waker) -> bool {
         let (served, unwanted) =
             self.with(|state, wakes| state.put_back(driver, ticket, waker, wakes));
         drop(unwanted);
         served
     }
 
-    pub(super) fn ended(&self) {
+    pub(crate) fn ended(&self) {
         self.with(State::ended);
     }
 
     /// Gives up a place; what was or may be taken for it and is to be given back, and whether it was the last one.
-    pub(super) fn leave(&self, ticket: u64, gone: &Gone) -> (List<Receipt>, bool) {
+    pub(crate) fn leave(&self, ticket: u64, gone: &Gone) -> (List<Receipt>, bool) {
         let ((receipts, unwanted), empty) =
             self.with(|state, wakes| (state.leave(ticket, gone, wakes), state.is_empty()));
         // Before anything is given back: it is not to be sent again after that.
@@ -111,7 +106,7 @@ impl Queue {
     }
 
     /// Whether nobody is in it, and then the driver, to be dropped.
-    pub(super) fn close_if_empty(&self) -> (bool, Option<Driver>) {
+    pub(crate) fn close_if_empty(&self) -> (bool, Option<Driver>) {
         self.with(|state, _| {
             let empty = state.is_empty();
             let driver = empty.then(|| state.take_driver()).flatten();
@@ -119,18 +114,18 @@ impl Queue {
         })
     }
 
-    pub(super) fn nudge(&self) {
+    pub(crate) fn nudge(&self) {
         self.with(State::nudge);
     }
 
     /// Whether anybody is in it who waits if there is no room, and is not being asked for.
     #[cfg(feature = "redis")]
-    pub(super) fn is_waited_in(&self) -> bool {
+    pub(crate) fn is_waited_in(&self) -> bool {
         self.with(|state, _| state.is_waited_in())
     }
 
     /// Sleeps until the timer fires or the line is to be looked at.
-    pub(super) fn poll_sleep(
+    pub(crate) fn poll_sleep(
         &self,
         timer: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
         cx: &mut Context<'_>,
@@ -173,7 +168,7 @@ impl Wake for Horn {
 }
 
 impl Driver {
-    pub(super) fn new(
+    pub(crate) fn new(
         queue: Arc<Queue>,
         future: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
@@ -183,7 +178,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn poll(&mut self) -> Poll<()> {
+    pub(crate) fn poll(&mut self) -> Poll<()> {
         let mut context = Context::from_waker(&self.waker);
         self.future.as_mut().poll(&mut context)
     }

@@ -9,35 +9,36 @@ use super::{
     queue::{Driver, Next, Turn},
 };
 use crate::{
-    decision::{Decision, Grant, Receipt, Refusal, Source},
+    decision::{Decision, Grant, Refusal, Source},
+    demand::Acquire,
     error::Error,
     list::List,
-    store::Acquire,
+    receipt::Receipt,
 };
 
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// Who takes part in runs, in the order in which they came.
-    pub(super) members: VecDeque<Member>,
+    pub(crate) members: VecDeque<Member>,
     /// Who makes a call alone. Another one begins when the last is answered, so there is seldom more than one.
     alone: List<Alone>,
     last_ticket: u64,
     driver: Seat,
     /// Whether the driver has something to do.
-    pub(super) woken: bool,
+    pub(crate) woken: bool,
     /// Whether it is to end its sleep for that.
-    pub(super) look: bool,
+    pub(crate) look: bool,
     /// Whether it has a call in flight.
     in_call: bool,
     /// Who polled the driver last, and who did when it made its timer.
     polled_by: u64,
     timer_of: Option<u64>,
     /// When the first who waits can be served, as far as the last call told.
-    pub(super) due: Option<Duration>,
+    pub(crate) due: Option<Duration>,
     /// The last refusal of one who waits.
-    pub(super) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
     /// Whether to ask before that.
-    pub(super) nudged: bool,
+    pub(crate) nudged: bool,
 }
 
 #[derive(Default)]
@@ -52,7 +53,7 @@ enum Seat {
 
 impl State {
     /// Takes a place: the ticket, and whether the caller makes its own call.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         &mut self,
         acquire: &Acquire,
         deadline: Option<Duration>,
@@ -82,7 +83,7 @@ impl State {
     }
 
     /// Notes how to reach a caller that makes its own call.
-    pub(super) fn reach_alone(&mut self, ticket: u64, waker: &Waker) {
+    pub(crate) fn reach_alone(&mut self, ticket: u64, waker: &Waker) {
         if let Some(alone) = self.alone.iter_mut().find(|alone| alone.ticket == ticket) {
             reach(&mut alone.waker, waker);
         }
@@ -90,7 +91,7 @@ impl State {
 
     /// Notes that those who make calls alone have something to do: mostly, to read the reply. The next call need not wait
     /// for that, in case it is not done.
-    pub(super) fn answered_alone(&mut self, wakes: &mut Wakes) {
+    pub(crate) fn answered_alone(&mut self, wakes: &mut Wakes) {
         for alone in self.alone.iter_mut() {
             alone.answered = true;
             wakes.add(alone.waker.take());
@@ -99,13 +100,13 @@ impl State {
     }
 
     /// Notes that the driver has something to do.
-    pub(super) fn wake_driver(&mut self, wakes: &mut Wakes) {
+    pub(crate) fn wake_driver(&mut self, wakes: &mut Wakes) {
         self.woken = true;
         self.rouse(wakes);
     }
 
     /// What a caller does that is polled.
-    pub(super) fn turn(&mut self, ticket: u64, waker: &Waker) -> Turn {
+    pub(crate) fn turn(&mut self, ticket: u64, waker: &Waker) -> Turn {
         let Some(member) = self.member(ticket) else {
             return Turn::Wait;
         };
@@ -149,7 +150,7 @@ impl State {
     }
 
     /// What the driver does next.
-    pub(super) fn next(&mut self, now: Duration, wakes: &mut Wakes) -> Next {
+    pub(crate) fn next(&mut self, now: Duration, wakes: &mut Wakes) -> Next {
         self.look = false;
         self.timer_of = None;
         // Those who are asked for now hear what the store says, also where they are late: there may be room.
@@ -201,7 +202,7 @@ impl State {
 
     /// Keeps the driver until it is polled again; whether whoever polled it was served meanwhile, and the driver, if it is to
     /// be dropped.
-    pub(super) fn put_back(
+    pub(crate) fn put_back(
         &mut self,
         driver: Driver,
         ticket: u64,
@@ -228,7 +229,7 @@ impl State {
     }
 
     /// Notes that the driver has ended, or panicked: then those it called for are asked for again.
-    pub(super) fn ended(&mut self, wakes: &mut Wakes) {
+    pub(crate) fn ended(&mut self, wakes: &mut Wakes) {
         self.driver = Seat::Empty;
         self.in_call = false;
         for member in &mut self.members {
@@ -238,7 +239,7 @@ impl State {
     }
 
     /// Gives up a place; what was or may be taken for it and is to be given back, and the driver, if it is to be dropped.
-    pub(super) fn leave(
+    pub(crate) fn leave(
         &mut self,
         ticket: u64,
         gone: &Gone,
@@ -260,7 +261,7 @@ impl State {
     }
 
     /// Has those asked for again who wait.
-    pub(super) fn nudge(&mut self, wakes: &mut Wakes) {
+    pub(crate) fn nudge(&mut self, wakes: &mut Wakes) {
         self.nudged = true;
         // What was known no longer is: a newcomer must not be refused by it.
         self.due = None;
@@ -270,7 +271,7 @@ impl State {
 
     /// Tells the callers of a run what became of it. What was granted to nobody, and only now can be given back, is
     /// returned.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         run: &Run,
         decisions: Result<Vec<Decision>, Error>,
@@ -348,7 +349,7 @@ impl State {
     }
 
     /// Ends the driver's sleep, if it sleeps: after a call it looks at the line anyway.
-    pub(super) fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         if !self.in_call {
             self.look = true;
             self.woken = true;
@@ -409,7 +410,7 @@ impl State {
         self.members.remove(place)
     }
 
-    pub(super) fn take_driver(&mut self) -> Option<Driver> {
+    pub(crate) fn take_driver(&mut self) -> Option<Driver> {
         match mem::take(&mut self.driver) {
             Seat::Taken(driver) => Some(driver),
             kept @ (Seat::Empty | Seat::Polled) => {
@@ -424,7 +425,7 @@ impl State {
         self.in_call && !self.members.iter().any(|member| member.asking)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.alone.is_empty()
     }
 
@@ -439,18 +440,18 @@ impl State {
     }
 
     /// Those who wait for permits.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Member> {
         let waits = |member: &&Member| member.waits() && member.outcome.is_none();
         self.members.iter().filter(waits)
     }
 
     /// Whether anybody waits who is not being asked for.
     #[cfg(feature = "redis")]
-    pub(super) fn is_waited_in(&self) -> bool {
+    pub(crate) fn is_waited_in(&self) -> bool {
         self.waiting().any(|member| !member.asking)
     }
 
-    pub(super) fn member(&mut self, ticket: u64) -> Option<&mut Member> {
+    pub(crate) fn member(&mut self, ticket: u64) -> Option<&mut Member> {
         let place = self.place(ticket)?;
         self.members.get_mut(place)
     }

@@ -11,11 +11,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::store::{Caller, LEASED, World, acquire, number};
-use crate::{
-    decision::Decision,
-    error::ErrorKind,
-    store::{Patience, guard::line::member::LONGEST_RUN},
-};
+use super::member::LONGEST_RUN;
+use crate::{decision::Decision, demand::Patience, error::ErrorKind};
 
 /// The ids that a call asks for.
 fn ids(from: u64, count: usize) -> Vec<u64> {

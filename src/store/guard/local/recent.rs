@@ -19,7 +19,7 @@ const MOST_KEYS: usize = 1 << 16;
 /// Into how many parts an interval is divided: what was granted leaves it a part too late at most.
 const PARTS: usize = 8;
 
-pub(super) struct Recent(Cache<Text, Arc<Mutex<Granted>>, UnitWeighter, BuildSpread>);
+pub(crate) struct Recent(Cache<Text, Arc<Mutex<Granted>>, UnitWeighter, BuildSpread>);
 
 /// What one limiter granted, the last part of the interval first. One more part than an interval has, as two are cut.
 #[derive(Debug, PartialEq)]
@@ -32,7 +32,7 @@ struct Granted {
 }
 
 impl Recent {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Cache::with(
             MOST_KEYS,
             MOST_KEYS as u64,
@@ -43,7 +43,7 @@ impl Recent {
     }
 
     /// Notes a grant of so many permits, and by which limit it was made.
-    pub(super) fn note(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
+    pub(crate) fn note(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
         let interval = i64::try_from(state.interval.as_millis())
             .unwrap_or(i64::MAX)
             .max(1);
@@ -59,7 +59,7 @@ impl Recent {
     }
 
     /// Notes that so many permits were kept of what was granted.
-    pub(super) fn settle(&self, name: &Name, granted: u32, keep: u32, now: i64) {
+    pub(crate) fn settle(&self, name: &Name, granted: u32, keep: u32, now: i64) {
         let Some(found) = self.0.get(name.text()) else {
             return;
         };
@@ -73,7 +73,7 @@ impl Recent {
     }
 
     /// The limit as the store told it last.
-    pub(super) fn limit(&self, name: &Name) -> Option<Limit> {
+    pub(crate) fn limit(&self, name: &Name) -> Option<Limit> {
         let found = self.0.get(name.text())?;
         let granted = lock(&found);
         let interval = Duration::from_millis(granted.interval.unsigned_abs());
@@ -82,7 +82,7 @@ impl Recent {
 
     /// Hands over what was granted within the interval, the earliest first, and no later than when each counts from. It is
     /// forgotten here, and nobody else finds it gone before it has arrived.
-    pub(super) fn hand_over<E>(
+    pub(crate) fn hand_over<E>(
         &self,
         name: &Name,
         interval: i64,
@@ -189,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::RuleTag;
+    use crate::demand::RuleTag;
 
     proptest! {
         /// What was granted within the interval is there, at its time or up to a part later; of what is older, at most what

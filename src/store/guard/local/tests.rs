@@ -17,14 +17,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::ManualClock,
-    decision::PermitId,
+    demand::RuleTag,
+    failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
     list::List,
     name::Name,
-    store::{
-        Decide, Op, Outcome, RuleTag,
-        guard::fallback::{FailurePolicy, Fallback},
-    },
+    receipt::PermitId,
+    store::{Decide, Op, Outcome, guard::fallback::Fallback},
 };
 
 /// Far below its limits, so that it grants whatever the history says.

@@ -16,7 +16,7 @@ use super::{
 const MOST_ATTEMPTS: usize = 50_000;
 
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// With the number of attempts that it took to find the order
     Legal(usize),
     /// There is no such order: what was found of one, and why it went no further
@@ -26,7 +26,7 @@ pub(super) enum Verdict {
 }
 
 /// Searches for an order: at first among those that agree with the hints, then among all.
-pub(super) fn check(history: &History, hints: &[Hint]) -> Verdict {
+pub(crate) fn check(history: &History, hints: &[Hint]) -> Verdict {
     let mut guided = Search::new(history, hints, true);
     if let Outcome::Found = guided.run() {
         return Verdict::Legal(guided.attempts);

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 
-use super::super::script::{AVAILABLE, SETTLE};
 use super::{
     feed::{Seen, bytes_of},
     record::{Event, What},
@@ -14,17 +13,14 @@ use super::{
     steps::{Of, Step},
     ways::{Hint, Time},
 };
-use crate::{
-    decision::PermitId,
-    name::Name,
-    store::{Charge, Op},
-};
+use crate::store::redis::wire::script::{AVAILABLE, SETTLE};
+use crate::{demand::Charge, name::Name, receipt::PermitId, store::Op};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began to look for calls.
 const SHOWN_BEFORE: i64 = 5;
 
 /// What was shown of some histories.
-pub(super) struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     seen: &'a [Seen],
     /// By id and limiter, as one id stands for all that a list takes
     ids: HashMap<PermitId, Vec<(Name, Places)>>,
@@ -48,7 +44,7 @@ struct Places {
 }
 
 impl<'a> Shown<'a> {
-    pub(super) fn read<'h>(histories: impl Iterator<Item = &'h History>, seen: &'a [Seen]) -> Self {
+    pub(crate) fn read<'h>(histories: impl Iterator<Item = &'h History>, seen: &'a [Seen]) -> Self {
         let mut ids: HashMap<PermitId, Vec<(Name, Places)>> = HashMap::new();
         for event in histories.flat_map(|history| &history.events) {
             if let What::Acquire(acquire, _) = &event.what {
@@ -118,7 +114,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Tells a history of the calls that were seen; a hint for each of its steps.
-    pub(super) fn show(&self, history: &mut History) -> Vec<Hint> {
+    pub(crate) fn show(&self, history: &mut History) -> Vec<Hint> {
         let acquires = history.events.iter().enumerate();
         let event_of: HashMap<_, _> = acquires
             .filter_map(|(event, recorded)| match &recorded.what {
@@ -294,7 +290,7 @@ impl<'a> Shown<'a> {
 }
 
 /// What each handle calls itself: it stands in the keys of its calls.
-pub(super) fn client_id(handle: usize) -> String {
+pub(crate) fn client_id(handle: usize) -> String {
     format!("handle-{handle}")
 }
 

@@ -14,43 +14,46 @@ use std::{
 
 use crate::{
     clock::{Clock, ManualClock, SystemClock},
-    decision::{Decision, PermitId, Receipt, Source},
+    decision::{Decision, Source},
+    demand::Acquire,
     error::Error,
     name::Name,
+    receipt::{PermitId, Receipt},
     store::{
-        Acquire, AnyStore, Deciding, Managing, Op, Outcome, RuleNames,
+        AnyStore, Deciding, Managing, Op, Outcome,
         redis::{BreakerState, RedisStore},
+        rule_names::RuleNames,
         sealed::{Handle, Sealed},
     },
 };
 
 /// When something happened: by an order that all threads share, and by the clock that permits are counted by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Moment {
-    pub(super) order: u64,
-    pub(super) clock: Duration,
+pub(crate) struct Moment {
+    pub(crate) order: u64,
+    pub(crate) clock: Duration,
 }
 
 impl Moment {
     /// In whole milliseconds, as a server counts.
-    pub(super) fn at(&self) -> i64 {
+    pub(crate) fn at(&self) -> i64 {
         i64::try_from(self.clock.as_millis()).unwrap()
     }
 }
 
 /// One thing that was asked of a handle.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
-    pub(super) handle: usize,
-    pub(super) what: What,
-    pub(super) begun: Moment,
+pub(crate) struct Event {
+    pub(crate) handle: usize,
+    pub(crate) what: What,
+    pub(crate) begun: Moment,
     /// None if nobody knows when it was over.
-    pub(super) ended: Option<Moment>,
+    pub(crate) ended: Option<Moment>,
 }
 
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
-pub(super) enum What {
+pub(crate) enum What {
     Acquire(Acquire, Told),
     Settle(Receipt, u32),
     /// With its outcome, once that is known
@@ -60,7 +63,7 @@ pub(super) enum What {
 /// What a caller heard.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// It did not wait for it
     Nothing,
     Failed(Error),
@@ -72,7 +75,7 @@ pub(super) enum Told {
 
 /// How a decision came.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Came {
+pub(crate) enum Came {
     /// It was waited for
     Awaited,
     /// Nothing was waited for
@@ -98,7 +101,7 @@ impl Told {
 
 /// Where all handles write.
 #[derive(Debug)]
-pub(super) struct Tape {
+pub(crate) struct Tape {
     order: AtomicU64,
     events: Mutex<Vec<Event>>,
     /// What was to be settled, and is in its store's hands.
@@ -110,7 +113,7 @@ pub(super) struct Tape {
 
 impl Tape {
     /// `clock`: the one that permits are counted by, if that is not the server's.
-    pub(super) fn new(clock: Option<ManualClock>) -> Arc<Self> {
+    pub(crate) fn new(clock: Option<ManualClock>) -> Arc<Self> {
         Arc::new(Self {
             order: AtomicU64::new(0),
             events: Mutex::default(),
@@ -122,7 +125,7 @@ impl Tape {
 
     /// All that was written down. What was asked and never answered was still asked; what was given back of it had arrived
     /// when its handle was closed for the last time.
-    pub(super) fn cut(&self) -> (Vec<Event>, Moment) {
+    pub(crate) fn cut(&self) -> (Vec<Event>, Moment) {
         let mut events = self.events().clone();
         let unheard: Vec<_> = events.iter().filter_map(given_back_unheard).collect();
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +144,7 @@ impl Tape {
     }
 
     /// What nobody has answered yet.
-    pub(super) fn unanswered(&self) -> String {
+    pub(crate) fn unanswered(&self) -> String {
         let events = self.events();
         let open = events.iter().filter(|event| event.ended.is_none());
         format!("{:#?}", open.collect::<Vec<_>>())
@@ -205,7 +208,7 @@ fn given_back_unheard(event: &Event) -> Option<Vec<Event>> {
 
 /// A handle of a store, with all that is asked of it written down.
 #[derive(Clone, Debug)]
-pub(super) struct Recorder(Arc<Recording>);
+pub(crate) struct Recorder(Arc<Recording>);
 
 struct Recording {
     handle: usize,
@@ -233,7 +236,7 @@ impl Recording {
 }
 
 impl Recorder {
-    pub(super) fn new(handle: usize, store: RedisStore, tape: Arc<Tape>) -> Self {
+    pub(crate) fn new(handle: usize, store: RedisStore, tape: Arc<Tape>) -> Self {
         Self(Arc::new(Recording {
             handle,
             guarded: store.handle().0,
@@ -244,7 +247,7 @@ impl Recorder {
     }
 
     /// Waits until what was given back has arrived.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let Recording {
             handle,
             store,

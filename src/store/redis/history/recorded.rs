@@ -11,20 +11,20 @@ use crate::name::Name;
 
 /// All that was recorded of some limiters, and by which rules it is judged.
 #[derive(Debug)]
-pub(super) struct History {
-    pub(super) events: Vec<Event>,
-    pub(super) end: Moment,
-    pub(super) names: Vec<Name>,
-    pub(super) clock: Counted,
+pub(crate) struct History {
+    pub(crate) events: Vec<Event>,
+    pub(crate) end: Moment,
+    pub(crate) names: Vec<Name>,
+    pub(crate) clock: Counted,
     /// For how long a refusal may be told again.
-    pub(super) cap: Duration,
+    pub(crate) cap: Duration,
     /// What is put in order.
-    pub(super) steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// By which clock permits are counted.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Counted {
+pub(crate) enum Counted {
     /// The server's: it decides in the order of the times that it reads
     ByServer,
     /// One of this process, that was moved by hand and showed these milliseconds: it is read before a call is sent
@@ -32,7 +32,7 @@ pub(super) enum Counted {
 }
 
 impl History {
-    pub(super) fn new(
+    pub(crate) fn new(
         (events, end): (Vec<Event>, Moment),
         names: Vec<Name>,
         clock: Counted,
@@ -49,17 +49,17 @@ impl History {
     }
 
     /// Has it know of the calls that were seen, in their order, each by the events that it was for.
-    pub(super) fn see(&mut self, calls: &[Vec<usize>]) {
+    pub(crate) fn see(&mut self, calls: &[Vec<usize>]) {
         self.steps = steps(&self.events, self.end, calls);
     }
 
-    pub(super) fn place(&self, name: &Name) -> usize {
+    pub(crate) fn place(&self, name: &Name) -> usize {
         let place = self.names.iter().position(|known| known == name);
         place.expect("all limiters of a history are known")
     }
 
     /// A step in one line, or one for each of its callers.
-    pub(super) fn step(&self, index: usize) -> String {
+    pub(crate) fn step(&self, index: usize) -> String {
         match &self.steps[index].of {
             Of::Event(event) => self.told(*event),
             Of::Call(callers) => {
@@ -117,7 +117,7 @@ impl History {
 
     /// How many permits those of its process ask for who may stand before a waiter, and whether another process has made
     /// room since the line began.
-    pub(super) fn line_of(&self, index: usize) -> (u64, bool) {
+    pub(crate) fn line_of(&self, index: usize) -> (u64, bool) {
         let event = &self.events[index];
         let waits = |other: &Event| {
             let waits =

@@ -11,22 +11,24 @@ use super::{
     steps::{self, Of, is_told_at_once},
 };
 use crate::{
-    clock::Now,
-    decision::{Decision, LimitState, PermitId, Source},
-    name::Name,
-    store::{
-        Acquire, Charge, Op, Outcome, Patience,
+    algorithm::{
         call::{self, Ask, Caller, Counts, Take},
-        window::Limiter,
+        sliding_log::Limiter,
     },
+    clock::Now,
+    decision::{Decision, LimitState, Source},
+    demand::{Acquire, Charge, Patience},
+    name::Name,
+    receipt::PermitId,
+    store::{Op, Outcome},
 };
 
 /// What is left of a history after some of its steps.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct State {
+pub(crate) struct State {
     limiters: Vec<Limiter>,
     /// When the last step was taken, by the server's clock.
-    pub(super) now: i64,
+    pub(crate) now: i64,
     refusals: Vec<Refused>,
 }
 
@@ -43,7 +45,7 @@ struct Refused {
 
 /// How a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// At a time, by the clock that counts
     At(i64),
     /// Not at all: nobody has heard that it was
@@ -51,7 +53,7 @@ pub(super) enum Taken {
 }
 
 impl State {
-    pub(super) fn new(history: &History) -> Self {
+    pub(crate) fn new(history: &History) -> Self {
         Self {
             limiters: vec![Limiter::default(); history.names.len()],
             now: i64::MIN,
@@ -60,7 +62,7 @@ impl State {
     }
 
     /// The state after a step; or why the bare store would not have answered so.
-    pub(super) fn after(
+    pub(crate) fn after(
         &self,
         history: &History,
         step: usize,
@@ -398,7 +400,7 @@ fn waits_for(acquire: &Acquire, wait: Option<Duration>) -> bool {
     }
 }
 
-pub(super) fn shown(decision: &Decision) -> String {
+pub(crate) fn shown(decision: &Decision) -> String {
     match decision {
         Decision::Allow(_) => String::from("granted"),
         Decision::Deny(refusal) => format!("{:?}, {:?}", refusal.kind(), refusal.retry_after()),

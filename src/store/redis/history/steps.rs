@@ -9,28 +9,29 @@ use std::{collections::HashMap, ops::RangeInclusive};
 
 use super::record::{Came, Event, Moment, Told, What};
 use crate::{
-    decision::{Decision, PermitId, RefusalKind, Source},
-    store::Acquire,
+    decision::{Decision, RefusalKind, Source},
+    demand::Acquire,
+    receipt::PermitId,
 };
 
 /// One place in the order.
 #[derive(Debug)]
-pub(super) struct Step {
-    pub(super) of: Of,
+pub(crate) struct Step {
+    pub(crate) of: Of,
     /// Between these it was carried out, by the order that all threads share.
-    pub(super) begun: u64,
+    pub(crate) begun: u64,
     /// None if nobody knows
-    pub(super) ended: Option<u64>,
+    pub(crate) ended: Option<u64>,
     /// And between these, by the clock that counts, in ms.
-    pub(super) times: RangeInclusive<i64>,
+    pub(crate) times: RangeInclusive<i64>,
     /// What is carried out before it, whoever hears of it: one connection carries both, in the order in which they were sent.
-    pub(super) before: Vec<usize>,
+    pub(crate) before: Vec<usize>,
     /// Whether nobody has heard or seen that it was carried out.
-    pub(super) may_be_skipped: bool,
+    pub(crate) may_be_skipped: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Of {
+pub(crate) enum Of {
     /// What was asked or told by itself
     Event(usize),
     /// A call, with those whom it was for in the order in which they came
@@ -39,15 +40,15 @@ pub(super) enum Of {
 
 /// One of those whom a call was for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
-    pub(super) event: usize,
+pub(crate) struct Caller {
+    pub(crate) event: usize,
     /// Whether it was not asked for again, and heard what this call said, if it heard of any.
-    pub(super) is_answered: bool,
+    pub(crate) is_answered: bool,
 }
 
 /// All that has a place. `calls`: the events that each call was for, as far as they were seen, in the order in which they were
 /// carried out.
-pub(super) fn steps(events: &[Event], end: Moment, calls: &[Vec<usize>]) -> Vec<Step> {
+pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<usize>]) -> Vec<Step> {
     let mut calls: Vec<_> = calls.iter().map(|call| (call.clone(), true)).collect();
     let mut last_calls = HashMap::new();
     for (place, (call, _)) in calls.iter().enumerate() {
@@ -137,7 +138,7 @@ fn is_told_again(event: &Event) -> bool {
 }
 
 /// Whether it is a refusal from memory, for which nothing was waited for.
-pub(super) fn is_told_at_once(event: &Event) -> bool {
+pub(crate) fn is_told_at_once(event: &Event) -> bool {
     let awaited = matches!(
         &event.what,
         What::Acquire(

@@ -7,12 +7,12 @@ use super::{
 };
 
 /// Ways to take steps, the likeliest first. There can be very many, and few are looked at.
-pub(super) type Ways<'a> = Box<dyn Iterator<Item = (usize, Taken)> + 'a>;
+pub(crate) type Ways<'a> = Box<dyn Iterator<Item = (usize, Taken)> + 'a>;
 
 /// What a server showed of a step; the default: nothing. Of what reads alone nothing need be shown: it is tried at each
 /// point of the order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hint {
+pub(crate) struct Hint {
     /// Its place in the server's own order
     place: Option<usize>,
     time: Time,
@@ -22,7 +22,7 @@ pub(super) struct Hint {
 
 /// When a step was carried out, by the clock that counts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Time {
+pub(crate) enum Time {
     /// Nobody knows. Not before the next step of which the time is known, as a guess
     #[default]
     Unknown,
@@ -35,7 +35,7 @@ pub(super) enum Time {
 }
 
 impl Hint {
-    pub(super) fn new(place: usize, time: Time) -> Self {
+    pub(crate) fn new(place: usize, time: Time) -> Self {
         Self {
             place: Some(place),
             time,
@@ -44,18 +44,18 @@ impl Hint {
     }
 
     /// One of the hints of these steps, whose places come in this order.
-    pub(super) fn shared_by(self, steps: &[usize]) -> Self {
+    pub(crate) fn shared_by(self, steps: &[usize]) -> Self {
         Self {
             shared_by: steps.to_vec(),
             ..self
         }
     }
 
-    pub(super) fn is_before(&self, place: usize) -> bool {
+    pub(crate) fn is_before(&self, place: usize) -> bool {
         self.place.is_some_and(|own| own < place)
     }
 
-    pub(super) fn never() -> Self {
+    pub(crate) fn never() -> Self {
         Self {
             time: Time::Never,
             ..Self::default()
@@ -65,16 +65,16 @@ impl Hint {
 
 /// What leads through a history.
 #[derive(Clone, Copy)]
-pub(super) struct Guide<'a> {
-    pub(super) history: &'a History,
-    pub(super) hints: &'a [Hint],
+pub(crate) struct Guide<'a> {
+    pub(crate) history: &'a History,
+    pub(crate) hints: &'a [Hint],
     /// Whether only that is tried which agrees with the hints.
-    pub(super) strict: bool,
+    pub(crate) strict: bool,
 }
 
 impl<'a> Guide<'a> {
     /// What was shown of a step: where it shares its hint, of the first place that is left when some are `taken`.
-    pub(super) fn hint(&self, step: usize, taken: &[bool]) -> Option<&'a Hint> {
+    pub(crate) fn hint(&self, step: usize, taken: &[bool]) -> Option<&'a Hint> {
         let own = self.hints.get(step)?;
         let before = own.shared_by.iter().filter(|step| taken[**step]);
         let first_left = own.shared_by.get(before.count());
@@ -82,12 +82,12 @@ impl<'a> Guide<'a> {
     }
 
     /// The place of a step in the server's own order.
-    pub(super) fn place(&self, step: usize, taken: &[bool]) -> Option<usize> {
+    pub(crate) fn place(&self, step: usize, taken: &[bool]) -> Option<usize> {
         self.hint(step, taken)?.place
     }
 
     /// What comes before a step was carried out by then.
-    pub(super) fn earliest(&self, step: usize) -> Option<i64> {
+    pub(crate) fn earliest(&self, step: usize) -> Option<i64> {
         match self.hints.get(step)?.time {
             Time::Exactly(time) | Time::Within(time, _) => Some(time),
             Time::OneOf(_) | Time::Unknown | Time::Never => None,
@@ -95,7 +95,7 @@ impl<'a> Guide<'a> {
     }
 
     /// How a step may be taken after what was taken at `now`, and before something that was by `latest`.
-    pub(super) fn ways(self, now: i64, step: usize, taken: &[bool], latest: i64) -> Ways<'a> {
+    pub(crate) fn ways(self, now: i64, step: usize, taken: &[bool], latest: i64) -> Ways<'a> {
         let possible = &self.history.steps[step];
         let (earliest, ended) = (*possible.times.start(), *possible.times.end());
         if let Of::Event(event) = possible.of

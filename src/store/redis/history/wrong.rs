@@ -8,11 +8,13 @@ use super::{
     recorded::{Counted, History},
 };
 use crate::{
-    decision::{Decision, Grant, LimitState, PermitId, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    demand::{Acquire, Charge, Patience, RuleTag},
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
-    store::{Acquire, Charge, Op, Outcome, Patience, RuleTag},
+    receipt::PermitId,
+    store::{Op, Outcome},
 };
 
 const START: i64 = 1_700_000_000_000;

@@ -3,17 +3,17 @@
 use redis::Value;
 
 use super::{
-    super::{
-        script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, SETTLE, Script},
-        wire,
-    },
     members::Generation,
     pair::{Clock, How, Lone, Pair, START, Sent},
 };
+use crate::store::redis::wire::{
+    self,
+    script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, SETTLE, Script},
+};
 use crate::{
+    algorithm::answer::{Changed, Verdict},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    store::{Changed, Verdict},
 };
 
 const STORED: How = How {

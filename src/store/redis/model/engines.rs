@@ -2,12 +2,10 @@
 
 use redis::Value;
 
-use super::{
-    super::{
-        script::{self, ACQUIRE_LIST, Arguments, VERIFY, Word},
-        wire,
-    },
-    pair::{Clock, How, Pair, START, Sent},
+use super::pair::{Clock, How, Pair, START, Sent};
+use crate::store::redis::wire::{
+    self,
+    script::{self, ACQUIRE_LIST, Arguments, VERIFY, Word},
 };
 use crate::{
     error::ErrorKind,

@@ -6,25 +6,24 @@
 use proptest::{prelude::*, sample::Index};
 use redis::{Connection, Value};
 
-use super::{
-    super::{
-        script::{Arguments, Script, TRY_SET_RATE, Verbs, Word, fixed_window, is_unknown_script},
-        wire,
-    },
-    support::{RedisServer, unique},
+use super::support::{RedisServer, unique};
+use crate::store::redis::wire::{
+    self,
+    script::{Arguments, Script, TRY_SET_RATE, Verbs, Word, fixed_window, is_unknown_script},
 };
 use crate::{
+    algorithm::{
+        answer::Answer,
+        call::{self, Ask, Caller, Counts, Take},
+        fixed_window::{Limiter, Window},
+    },
     clock::Now,
-    decision::PermitId,
+    demand::{Charge, RuleTag},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
     list::List,
     name::Name,
-    store::{
-        Answer, Charge, RuleTag,
-        call::{self, Ask, Caller, Counts, Take},
-        fixed_window::{Limiter, Window},
-    },
+    receipt::PermitId,
 };
 
 const CLIENT: &str = "7d9";
@@ -338,7 +337,7 @@ impl Pair {
             }
         };
         for (answer, (permits, _)) in answers.iter().zip(callers) {
-            if answer.verdict == crate::store::Verdict::Granted {
+            if answer.verdict == crate::algorithm::answer::Verdict::Granted {
                 self.granted
                     .push((*permits, answer.now.tick + answer.reset - 1));
             }

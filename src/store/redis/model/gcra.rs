@@ -7,26 +7,27 @@ use proptest::{prelude::*, sample::Index};
 use redis::{Connection, Value};
 
 use super::{
-    super::{
-        gcra::{self as format, Lone},
-        script::{Arguments, Script, Verbs, Word, gcra, is_unknown_script},
-        wire,
-    },
     pair::{CLIENT, START},
     support::{RedisServer, unique},
 };
+use crate::store::redis::wire::{
+    self, gcra as format,
+    gcra::Lone,
+    script::{Arguments, Script, Verbs, Word, gcra, is_unknown_script},
+};
 use crate::{
+    algorithm::{
+        answer::{Answer, Changed, Verdict},
+        call::{self, Ask, Caller, Counts, Take},
+        gcra::{Limiter, Pace, State},
+    },
     clock::{Millis, Now},
-    decision::{PermitId, Taken},
+    demand::{Charge, RuleTag},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
     list::List,
     name::Name,
-    store::{
-        Answer, Changed, Charge, RuleTag, Verdict,
-        call::{self, Ask, Caller, Counts, Take},
-        gcra::{Limiter, Pace, State, Tat},
-    },
+    receipt::{PermitId, Taken, Tat},
 };
 
 #[derive(Clone, Debug)]

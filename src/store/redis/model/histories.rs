@@ -9,7 +9,7 @@ use super::{
 use crate::limit::{Limit, LimitSource, RateType};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Acquire {
         permits: u32,
         whose: Whose,
@@ -56,14 +56,14 @@ pub(super) enum Step {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whose {
+pub(crate) struct Whose {
     source: Source,
     rewrite: bool,
-    pub(super) exact: bool,
+    pub(crate) exact: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Code(Choice),
     /// Per client where the limit is overall, and the other way round
     CodeOfOtherType(Choice),
@@ -72,14 +72,14 @@ pub(super) enum Source {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choice {
+pub(crate) struct Choice {
     rate: u64,
     interval: u64,
     vanishing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Limit,
     Value,
     Log,
@@ -90,11 +90,11 @@ const MOVES: [i64; 16] = [
     0, 1, 1, 3, 7, 50, 99, 100, 101, 900, 999, 1000, 1001, 3000, -1, -40,
 ];
 
-pub(super) fn moves() -> impl Strategy<Value = i64> {
+pub(crate) fn moves() -> impl Strategy<Value = i64> {
     proptest::sample::select(&MOVES[..])
 }
 
-pub(super) fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     let lost = prop_oneof![Just(Key::Limit), Just(Key::Value), Just(Key::Log)];
     let generation = prop_oneof![
         Just(Generation::Bytes8),
@@ -126,7 +126,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub(super) fn permits() -> impl Strategy<Value = u32> {
+pub(crate) fn permits() -> impl Strategy<Value = u32> {
     prop_oneof![8 => Just(1), 12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
 }
 
@@ -140,7 +140,7 @@ fn kept() -> impl Strategy<Value = u32> {
     prop_oneof![12 => 0u32..6, 4 => 0u32..30, 1 => Just(u32::MAX)]
 }
 
-pub(super) fn whose() -> impl Strategy<Value = Whose> {
+pub(crate) fn whose() -> impl Strategy<Value = Whose> {
     let source = prop_oneof![
         8 => choice().prop_map(Source::Code),
         1 => choice().prop_map(Source::CodeOfOtherType),
@@ -179,13 +179,13 @@ impl Choice {
 
 impl Whose {
     /// The stored limit, as it is.
-    pub(super) const STORED: Self = Self {
+    pub(crate) const STORED: Self = Self {
         source: Source::Store,
         rewrite: false,
         exact: false,
     };
 
-    pub(super) fn how(self, pair: &Pair) -> How {
+    pub(crate) fn how(self, pair: &Pair) -> How {
         let limit = match self.source {
             Source::Code(choice) => LimitSource::Code(choice.limit(pair)),
             // Where nothing is stored, it would make the limiter one of the other type.
@@ -213,7 +213,7 @@ fn other_type(pair: &Pair, choice: Choice) -> Limit {
     }
 }
 
-pub(super) fn take(pair: &mut Pair, step: Step) {
+pub(crate) fn take(pair: &mut Pair, step: Step) {
     match step {
         Step::Acquire { permits, whose } => {
             let how = whose.how(pair);
@@ -318,7 +318,7 @@ fn live(rate_type: RateType, clock: Clock, lone: Lone, steps: Vec<Step>) {
     }
 }
 
-pub(super) fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     ProptestConfig {
         // PROPTEST_CASES asks for more.
         cases: ProptestConfig::default().cases.max(400),
@@ -328,7 +328,7 @@ pub(super) fn config() -> ProptestConfig {
     }
 }
 
-pub(super) fn rate_type() -> impl Strategy<Value = RateType> {
+pub(crate) fn rate_type() -> impl Strategy<Value = RateType> {
     prop_oneof![4 => Just(RateType::Overall), 1 => Just(RateType::PerClient)]
 }
 

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::{
-    super::script::ACQUIRE,
-    pair::{Clock, How, Pair, START, Sent},
-};
+use super::pair::{Clock, How, Pair, START, Sent};
+use crate::store::redis::wire::script::ACQUIRE;
 use crate::{
+    algorithm::answer::Verdict,
     limit::{LimitSource, RateType},
-    store::Verdict,
 };
 
 const STORED: How = How {

@@ -3,23 +3,24 @@
 use proptest::{prelude::*, sample::Index};
 
 use super::{
-    super::{
-        script::{self, ACQUIRE_LIST, Script},
-        wire,
-    },
     histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
     pair::{Clock, How, Pair, START, Sent},
 };
+use crate::store::redis::wire::{
+    self,
+    script::{self, ACQUIRE_LIST, Script},
+};
 use crate::{
+    algorithm::{
+        answer::{Answer, Verdict},
+        call::{self, Ask, Caller, Counts, Take},
+    },
     clock::Now,
-    decision::PermitId,
+    demand::{Charge, RuleTag},
     error::ErrorKind,
     limit::{LimitSource, RateType},
     list::List,
-    store::{
-        Answer, Charge, RuleTag, Verdict,
-        call::{self, Ask, Caller, Counts, Take},
-    },
+    receipt::PermitId,
 };
 
 const LIMITERS: usize = 3;

@@ -2,15 +2,13 @@
 
 use redis::Value;
 
-use super::{
-    super::{script::ACQUIRE, wire},
-    pair::{Clock, How, Pair, START, Sent},
-};
+use super::pair::{Clock, How, Pair, START, Sent};
+use crate::store::redis::wire::{self, script::ACQUIRE};
 use crate::{
-    decision::PermitId,
+    algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    store::{Answer, Verdict},
+    receipt::PermitId,
 };
 
 /// 5 in 1000 ms, as the code says it.

@@ -3,12 +3,12 @@
 //! The model knows ids of 16 bytes only. So that it sorts members of other sizes as Redis does, ids of our own begin with
 //! 0x20 or more, and those made up here with less, in the order in which the generations' first bytes stand.
 
-use super::super::wire;
-use crate::decision::PermitId;
+use crate::receipt::PermitId;
+use crate::store::redis::wire;
 
 /// Who wrote a member, by its size.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Generation {
+pub(crate) enum Generation {
     Bytes8,
     Bytes13,
     Bytes20,
@@ -17,7 +17,7 @@ pub(super) enum Generation {
 
 /// The member that holds `permits`, and its id in the model. `id` is used by the generation that has such, `number` by
 /// the others.
-pub(super) fn packed(
+pub(crate) fn packed(
     generation: Generation,
     id: PermitId,
     number: u64,
@@ -49,7 +49,7 @@ pub(super) fn packed(
 }
 
 /// The model's id for a member, and its permits.
-pub(super) fn unpacked(member: &[u8]) -> ([u8; 16], u32) {
+pub(crate) fn unpacked(member: &[u8]) -> ([u8; 16], u32) {
     let (front, permits) = member.split_last_chunk::<4>().unwrap();
     let mut id = [0; 16];
     match front.len() {

@@ -5,46 +5,47 @@ use std::ops::RangeInclusive;
 use redis::{Connection, RedisError, Value};
 
 use super::{
-    super::{
-        script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, Script, Word, is_unknown_script},
-        wire,
-    },
     members::{Generation, packed, unpacked},
     support::{RedisServer, unique},
 };
+use crate::store::redis::wire::{
+    self,
+    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, Script, Word, is_unknown_script},
+};
 use crate::{
+    algorithm::{
+        answer::{Answer, Changed, Verdict},
+        call::{self, Ask, Caller, Counts, Take},
+        sliding_log::{Entry, Limiter, Log, ahead_of},
+    },
     clock::{Millis, Now},
-    decision::PermitId,
+    demand::{Charge, RuleTag},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType, Slots, StoredLimit},
     list::List,
     name::Name,
-    store::{
-        Answer, Changed, Charge, RuleTag, Verdict,
-        call::{self, Ask, Caller, Counts, Take},
-        window::{Entry, Limiter, Log, ahead_of},
-    },
+    receipt::PermitId,
 };
 
-pub(super) const CLIENT: &str = "7d9";
+pub(crate) const CLIENT: &str = "7d9";
 /// Where the given clock begins: a number of milliseconds as long as today's.
-pub(super) const START: i64 = 1_704_153_600_000;
+pub(crate) const START: i64 = 1_704_153_600_000;
 
-pub(super) struct Pair {
+pub(crate) struct Pair {
     connection: Connection,
-    pub(super) name: Name,
-    pub(super) keys: [String; 5],
-    pub(super) rate_type: RateType,
-    pub(super) model: Limiter,
-    pub(super) clock: Clock,
+    pub(crate) name: Name,
+    pub(crate) keys: [String; 5],
+    pub(crate) rate_type: RateType,
+    pub(crate) model: Limiter,
+    pub(crate) clock: Clock,
     lone: Lone,
     ids: u64,
-    pub(super) sent: Vec<Sent>,
+    pub(crate) sent: Vec<Sent>,
 }
 
 /// Which script decides for a lone caller. By a given clock the other one always does so, too, on a copy of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Lone {
+pub(crate) enum Lone {
     /// `acquire.lua`
     Own,
     /// `acquire_list.lua`
@@ -53,7 +54,7 @@ pub(super) enum Lone {
 
 /// Which branch of the scripts is tested.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     /// The time is an argument
     Given(i64),
     /// The server's. It cannot be moved: the log is, the other way
@@ -62,19 +63,19 @@ pub(super) enum Clock {
 
 /// An acquire that was sent, and may be sent again or given back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
-    pub(super) id: PermitId,
-    pub(super) permits: u32,
+pub(crate) struct Sent {
+    pub(crate) id: PermitId,
+    pub(crate) permits: u32,
     /// By how many ms it is to be scored ahead
-    pub(super) lead: i64,
+    pub(crate) lead: i64,
 }
 
 /// How an acquire is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct How {
-    pub(super) limit: LimitSource,
-    pub(super) rewrite: bool,
-    pub(super) exact: bool,
+pub(crate) struct How {
+    pub(crate) limit: LimitSource,
+    pub(crate) rewrite: bool,
+    pub(crate) exact: bool,
 }
 
 /// What the keys hold.
@@ -89,7 +90,7 @@ struct State {
 }
 
 impl Pair {
-    pub(super) fn new(rate_type: RateType, clock: Clock) -> Self {
+    pub(crate) fn new(rate_type: RateType, clock: Clock) -> Self {
         let client = redis::Client::open(RedisServer::shared().url()).unwrap();
         let name = Name::exact(&unique("model")).unwrap();
         Self {
@@ -105,7 +106,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn limit(&self, rate: u64, interval: u64) -> Limit {
+    pub(crate) fn limit(&self, rate: u64, interval: u64) -> Limit {
         let limit = Limit::new(rate, std::time::Duration::from_millis(interval));
         match self.rate_type {
             RateType::Overall => limit,
@@ -113,19 +114,19 @@ impl Pair {
         }
     }
 
-    pub(super) fn through(self, lone: Lone) -> Self {
+    pub(crate) fn through(self, lone: Lone) -> Self {
         Self { lone, ..self }
     }
 
     /// Notes grants in slots from now on, or else one by one.
-    pub(super) fn note_in(&mut self, slots: Option<u32>) {
+    pub(crate) fn note_in(&mut self, slots: Option<u32>) {
         let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
         self.name = self.name.clone().noted_in(slots);
         self.model.note_in(slots);
     }
 
     /// The time by the clock under test.
-    pub(super) fn now(&mut self) -> i64 {
+    pub(crate) fn now(&mut self) -> i64 {
         match self.clock {
             Clock::Given(now) => now,
             Clock::Server => {
@@ -136,7 +137,7 @@ impl Pair {
     }
 
     /// Lets time pass, also backwards.
-    pub(super) fn advance(&mut self, by: i64) {
+    pub(crate) fn advance(&mut self, by: i64) {
         if let Clock::Given(now) = &mut self.clock {
             *now += by;
             return;
@@ -145,7 +146,7 @@ impl Pair {
     }
 
     /// Sets all scores back.
-    pub(super) fn set_back(&mut self, by: i64) {
+    pub(crate) fn set_back(&mut self, by: i64) {
         let mut moved = Log::default();
         let scores: Vec<(Vec<u8>, i64)> =
             self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
@@ -164,7 +165,7 @@ impl Pair {
     }
 
     /// Sends an acquire that was not sent before.
-    pub(super) fn acquire(&mut self, permits: u32, how: How) -> Result<Answer, ErrorKind> {
+    pub(crate) fn acquire(&mut self, permits: u32, how: How) -> Result<Answer, ErrorKind> {
         let sent = Sent {
             id: self.new_id(),
             permits,
@@ -174,7 +175,7 @@ impl Pair {
         self.send(sent, how)
     }
 
-    pub(super) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
+    pub(crate) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
         let run = [(sent, false)];
         if self.name.slots().is_some() {
             return self.send_run(&run, how).map(|answers| answers[0]);
@@ -217,7 +218,7 @@ impl Pair {
     }
 
     /// Sends a call of several callers; each with whether it waits in line.
-    pub(super) fn send_run(
+    pub(crate) fn send_run(
         &mut self,
         run: &[(Sent, bool)],
         how: How,
@@ -283,7 +284,7 @@ impl Pair {
         replied
     }
 
-    pub(super) fn ask_for(&self, how: How) -> Ask {
+    pub(crate) fn ask_for(&self, how: How) -> Ask {
         Ask {
             limit: how.limit,
             rewrite: how.rewrite,
@@ -293,35 +294,35 @@ impl Pair {
     }
 
     /// A millisecond by the clock under test.
-    pub(super) fn instant(&self, now: i64) -> Now {
+    pub(crate) fn instant(&self, now: i64) -> Now {
         match self.clock {
             Clock::Given(_) => Now::millis(now).given(),
             Clock::Server => Now::millis(now),
         }
     }
 
-    pub(super) fn lose_limit(&mut self) {
+    pub(crate) fn lose_limit(&mut self) {
         self.command(&["DEL", &self.keys[0].clone()]);
         self.model.limit = None;
     }
 
-    pub(super) fn lose_value(&mut self) {
+    pub(crate) fn lose_value(&mut self) {
         self.command(&["DEL", &self.value_key()]);
         self.model.value = None;
     }
 
-    pub(super) fn lose_log(&mut self) {
+    pub(crate) fn lose_log(&mut self) {
         self.command(&["DEL", &self.log_key()]);
         self.model.log.clear();
     }
 
-    pub(super) fn set_value(&mut self, value: i64) {
+    pub(crate) fn set_value(&mut self, value: i64) {
         self.command(&["SET", &self.value_key(), &value.to_string()]);
         self.model.value = Some(value);
     }
 
     /// Puts a grant into the log that no acquire of ours made.
-    pub(super) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
+    pub(crate) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
         let id = self.new_id();
         let (id, member) = packed(generation, id, self.ids, permits);
         let mut zadd = redis::cmd("ZADD");
@@ -342,30 +343,30 @@ impl Pair {
         }
     }
 
-    pub(super) fn value_key(&self) -> String {
+    pub(crate) fn value_key(&self) -> String {
         self.keys[1 + usize::from(self.rate_type == RateType::PerClient)].clone()
     }
 
-    pub(super) fn log_key(&self) -> String {
+    pub(crate) fn log_key(&self) -> String {
         self.keys[3 + usize::from(self.rate_type == RateType::PerClient)].clone()
     }
 
-    pub(super) fn command(&mut self, command: &[&str]) -> Value {
+    pub(crate) fn command(&mut self, command: &[&str]) -> Value {
         self.ask(command)
     }
 
-    pub(super) fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
+    pub(crate) fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
         redis::cmd(command[0])
             .arg(&command[1..])
             .query(&mut self.connection)
             .unwrap()
     }
 
-    pub(super) fn connection(&mut self) -> &mut Connection {
+    pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         script: &Script,
         arguments: &Arguments,
@@ -378,11 +379,11 @@ impl Pair {
         }
     }
 
-    pub(super) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
+    pub(crate) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
         self.run_arguments(&[(sent, false)], how)
     }
 
-    pub(super) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
+    pub(crate) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
         let charges: Vec<_> = run
             .iter()
             .map(|(sent, waits)| (self.charge(*sent, how), *waits))
@@ -394,7 +395,7 @@ impl Pair {
         wire::acquire(limiters, callers, self.asks(how.exact))
     }
 
-    pub(super) fn charge(&self, sent: Sent, how: How) -> Charge {
+    pub(crate) fn charge(&self, sent: Sent, how: How) -> Charge {
         Charge {
             name: self.name.clone(),
             rule: RuleTag::new("model", false),
@@ -406,7 +407,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn asks(&self, exact: bool) -> wire::Ask<'static> {
+    pub(crate) fn asks(&self, exact: bool) -> wire::Ask<'static> {
         wire::Ask {
             client_id: CLIENT,
             now: match self.clock {
@@ -417,21 +418,21 @@ impl Pair {
         }
     }
 
-    pub(super) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
+    pub(crate) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
         let receipt = self.receipt(sent, LimitSource::Store);
         wire::settle(&receipt, 0, CLIENT, Some(now.cast_unsigned()))
     }
 
-    pub(super) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
+    pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
         Arguments::new(&self.keys, [wire::time(given), Word::from(id.0)])
     }
 
-    pub(super) fn set_rate_arguments(&self, limit: Limit) -> Arguments {
+    pub(crate) fn set_rate_arguments(&self, limit: Limit) -> Arguments {
         Arguments::new(self.keys.clone(), wire::limit_fields(&limit.stored()))
     }
 
     /// An id in no particular order to the others, above those of older generations' members.
-    pub(super) fn new_id(&mut self) -> PermitId {
+    pub(crate) fn new_id(&mut self) -> PermitId {
         self.ids += 1;
         let mixed = self.ids.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut id = [0; 16];
@@ -442,7 +443,7 @@ impl Pair {
     }
 
     /// PTTL of hash, value and log.
-    pub(super) fn ttls(&mut self) -> [i64; 3] {
+    pub(crate) fn ttls(&mut self) -> [i64; 3] {
         let mut pipeline = redis::pipe();
         for key in [&self.keys[0], &self.value_key(), &self.log_key()] {
             pipeline.cmd("PTTL").arg(key);
@@ -451,7 +452,7 @@ impl Pair {
     }
 
     /// The keys as they stand, raw.
-    pub(super) fn raw(&mut self) -> Value {
+    pub(crate) fn raw(&mut self) -> Value {
         let keys = self.keys.clone();
         self.raw_of(&keys)
     }
@@ -486,7 +487,7 @@ impl Pair {
         pipeline.query(&mut self.connection).unwrap()
     }
 
-    pub(super) fn compare(&mut self) {
+    pub(crate) fn compare(&mut self) {
         assert_eq!(self.state(), self.modelled(), "keys, then model");
     }
 
@@ -559,7 +560,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn check_ttls(&mut self) {
+    pub(crate) fn check_ttls(&mut self) {
         let limit = self.model.limit.unwrap();
         let [hash, value, log] = self.ttls();
         if limit.keep_alive == 0 {

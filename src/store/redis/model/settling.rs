@@ -2,9 +2,9 @@
 
 use super::pair::{Clock, How, Pair, START};
 use crate::{
+    algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    store::{Answer, Verdict},
 };
 
 const STORED: How = How {

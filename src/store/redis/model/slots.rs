@@ -4,17 +4,20 @@ use proptest::{prelude::*, sample::Index};
 use redis::Value;
 
 use super::{
-    super::{script, wire},
     histories::{Step, Whose, config, rate_type, step, take, whose},
     members::Generation,
     pair::{CLIENT, Clock, How, Lone, Pair, START, Sent},
 };
+use crate::store::redis::wire::{self, script};
 use crate::{
+    algorithm::{
+        answer::{Answer, Verdict},
+        sliding_log::Entry,
+    },
     clock::Now,
-    decision::PermitId,
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    store::{Answer, Verdict, window::Entry},
+    receipt::PermitId,
 };
 
 const STORED: How = How {

@@ -2,22 +2,20 @@
 
 use redis::Value;
 
-use super::{
-    super::{
-        script::{AVAILABLE, Arguments, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE, Word},
-        wire,
-    },
-    pair::{CLIENT, Clock, How, Pair, Sent},
+use super::pair::{CLIENT, Clock, How, Pair, Sent};
+use crate::store::redis::wire::{
+    self,
+    script::{AVAILABLE, Arguments, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE, Word},
 };
 use crate::{
     clock::Now,
-    decision::Receipt,
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType},
+    receipt::Receipt,
 };
 
 impl Pair {
-    pub(super) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
+    pub(crate) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
         let now = self.now();
         let mut argv: Vec<_> = wire::limit_fields(&limit.stored()).into();
         argv.push(wire::time(Some(now.cast_unsigned())));
@@ -34,7 +32,7 @@ impl Pair {
         self.compare();
     }
 
-    pub(super) fn release(&mut self, permits: u32) {
+    pub(crate) fn release(&mut self, permits: u32) {
         let (now, id) = (self.now(), self.new_id());
         let now_given = wire::time(Some(now.cast_unsigned()));
         let argv = [Word::number(permits), now_given, Word::from(id.0)];
@@ -49,7 +47,7 @@ impl Pair {
         self.compare();
     }
 
-    pub(super) fn repair(&mut self) -> Result<i64, ErrorKind> {
+    pub(crate) fn repair(&mut self) -> Result<i64, ErrorKind> {
         let now = self.now();
         let argv = [wire::time(Some(now.cast_unsigned()))];
         let reply = self
@@ -66,12 +64,12 @@ impl Pair {
         replied
     }
 
-    pub(super) fn give_back(&mut self, sent: Sent) -> bool {
+    pub(crate) fn give_back(&mut self, sent: Sent) -> bool {
         self.settle(sent, 0, LimitSource::Store).unwrap() != 0
     }
 
     /// Settles an acquire at `keep` permits; how many were credited, below zero: charged.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         sent: Sent,
         keep: u32,
@@ -109,7 +107,7 @@ impl Pair {
         replied
     }
 
-    pub(super) fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {
+    pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {
         let how = How {
             limit,
             rewrite: false,
@@ -119,7 +117,7 @@ impl Pair {
         charge.receipt()
     }
 
-    pub(super) fn available(&mut self) -> Result<i64, ErrorKind> {
+    pub(crate) fn available(&mut self) -> Result<i64, ErrorKind> {
         let id = self.new_id();
         let given = match self.clock {
             Clock::Given(now) => Some(now.cast_unsigned()),
@@ -145,7 +143,7 @@ impl Pair {
         replied
     }
 
-    pub(super) fn try_set_rate(&mut self, limit: Limit) -> bool {
+    pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
         let reply = self
             .call(&TRY_SET_RATE, &self.set_rate_arguments(limit))
             .unwrap();

@@ -9,8 +9,9 @@ use proptest::{
 
 use super::{SECOND, TENTH, world::World};
 use crate::{
-    decision::{Decision, Receipt, Source},
+    decision::{Decision, Source},
     limit::Limit,
+    receipt::Receipt,
     store::{Decide, guard::lease::Leasing},
 };
 

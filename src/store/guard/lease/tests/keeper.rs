@@ -1,6 +1,7 @@
 //! Which leases are out, when they end, and what an account knows of one.
 
 use super::{world::Connection, *};
+use crate::receipt::TakenAhead;
 
 /// The keeper of a process that asks nobody, and the clock it goes by.
 fn keeper(world: &World) -> (Arc<Keeper<Connection>>, Arc<dyn Clock>) {
@@ -82,7 +83,7 @@ fn an_account_is_worn_when_less_than_half_is_left() {
     assert_eq!((account.used(), account.is_worn()), (50, false));
     account.take(1).unwrap();
     assert_eq!((account.used(), account.is_worn()), (51, true));
-    account.give_back(grant, 20, |_, _| panic!("it may be handed out again"));
+    account.give_back(grant, 20, &mut |_, _| panic!("it may be handed out again"));
     assert_eq!((account.used(), account.is_worn()), (31, false));
     // Out of the store, as nobody has it.
     account.close(|entry, keep| assert_eq!((entry.permits, keep), (100, 31)));

@@ -1,7 +1,7 @@
 //! Whom a lease serves, what ends it, and how much the next one takes.
 
 use super::*;
-use crate::{clock::Now, store::RuleTag};
+use crate::{clock::Now, demand::RuleTag};
 
 /// What a lease taken by one limit has for a caller that goes by another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
@@ -126,7 +126,7 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
         let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
         world.warm(0);
         let mut acquire = world.acquire(permits);
-        acquire.patience = waits.then_some(crate::store::Patience::Endless);
+        acquire.patience = waits.then_some(crate::demand::Patience::Endless);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
         let lease = world.processes[0].take(&world.acquire(1));

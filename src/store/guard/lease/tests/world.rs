@@ -14,33 +14,37 @@ use std::{
 };
 
 use crate::{
+    algorithm::{
+        call::{self, Ask, Caller, Counts, Take},
+        sliding_log::Limiter,
+    },
     clock::{Clock, ManualClock, Now, millis},
-    decision::{Decision, PermitId, Receipt, Source},
+    decision::{Decision, Source},
+    demand::{Acquire, Charge, RuleTag},
     error::Error,
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
+    receipt::{PermitId, Receipt},
     store::{
-        Acquire, Charge, Decide, Op, Outcome, RuleTag,
-        call::{self, Ask, Caller, Counts, Take},
+        Decide, Op, Outcome,
         guard::{lease::Leasing, line::Lines},
-        window::Limiter,
     },
 };
 
 /// What all processes share.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) limiter: Mutex<Limiter>,
+pub(crate) struct Server {
+    pub(crate) limiter: Mutex<Limiter>,
     clock: ManualClock,
     calls: AtomicU64,
     /// Permits that were asked for ahead.
-    pub(super) ahead: Mutex<Vec<u32>>,
+    pub(crate) ahead: Mutex<Vec<u32>>,
 }
 
 /// A connection to it.
 #[derive(Clone, Debug)]
-pub(super) struct Connection(Arc<Server>);
+pub(crate) struct Connection(Arc<Server>);
 
 impl Connection {
     fn limiter(&self) -> MutexGuard<'_, Limiter> {
@@ -131,17 +135,17 @@ impl Decide for Connection {
     }
 }
 
-pub(super) struct World {
-    pub(super) server: Arc<Server>,
-    pub(super) processes: Vec<Leasing<Connection>>,
-    pub(super) clock: ManualClock,
-    pub(super) name: Name,
+pub(crate) struct World {
+    pub(crate) server: Arc<Server>,
+    pub(crate) processes: Vec<Leasing<Connection>>,
+    pub(crate) clock: ManualClock,
+    pub(crate) name: Name,
     tag: Arc<RuleTag>,
     ids: Cell<u64>,
 }
 
 impl World {
-    pub(super) fn new(limit: Limit, lease: Duration, processes: usize) -> Self {
+    pub(crate) fn new(limit: Limit, lease: Duration, processes: usize) -> Self {
         let clock = ManualClock::new();
         let server = Arc::new(Server {
             limiter: Mutex::default(),
@@ -167,7 +171,7 @@ impl World {
         }
     }
 
-    pub(super) fn acquire(&self, permits: u32) -> Acquire {
+    pub(crate) fn acquire(&self, permits: u32) -> Acquire {
         self.ids.set(self.ids.get() + 1);
         let mut id = [7; 16];
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
@@ -190,7 +194,7 @@ impl World {
     }
 
     /// Asks as a store does, the front first, where callers have no id yet, and gives back if nobody hears the answer after so many looks.
-    pub(super) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
+    pub(crate) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
         let leasing = &self.processes[process];
         let mut acquire = self.acquire(permits);
         let id = acquire.first.id;
@@ -206,12 +210,12 @@ impl World {
         decision.map(Result::unwrap)
     }
 
-    pub(super) fn takes(&self, process: usize, permits: u32) -> Decision {
+    pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {
         self.ask(process, permits, 9).unwrap()
     }
 
     /// Takes single permits until one comes out of a lease, and tells how many.
-    pub(super) fn warm(&self, process: usize) -> i64 {
+    pub(crate) fn warm(&self, process: usize) -> i64 {
         let mut taken = 1;
         while self.takes(process, 1).source() != Source::Lease {
             taken += 1;
@@ -220,38 +224,38 @@ impl World {
         taken
     }
 
-    pub(super) fn advance(&self, millis: u64) {
+    pub(crate) fn advance(&self, millis: u64) {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         millis(&self.clock)
     }
 
-    pub(super) fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.server.calls.load(Ordering::Relaxed)
     }
 
     /// Permits that were asked for ahead, by each call that did.
-    pub(super) fn ahead(&self) -> Vec<u32> {
+    pub(crate) fn ahead(&self) -> Vec<u32> {
         self.server.ahead.lock().unwrap().clone()
     }
 
-    pub(super) fn available(&self) -> i64 {
+    pub(crate) fn available(&self) -> i64 {
         let mut limiter = self.server.limiter.lock().unwrap();
         let now = Now::millis(self.now().cast_signed());
         limiter.available(now, PermitId([0; 16])).unwrap()
     }
 
     /// Has the tasks in the background do what is due.
-    pub(super) async fn settle_down(&self) {
+    pub(crate) async fn settle_down(&self) {
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
     }
 }
 
-pub(super) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+pub(crate) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..polls {
         let polled = future
@@ -264,7 +268,7 @@ pub(super) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     None
 }
 
-pub(super) fn receipt(decision: &Decision) -> Receipt {
+pub(crate) fn receipt(decision: &Decision) -> Receipt {
     match decision {
         Decision::Allow(grant) => grant.receipts()[0].clone(),
         Decision::Deny(_) => panic!("{decision:?}"),

@@ -1,7 +1,7 @@
 //! What becomes of the others, and of what was granted, when somebody leaves.
 
 use super::store::{Caller, World, acquire};
-use crate::store::Patience;
+use crate::demand::Patience;
 
 /// So many who wait and were told to wait for a second, and come after each other.
 fn waiting(world: &World, count: u64) -> Vec<Caller<'_>> {

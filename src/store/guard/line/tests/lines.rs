@@ -2,8 +2,9 @@
 
 use super::store::{World, acquire};
 use crate::{
+    demand::{Acquire, Charge, Patience},
     name::Name,
-    store::{Acquire, Charge, Op, Patience},
+    store::Op,
 };
 
 fn elsewhere(id: u64) -> Acquire {

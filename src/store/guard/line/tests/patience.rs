@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
-    store::{Acquire, Patience, guard::line::member::LONGEST_RUN},
+    demand::{Acquire, Patience},
+    store::guard::line::member::LONGEST_RUN,
 };
 
 fn millis(millis: u64) -> Duration {

@@ -10,9 +10,9 @@ use std::{
 };
 
 use super::store::acquire;
-use crate::store::{
-    Acquire, Patience,
-    guard::line::{
+use crate::{
+    demand::{Acquire, Patience},
+    store::guard::line::{
         lines::Gone,
         member::{LONGEST_RUN, Wakes},
         queue::{Next, Turn},

@@ -15,15 +15,19 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::super::{Line, Lines, lock};
 use crate::{
     clock::{Clock, ManualClock},
-    decision::{Decision, Grant, LimitState, PermitId, Receipt, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    demand::{Acquire, Charge, Patience, RuleTag},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
     name::Name,
-    store::{Acquire, Charge, Decide, Op, Outcome, Patience, RuleTag},
+    receipt::{PermitId, Receipt},
+    store::{
+        Decide, Op, Outcome,
+        guard::line::{Line, Lines, lock},
+    },
 };
 
 /// What a call was answered.
@@ -165,19 +169,19 @@ impl fmt::Debug for Hook {
     }
 }
 
-pub(super) struct World {
+pub(crate) struct World {
     line: Line<ByHand>,
     lines: Lines,
     clock: Hooked,
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(true)
     }
 
     /// With a store that decides for one caller at a time.
-    pub(super) fn apart() -> Self {
+    pub(crate) fn apart() -> Self {
         Self::with(false)
     }
 
@@ -198,7 +202,7 @@ impl World {
         }
     }
 
-    pub(super) fn caller(&self, acquire: Acquire) -> Caller<'_> {
+    pub(crate) fn caller(&self, acquire: Acquire) -> Caller<'_> {
         let asked = acquire.clone();
         Caller {
             world: self,
@@ -208,22 +212,22 @@ impl World {
         }
     }
 
-    pub(super) fn callers(&self, ids: impl Iterator<Item = u64>) -> Vec<Caller<'_>> {
+    pub(crate) fn callers(&self, ids: impl Iterator<Item = u64>) -> Vec<Caller<'_>> {
         ids.map(|id| self.caller(acquire(id))).collect()
     }
 
     /// Whether each call was made for many, and the ids that it asked for.
-    pub(super) fn calls(&self) -> Vec<(bool, Vec<u64>)> {
+    pub(crate) fn calls(&self) -> Vec<(bool, Vec<u64>)> {
         let calls = lock(&self.line.inner().calls);
         let calls = calls.calls.iter();
         calls.map(|call| (call.run, call.ids())).collect()
     }
 
-    pub(super) fn is_dropped(&self, call: usize) -> bool {
+    pub(crate) fn is_dropped(&self, call: usize) -> bool {
         lock(&self.line.inner().calls).calls[call].over
     }
 
-    pub(super) fn held(&self) -> Vec<u64> {
+    pub(crate) fn held(&self) -> Vec<u64> {
         lock(&self.line.inner().calls)
             .held
             .iter()
@@ -232,12 +236,12 @@ impl World {
     }
 
     /// Whether the store ever granted what an id asked for.
-    pub(super) fn was_granted(&self, id: u64) -> bool {
+    pub(crate) fn was_granted(&self, id: u64) -> bool {
         lock(&self.line.inner().calls).granted.contains(&id)
     }
 
     /// Has the store take what a call asks for, whoever hears of it.
-    pub(super) fn carry_out(&self, at: usize) {
+    pub(crate) fn carry_out(&self, at: usize) {
         let mut calls = lock(&self.line.inner().calls);
         let call = &mut calls.calls[at];
         if call.over || call.carried_out {
@@ -251,7 +255,7 @@ impl World {
         calls.granted.extend(&granted);
     }
 
-    pub(super) fn reply(&self, at: usize) {
+    pub(crate) fn reply(&self, at: usize) {
         self.carry_out(at);
         self.answer(at, |call| {
             Ok(call
@@ -268,13 +272,13 @@ impl World {
         });
     }
 
-    pub(super) fn grant(&self, at: usize) {
+    pub(crate) fn grant(&self, at: usize) {
         self.carry_out(at);
         self.answer(at, |call| Ok(call.callers.iter().map(grant).collect()));
     }
 
     /// Grants out of a lease, by ids of its own.
-    pub(super) fn lease(&self, at: usize) {
+    pub(crate) fn lease(&self, at: usize) {
         self.answer(at, |call| {
             call.leased = true;
             Ok(call.callers.iter().map(leased).collect())
@@ -282,20 +286,20 @@ impl World {
     }
 
     /// Grants to the first of a call, and did not ask for the others.
-    pub(super) fn grant_some(&self, at: usize, count: usize) {
+    pub(crate) fn grant_some(&self, at: usize, count: usize) {
         self.answer(at, |call| {
             Ok(call.callers.iter().take(count).map(grant).collect())
         });
     }
 
-    pub(super) fn refuse(&self, at: usize, wait: u64) {
+    pub(crate) fn refuse(&self, at: usize, wait: u64) {
         self.answer(at, |call| {
             Ok(call.callers.iter().map(|_| refusal(wait)).collect())
         });
     }
 
     /// Refuses for another reason.
-    pub(super) fn refuse_as(&self, at: usize, kind: RefusalKind, wait: u64) {
+    pub(crate) fn refuse_as(&self, at: usize, kind: RefusalKind, wait: u64) {
         self.answer(at, |call| {
             let refused = |_: &Acquire| match refusal(wait) {
                 Decision::Deny(refusal) => Decision::Deny(Refusal { kind, ..refusal }),
@@ -306,7 +310,7 @@ impl World {
     }
 
     /// Refuses a call when somebody begins to sleep next.
-    pub(super) fn refuse_when_asleep(&self, at: usize) {
+    pub(crate) fn refuse_when_asleep(&self, at: usize) {
         let waker = {
             let mut calls = lock(&self.line.inner().calls);
             let call = &mut calls.calls[at];
@@ -316,11 +320,11 @@ impl World {
         *lock(&self.clock.hook) = Some(Hook(Box::new(|| waker.wake())));
     }
 
-    pub(super) fn fail(&self, at: usize) {
+    pub(crate) fn fail(&self, at: usize) {
         self.answer(at, |_| Err(ErrorKind::Unavailable.into()));
     }
 
-    pub(super) fn panic(&self, at: usize) {
+    pub(crate) fn panic(&self, at: usize) {
         lock(&self.line.inner().calls).calls[at].panics = true;
         self.answer(at, |_| Err(ErrorKind::Unavailable.into()));
     }
@@ -350,7 +354,7 @@ impl World {
     }
 
     /// Whether a call is not answered.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.in_flight().is_empty()
     }
 
@@ -361,16 +365,16 @@ impl World {
         }
     }
 
-    pub(super) fn carry_out_any(&self, which: proptest::sample::Index) {
+    pub(crate) fn carry_out_any(&self, which: proptest::sample::Index) {
         self.any(which, |at| self.carry_out(at));
     }
 
-    pub(super) fn reply_any(&self, which: proptest::sample::Index) {
+    pub(crate) fn reply_any(&self, which: proptest::sample::Index) {
         self.any(which, |at| self.reply(at));
     }
 
     /// Fails a call that was not carried out: one that was is given back by whoever knows that it was sent.
-    pub(super) fn fail_any(&self, which: proptest::sample::Index) {
+    pub(crate) fn fail_any(&self, which: proptest::sample::Index) {
         self.any(which, |at| {
             if !lock(&self.line.inner().calls).calls[at].carried_out {
                 self.fail(at);
@@ -379,7 +383,7 @@ impl World {
     }
 
     /// Serves out of a lease whom a run is for, if it was not carried out.
-    pub(super) fn lease_any(&self, which: proptest::sample::Index) {
+    pub(crate) fn lease_any(&self, which: proptest::sample::Index) {
         self.any(which, |at| {
             if !lock(&self.line.inner().calls).calls[at].carried_out {
                 self.lease(at);
@@ -387,21 +391,21 @@ impl World {
         });
     }
 
-    pub(super) fn answer_all(&self) {
+    pub(crate) fn answer_all(&self) {
         self.in_flight().into_iter().for_each(|at| self.reply(at));
     }
 
-    pub(super) fn nudge(&self) {
+    pub(crate) fn nudge(&self) {
         self.lines.nudge(&name());
     }
 
     #[cfg(feature = "redis")]
-    pub(super) fn is_waited_for(&self, acquire: &Acquire) -> bool {
+    pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
         self.lines.is_waited_for(acquire)
     }
 
     /// Has a verb carried out.
-    pub(super) fn manage(&self, name: &Name, op: &Op) {
+    pub(crate) fn manage(&self, name: &Name, op: &Op) {
         let mut managing = pin!(self.line.manage(name, op));
         let polled = managing
             .as_mut()
@@ -409,12 +413,12 @@ impl World {
         assert!(polled.is_ready());
     }
 
-    pub(super) fn decides_together(&self, acquire: &Acquire) -> bool {
+    pub(crate) fn decides_together(&self, acquire: &Acquire) -> bool {
         self.line.decides_together(acquire)
     }
 
     /// Asks for a run from outside, and leaves.
-    pub(super) fn ask_for_run(&self, run: &[Acquire]) {
+    pub(crate) fn ask_for_run(&self, run: &[Acquire]) {
         let mut asking = pin!(self.line.acquire_run(run));
         let polled = asking
             .as_mut()
@@ -422,22 +426,22 @@ impl World {
         assert!(polled.is_pending());
     }
 
-    pub(super) fn advance(&self, millis: u64) {
+    pub(crate) fn advance(&self, millis: u64) {
         self.clock.clock.advance(Duration::from_millis(millis));
     }
 
-    pub(super) fn lines(&self) -> String {
+    pub(crate) fn lines(&self) -> String {
         format!("{:?}", self.lines)
     }
 
     /// How many have left whose calls are looked out for.
-    pub(super) fn gone(&self) -> usize {
+    pub(crate) fn gone(&self) -> usize {
         lock(self.lines.gone()).len()
     }
 }
 
 /// Somebody who asks, and is polled by hand.
-pub(super) struct Caller<'a> {
+pub(crate) struct Caller<'a> {
     world: &'a World,
     future: Pin<Box<dyn Future<Output = Result<Decision, Error>> + 'a>>,
     acquire: Acquire,
@@ -453,20 +457,20 @@ impl Wake for Flag {
 }
 
 impl Caller<'_> {
-    pub(super) fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         number(self.acquire.first.id)
     }
 
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.acquire.patience.is_some()
     }
 
     /// Whether it was woken since it was polled last, or never was.
-    pub(super) fn woken(&self) -> bool {
+    pub(crate) fn woken(&self) -> bool {
         self.flag.0.load(Ordering::SeqCst)
     }
 
-    pub(super) fn poll(&mut self) -> Option<Result<Decision, Error>> {
+    pub(crate) fn poll(&mut self) -> Option<Result<Decision, Error>> {
         self.flag.0.store(false, Ordering::SeqCst);
         // Who waits needs one.
         static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -481,7 +485,7 @@ impl Caller<'_> {
     }
 
     /// As a deadline or a `RateLimiter` does.
-    pub(super) fn drop_and_give_back(self) {
+    pub(crate) fn drop_and_give_back(self) {
         let (world, receipts) = (self.world, self.acquire.receipts());
         drop(self);
         for receipt in receipts {
@@ -490,7 +494,7 @@ impl Caller<'_> {
     }
 }
 
-pub(super) fn acquire(id: u64) -> Acquire {
+pub(crate) fn acquire(id: u64) -> Acquire {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&id.to_le_bytes());
     Acquire {
@@ -512,7 +516,7 @@ pub(super) fn acquire(id: u64) -> Acquire {
 }
 
 impl Acquire {
-    pub(super) fn waiting(self, patience: Patience) -> Self {
+    pub(crate) fn waiting(self, patience: Patience) -> Self {
         Self {
             patience: Some(patience),
             ..self
@@ -525,9 +529,9 @@ fn name() -> Name {
 }
 
 /// In the ids of what is granted out of a lease.
-pub(super) const LEASED: u64 = 1 << 63;
+pub(crate) const LEASED: u64 = 1 << 63;
 
-pub(super) fn number(id: PermitId) -> u64 {
+pub(crate) fn number(id: PermitId) -> u64 {
     let [first, _] = id.0.as_chunks::<8>().0 else {
         panic!("16 bytes");
     };

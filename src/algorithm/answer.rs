@@ -1,0 +1,138 @@
+//! What a store answers to one charge, in the terms of its algorithm.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    clock::Now,
+    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    demand::{Acquire, Charge},
+    limit::{Algorithm, at_least_zero},
+    list::List,
+    receipt::{Receipt, Taken, Tat},
+};
+
+/// What a store answers to one charge, whichever store it is, and whatever it answers to the others of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) verdict: Verdict,
+    /// Permits left; below zero after a lowered rate.
+    pub(crate) remaining: i64,
+    /// Ticks until the permits asked for are free; 0 when granted.
+    pub(crate) wait: i64,
+    /// Ticks until at least one more permit is free; 0 when refused, and where it is not known.
+    pub(crate) next: i64,
+    /// Ticks until all permits are free.
+    pub(crate) reset: i64,
+    /// The time that was used; the epoch where a sliding log in Redis did not tell it.
+    pub(crate) now: Now,
+    pub(crate) rate: i64,
+    pub(crate) interval: i64,
+    pub(crate) changed: Changed,
+    /// Scores that were set back because a wrong clock had made them.
+    pub(crate) repaired: i64,
+    /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
+    pub(crate) tat: Option<Tat>,
+    /// Whether it is a stranger's, for which a store in memory has no place.
+    pub(crate) estimated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Granted,
+    Refused,
+    /// More was asked for than the rate: refused for ever
+    AboveRate,
+}
+
+/// What an acquire did to the stored limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    Nothing,
+    Created,
+    Rewritten,
+}
+
+impl Answer {
+    /// The receipt of a grant.
+    pub(crate) fn receipt(&self, charge: &Charge) -> Receipt {
+        let interval = Duration::from_millis(at_least_zero(self.interval));
+        let receipt = charge.receipt_made(None).granted(interval);
+        if self.estimated {
+            return receipt.taken(Taken::Estimate);
+        }
+        match charge.name.algorithm() {
+            Algorithm::SlidingLog => match charge.name.slots() {
+                None => receipt,
+                Some(slots) => receipt.taken(Taken::Slot(
+                    slots.end(self.now.score(), self.now.ticks(self.interval)),
+                )),
+            },
+            // All permits are free one tick after the window's last.
+            Algorithm::FixedWindow => {
+                let last = self.now.tick.saturating_add(self.reset).saturating_sub(1);
+                receipt.taken(Taken::Window(last))
+            }
+            Algorithm::Gcra => match self.tat {
+                Some(tat) => receipt.taken(Taken::Tat(tat)),
+                None => receipt,
+            },
+        }
+    }
+
+    /// The limit as this answer leaves it.
+    pub(crate) fn state(&self, charge: &Charge, counted: bool) -> LimitState {
+        LimitState {
+            rule: Arc::clone(&charge.rule),
+            permits: at_least_zero(self.rate),
+            interval: Duration::from_millis(at_least_zero(self.interval)),
+            remaining: counted.then_some(at_least_zero(self.remaining)),
+            next_after: (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
+            reset_after: self.now.until_from_score(self.reset),
+            refused: self.verdict != Verdict::Granted,
+            retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
+            shadow: charge.shadow,
+            // A limit that is tried out is nobody's business.
+            hidden: charge.rule.hidden || charge.shadow,
+        }
+    }
+}
+
+impl Acquire {
+    /// Returns what the answers to its charges, one for each, come to.
+    pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
+        let answered = || self.charges().zip(answers);
+        let (mut above_rate, mut refused, mut wait) = (false, false, Duration::ZERO);
+        for (_, answer) in answered().filter(|(charge, _)| !charge.shadow) {
+            above_rate |= answer.verdict == Verdict::AboveRate;
+            refused |= answer.verdict == Verdict::Refused;
+            wait = answer.now.until(answer.wait).max(wait);
+        }
+        let mut limits = List::EMPTY;
+        for (charge, answer) in answered() {
+            let counted = self.remaining || answer.verdict == Verdict::Refused;
+            limits.push(answer.state(charge, counted && !above_rate));
+        }
+        if limits.len() > 1 {
+            limits.sort_by(LimitState::by_tightness);
+        }
+        let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
+        if !above_rate && !refused {
+            let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
+            let receipts = taken.map(|(charge, answer)| answer.receipt(charge));
+            return Decision::Allow(Grant::new(limits, receipts.collect(), source));
+        }
+        Decision::Deny(Refusal {
+            kind: if above_rate {
+                RefusalKind::AboveRate
+            } else {
+                RefusalKind::OverLimit
+            },
+            limits,
+            retry_after: (!above_rate).then_some(wait),
+            source,
+            missing: None,
+            error: None,
+            behind: false,
+        })
+    }
+}

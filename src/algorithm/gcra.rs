@@ -1,0 +1,569 @@
+//! GCRA as pure functions of state and now: what `lua/gcra` does, in Rust.
+//!
+//! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that
+//! were taken are through: how far it lies ahead of now says how many are in use. Microseconds,
+//! whatever a tick of the clock is.
+
+use super::{
+    answer::Changed,
+    call::{Ask, Counts, End, Needs, Take},
+};
+use crate::{
+    clock::Now,
+    error::ErrorKind,
+    limit::{StoredLimit, emission},
+    receipt::{PermitId, Tat},
+};
+
+/// As a script can count exactly. No TAT is later.
+const MOST: i64 = (1 << 53) - 1;
+/// The greatest interval, in us: two of them and a time of today can be added exactly.
+const LONGEST: i64 = 3_200_000_000_000_000;
+/// Where the sum of what was given back begins anew.
+const WRAP: i64 = 1 << 52;
+
+/// One limiter's state: the limit, and what is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limiter {
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) state: Option<State>,
+    /// No TAT that it held is later: until then receipts must find what was given back.
+    pub(crate) ends: i64,
+    /// When it was last begun with nothing in use, rounded up: what is in use is counted from then,
+    /// so that a call within the same microsecond does not find that more than was taken.
+    pub(crate) since: i64,
+}
+
+/// What is in use, and by which limit it was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) tat: Tat,
+    pub(crate) rate: i64,
+    /// In ms
+    pub(crate) interval: i64,
+}
+
+/// A limit as it is counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    rate: i64,
+    interval: i64,
+    /// From permit to permit, in us, rounded up: never over
+    emission: i64,
+}
+
+impl Pace {
+    /// None for a limit that cannot be counted by: more than a permit in one microsecond, or an interval of centuries.
+    pub(crate) fn of(rate: i64, interval: i64) -> Option<Self> {
+        let emission = emission(rate, interval)?;
+        (interval * 1000 <= LONGEST).then_some(Self {
+            rate,
+            interval,
+            emission,
+        })
+    }
+
+    /// What so many permits take, in us.
+    pub(crate) fn cost(&self, permits: i64) -> i64 {
+        permits.saturating_mul(self.emission).min(MOST)
+    }
+
+    /// What all permits take: the interval, or up to a microsecond more for each.
+    pub(crate) fn whole(&self) -> i64 {
+        self.rate * self.emission
+    }
+
+    /// Permits in use while TAT lies so far ahead, in whole ones.
+    fn used(&self, backlog: i64) -> i64 {
+        rounded_up(backlog, self.emission)
+    }
+
+    /// Permits left; below zero, by a caller's clock, where another's is ahead.
+    pub(crate) fn left(&self, backlog: i64) -> i64 {
+        self.rate.saturating_sub(self.used(backlog))
+    }
+
+    /// Microseconds until at least one more permit is free; 0 where all are, and in debt.
+    pub(crate) fn next(&self, backlog: i64) -> i64 {
+        let used = self.used(backlog);
+        if backlog <= 0 || used > self.rate {
+            return 0;
+        }
+        backlog - (used - 1) * self.emission
+    }
+
+    /// Microseconds until so many permits are free.
+    pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
+        backlog
+            .saturating_add(self.cost(permits) - self.whole())
+            .min(MOST)
+    }
+}
+
+/// The whole multiples of `unit` that `amount` takes.
+fn rounded_up(amount: i64, unit: i64) -> i64 {
+    amount.div_euclid(unit) + i64::from(amount.rem_euclid(unit) > 0)
+}
+
+impl Counts for Limiter {
+    fn limit(&self) -> Option<StoredLimit> {
+        self.limit
+    }
+
+    fn check(&self, limit: &StoredLimit) -> Result<(), ErrorKind> {
+        pace(limit).map(drop)
+    }
+
+    fn begin(
+        &mut self,
+        limit: StoredLimit,
+        _changed: Changed,
+        _wanted: i64,
+        _exact: bool,
+        now: Now,
+        _id: PermitId,
+    ) -> i64 {
+        self.limit = Some(limit);
+        let Ok(pace) = pace(&limit) else {
+            return 0;
+        };
+        pace.left(self.count_by(&pace, now))
+    }
+
+    /// Nothing tells one grant from another.
+    fn holds(&self, _take: &Take) -> bool {
+        false
+    }
+
+    fn note(&mut self, _take: &Take, _score: i64) {}
+
+    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: Now) -> End {
+        let Ok(pace) = self.pace() else {
+            // Never: it was checked.
+            return End {
+                waits: needs.iter().map(|_| now.ticks_of_micros(MOST)).collect(),
+                next: 0,
+                reset: 0,
+                repaired: 0,
+                tat: None,
+            };
+        };
+        let mut backlog = self.backlog(&pace, now);
+        let taken = pace.left(backlog) - value;
+        // Nobody makes a state without taking something.
+        if taken > 0 {
+            backlog = self.write(&pace, backlog, pace.cost(taken), now);
+        }
+        // From the tick of now on, as there may be room in the next one.
+        let late = self.from(now) - now.micros();
+        let next = pace.next(backlog);
+        let next = if next > 0 { next + late } else { 0 };
+        let backlog = backlog + late;
+        let wait = |needs: &Needs| {
+            let in_line = needs.permits + needs.rounds * pace.rate;
+            now.ticks_of_micros(pace.wait(backlog, in_line))
+        };
+        End {
+            waits: needs.iter().map(wait).collect(),
+            next: now.ticks_of_micros(next),
+            reset: now.ticks_of_micros(backlog),
+            repaired: 0,
+            tat: self.state.map(|state| state.tat),
+        }
+    }
+}
+
+impl Limiter {
+    /// Counts the free permits.
+    pub(crate) fn available(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        let pace = self.pace()?;
+        Ok(pace.left(self.set_back(&pace, now)))
+    }
+
+    /// Gives back what still lies ahead of permits that a grant took when it left `tat`; below zero it charges them, against
+    /// the limit `given` where there is none. How many were credited.
+    pub(crate) fn settle(
+        &mut self,
+        permits: i64,
+        tat: Tat,
+        given: Option<StoredLimit>,
+        now: Now,
+    ) -> Result<i64, ErrorKind> {
+        let given = given.filter(|_| permits < 0);
+        let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
+        let pace = pace(&limit)?;
+        self.limit = Some(limit);
+        let backlog = self.backlog(&pace, now);
+        if permits < 0 {
+            self.write(&pace, backlog, pace.cost(-permits), now);
+            return Ok(permits);
+        }
+        let Some(state) = self.state else {
+            return Ok(0);
+        };
+        // What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
+        let since = (state.tat.given - tat.given).rem_euclid(WRAP)
+            + (state.tat.at - self.from(now) - backlog).max(0);
+        let ahead = (tat.at - since - now.micros_up()).min(backlog);
+        let moved = pace.cost(permits).min(ahead);
+        if moved <= 0 {
+            return Ok(0);
+        }
+        self.write(&pace, backlog - moved, 0, now);
+        Ok(pace.used(moved))
+    }
+
+    /// Stores a limit where there is none.
+    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        let unset = self.limit.is_none();
+        self.limit.get_or_insert(limit);
+        unset
+    }
+
+    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+        let stored = self.limit.replace(limit);
+        if !keep || stored.is_some_and(|stored| stored.rate_type != limit.rate_type) {
+            self.state = None;
+        } else if let Ok(pace) = pace(&limit) {
+            self.count_by(&pace, now);
+        }
+    }
+
+    /// Gives back up to `wanted` permits, and tells how many.
+    pub(crate) fn release(&mut self, wanted: i64, now: Now) -> Result<i64, ErrorKind> {
+        let pace = self.pace()?;
+        let backlog = self.backlog(&pace, now);
+        let released = pace.used(backlog).min(wanted);
+        if released > 0 {
+            let rest = (backlog - pace.cost(released)).max(0);
+            self.write(&pace, rest, 0, now);
+        }
+        Ok(released)
+    }
+
+    /// Forgets what is in use beyond the whole limit, by any clock. Returns how many permits it
+    /// was.
+    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        let pace = self.pace()?;
+        let backlog = self.ahead(&pace, now, false);
+        if self
+            .state
+            .is_some_and(|state| state.tat.at > self.from(now))
+        {
+            // Far off, maybe, by a wrong clock.
+            self.ends = 0;
+            self.write(&pace, backlog.min(pace.whole()), 0, now);
+        }
+        Ok((pace.used(backlog) - pace.rate).max(0))
+    }
+
+    /// When all permits are free again, in us, if none is taken meanwhile, and no receipt can give
+    /// back any more; `None` if none was ever in use.
+    pub(crate) fn full_at(&self) -> Option<i64> {
+        self.state.map(|_| self.ends)
+    }
+
+    fn pace(&self) -> Result<Pace, ErrorKind> {
+        pace(&self.limit.ok_or(ErrorKind::NotInitialized)?)
+    }
+
+    /// Counts what is in use by this limit from now on. How far TAT lies ahead.
+    fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
+        let backlog = self.set_back(pace, now);
+        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
+        if self.state.as_ref().is_some_and(differs) {
+            self.write(pace, backlog, 0, now);
+        }
+        backlog
+    }
+
+    /// Sets TAT back where it lies further ahead than this limit allows, so that the work of a
+    /// wrong clock is over an interval after a call has met it. Returns how far it lies ahead.
+    fn set_back(&mut self, pace: &Pace, now: Now) -> i64 {
+        let backlog = self.backlog(pace, now);
+        let is_by = |state: &State| (state.rate, state.interval) == (pace.rate, pace.interval);
+        if let Some(state) = self.state.filter(is_by)
+            && state.tat.at > self.from(now).saturating_add(backlog)
+        {
+            self.write(pace, backlog, 0, now);
+        }
+        backlog
+    }
+
+    /// How far TAT lies ahead by this limit: by the store's own clock no further than all permits
+    /// take, as more than those was never in use. By a caller's, which may be slow, that proves
+    /// nothing.
+    fn backlog(&self, pace: &Pace, now: Now) -> i64 {
+        self.ahead(pace, now, now.is_own)
+    }
+
+    /// The same, `cut` to what all permits take or not. What was counted by another limit is the
+    /// same permits at the pace of this one, as far as that goes.
+    fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
+        let Some(state) = self.state else {
+            return 0;
+        };
+        let from = self.from(now);
+        let ahead = (state.tat.at - from).max(0);
+        let cut_to = |pace: &Pace, ahead: i64| if cut { ahead.min(pace.whole()) } else { ahead };
+        match Pace::of(state.rate, state.interval) {
+            Some(old) if old != *pace => {
+                let used = old.used(cut_to(&old, ahead));
+                pace.cost(used).min(pace.whole()).min(MOST - from)
+            }
+            _ => cut_to(pace, ahead),
+        }
+    }
+
+    /// From when on what is in use counts, in us: from now, rounded down; in the microsecond in
+    /// which the first of it was taken, from when that was.
+    fn from(&self, now: Now) -> i64 {
+        if self.since == now.micros_up() {
+            self.since
+        } else {
+            now.micros()
+        }
+    }
+
+    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far
+    /// as the whole limit goes: a debt lasts no longer. What is not kept was given back, as far as
+    /// receipts are concerned. How much it is.
+    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
+        if kept == 0 && added > 0 && self.state.is_none_or(|state| state.tat.at <= now.micros()) {
+            // Rounded up, as any grant is.
+            self.since = now.micros_up();
+        }
+        let from = self.from(now);
+        let given = self.state.map_or(0, |State { tat, .. }| {
+            (tat.given + (tat.at - from - kept).max(0)).rem_euclid(WRAP)
+        });
+        let most = pace.whole().max(kept).min(MOST - from);
+        let backlog = kept.saturating_add(added).min(most);
+        let at = from + backlog;
+        self.ends = self.ends.max(at);
+        self.state = Some(State {
+            tat: Tat { at, given },
+            rate: pace.rate,
+            interval: pace.interval,
+        });
+        backlog
+    }
+}
+
+fn pace(limit: &StoredLimit) -> Result<Pace, ErrorKind> {
+    Pace::of(limit.rate, limit.interval).ok_or(ErrorKind::ForeignState)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        algorithm::call::acquire_one,
+        limit::{Limit, LimitSource},
+    };
+
+    /// In us
+    const START: i64 = 1_700_000_000_000_000;
+    const NOW: Now = Now::at(START);
+
+    fn fresh(rate: u64, millis: u64) -> Limiter {
+        Limiter {
+            limit: Some(Limit::new(rate, Duration::from_millis(millis)).stored()),
+            ..Limiter::default()
+        }
+    }
+
+    /// Takes permits as a charge does, whatever is left.
+    fn take(limiter: &mut Limiter, permits: i64, now: i64) -> Tat {
+        let tat = Tat { at: 0, given: 0 };
+        assert_eq!(
+            limiter.settle(-permits, tat, None, Now::at(now)),
+            Ok(-permits)
+        );
+        limiter.state.unwrap().tat
+    }
+
+    proptest! {
+        // L2, whatever is in use.
+        #[test]
+        fn there_is_room_when_the_wait_is_over_and_none_before(
+            rate in 1i64..5000,
+            interval in prop::sample::select(vec![5i64, 7, 1000, 60_000]),
+            used in 1i64..6000,
+            wanted in 0i64..5000,
+            pause in 0i64..10_000_000,
+        ) {
+            let wanted = wanted % rate + 1;
+            let pace = Pace::of(rate, interval).unwrap();
+            let mut limiter = fresh(rate.unsigned_abs(), interval.unsigned_abs());
+            take(&mut limiter, used, START);
+            let now = START + pause;
+            let backlog = limiter.backlog(&pace, Now::at(now));
+            // A debt, too.
+            prop_assert!(backlog <= pace.whole());
+            let wait = pace.wait(backlog, wanted);
+            let mut left = |now| limiter.available(Now::at(now)).unwrap();
+            if left(now) >= wanted {
+                prop_assert!(wait <= 0);
+            } else {
+                prop_assert!(left(now + wait) >= wanted);
+                prop_assert!(left(now + wait - 1) < wanted);
+            }
+            // All of them are free when that is told, and not before.
+            prop_assert_eq!(left(now + backlog), rate);
+            if backlog > 0 {
+                prop_assert!(left(now + backlog - 1) < rate);
+            }
+        }
+    }
+
+    #[test]
+    fn limits_that_cannot_be_counted_by_are_none() {
+        // A permit in each microsecond, and no more.
+        assert_eq!(Pace::of(3000, 3).map(|pace| pace.emission), Some(1));
+        assert_eq!(Pace::of(3001, 3), None);
+        assert_eq!(Pace::of(2999, 3).map(|pace| pace.emission), Some(2));
+        assert!(Pace::of(1, LONGEST / 1000).is_some());
+        assert_eq!(Pace::of(1, LONGEST / 1000 + 1), None);
+        assert_eq!(Pace::of(0, 1000), None);
+        assert_eq!(Pace::of(1, 0), None);
+    }
+
+    #[test]
+    fn a_stored_limit_that_cannot_be_counted_by_is_an_error_that_changes_nothing() {
+        let foreign = StoredLimit {
+            rate: 3001,
+            ..Limit::new(3000, Duration::from_millis(3)).stored()
+        };
+        let mut limiter = Limiter {
+            limit: Some(foreign),
+            ..Limiter::default()
+        };
+        let ask = Ask {
+            limit: LimitSource::Store,
+            rewrite: false,
+            exact: false,
+            resendable: false,
+        };
+        let take = Take {
+            permits: 1,
+            id: PermitId([0; 16]),
+            shadow: false,
+            lead: 0,
+        };
+        let answer = acquire_one(&mut limiter, ask, &take, NOW);
+        assert_eq!(answer, Err(ErrorKind::ForeignState));
+        let given = Tat { at: 0, given: 0 };
+        for permits in [1, -1] {
+            let settled = limiter.settle(permits, given, None, NOW);
+            assert_eq!(settled, Err(ErrorKind::ForeignState));
+        }
+        assert_eq!(limiter.available(NOW), Err(ErrorKind::ForeignState));
+        assert_eq!((limiter.limit, limiter.state), (Some(foreign), None));
+    }
+
+    #[test]
+    fn it_is_kept_until_no_receipt_can_give_back_any_more() {
+        let mut limiter = fresh(10, 1000);
+        assert_eq!(limiter.full_at(), None);
+        let tat = take(&mut limiter, 4, START);
+        let until = START + 400_000;
+        assert_eq!(limiter.full_at(), Some(until));
+        assert_eq!(limiter.settle(4, tat, None, NOW), Ok(4));
+        assert_eq!(limiter.available(NOW), Ok(10));
+        assert_eq!(limiter.repair(NOW), Ok(0));
+        assert_eq!(limiter.full_at(), Some(until));
+        // What is charged beyond the whole limit is forgotten at once.
+        take(&mut limiter, 50, START);
+        assert_eq!(limiter.full_at(), Some(START + 1_000_000));
+        assert_eq!(limiter.available(NOW), Ok(0));
+        assert_eq!(limiter.repair(NOW), Ok(0));
+    }
+
+    // A clock that was wrong, and is set right: who asks first finds no more in use than the limit,
+    // and an interval later nothing is.
+    #[test]
+    fn what_a_wrong_clock_has_made_is_over_an_interval_after_it_was_met() {
+        const HOUR: i64 = 3_600_000_000;
+        let fast = |permits| {
+            let mut limiter = fresh(10, 1000);
+            take(&mut limiter, permits, START + HOUR);
+            limiter
+        };
+        for permits in [1, 10, 50] {
+            let mut limiter = fast(permits);
+            assert_eq!(limiter.available(NOW), Ok(0));
+            assert_eq!(limiter.available(Now::at(START + 300_000)), Ok(3));
+            assert_eq!(limiter.available(Now::at(START + 1_000_000)), Ok(10));
+        }
+        // The lost permits are those in use beyond the limit: the whole hour's.
+        assert_eq!(fast(1).repair(NOW), Ok(10 * 3600 + 1 - 10));
+        // Nor is it more by another limit, which takes over what is in use.
+        let mut limiter = fast(10);
+        let faster = fresh(20, 1000).limit.unwrap();
+        limiter.set_rate(faster, true, NOW);
+        assert_eq!(limiter.available(NOW), Ok(10));
+        // A caller's clock proves nothing: nothing is set back by it.
+        #[cfg(feature = "redis")]
+        {
+            let mut limiter = fast(1);
+            let slow = NOW.given();
+            assert_eq!(limiter.available(slow), Ok(10 - 36_001));
+            assert_eq!(limiter.state, fast(1).state);
+        }
+    }
+
+    #[test]
+    fn only_a_charge_makes_a_limiter() {
+        let given = fresh(10, 1000).limit;
+        let none = Tat { at: 0, given: 0 };
+        let mut limiter = Limiter::default();
+        for permits in [0, 1] {
+            let settled = limiter.settle(permits, none, given, NOW);
+            assert_eq!(settled, Err(ErrorKind::NotInitialized));
+        }
+        assert_eq!(limiter, Limiter::default());
+        let mut unused = fresh(10, 1000);
+        assert_eq!(unused.settle(0, none, None, NOW), Ok(0));
+        assert_eq!(unused, fresh(10, 1000));
+        assert_eq!(limiter.settle(-12, none, given, NOW), Ok(-12));
+        // As much of it as all permits are.
+        assert_eq!(limiter.available(NOW), Ok(0));
+        assert_eq!(limiter.full_at(), Some(START + 1_000_000));
+    }
+
+    #[test]
+    fn no_tat_is_later_than_a_script_can_count() {
+        let mut limiter = fresh(1, 60_000);
+        for _ in 0..2 {
+            let tat = take(&mut limiter, 1 << 53, MOST - 1000);
+            assert_eq!(tat.at, MOST);
+        }
+    }
+
+    #[test]
+    fn the_sum_of_what_was_given_back_begins_anew() {
+        let mut limiter = fresh(10, 1000);
+        let first = take(&mut limiter, 1, START);
+        let given = WRAP - 150_000;
+        let state = limiter.state.unwrap();
+        limiter.state = Some(State {
+            tat: Tat { given, ..first },
+            ..state
+        });
+        let early = Tat { given, ..first };
+        let [second, third] = [3, 2].map(|permits| take(&mut limiter, permits, START));
+        assert_eq!((second.given, third.given), (given, given));
+        assert_eq!(limiter.settle(3, second, None, NOW), Ok(3));
+        assert_eq!(limiter.state.unwrap().tat.given, 150_000);
+        // What was given back since counts, also beyond the end of the sum: a late receipt takes no more than its own.
+        assert_eq!(limiter.settle(1, early, None, NOW), Ok(0));
+        assert_eq!(limiter.settle(2, third, None, NOW), Ok(2));
+        assert_eq!(limiter.available(NOW), Ok(9));
+    }
+}

@@ -1,0 +1,539 @@
+//! The sliding log as pure functions of state and now: what the scripts do, in Rust. Who gets what in a call, `call.rs` says.
+//!
+//! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
+//! [`Limiter`] can lack each of its parts, as the keys in Redis can.
+
+mod settle;
+mod slots;
+
+use std::collections::VecDeque;
+
+use self::slots::Noting;
+use super::{
+    answer::Changed,
+    call::{Ask, Counts, End, Needs, Take},
+};
+use crate::{
+    clock::{Now, TICKS},
+    error::ErrorKind,
+    limit::StoredLimit,
+    list::List,
+    receipt::PermitId,
+};
+
+/// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
+const PAGE: i64 = 100;
+/// The most entries that a repair adds.
+const RESTORED: u32 = 100;
+
+/// One limiter's state: the hash, the value and the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limiter {
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) value: Option<i64>,
+    pub(crate) log: Log,
+    /// Where the present call notes its grants, unless each is an entry of its own.
+    pub(crate) noting: Option<Noting>,
+}
+
+/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A
+/// constant of the format.
+pub(crate) fn ahead_of(interval: i64) -> i64 {
+    interval.div_euclid(10)
+}
+
+impl Counts for Limiter {
+    fn limit(&self) -> Option<StoredLimit> {
+        self.limit
+    }
+
+    fn begin(
+        &mut self,
+        limit: StoredLimit,
+        changed: Changed,
+        wanted: i64,
+        exact: bool,
+        now: Now,
+        id: PermitId,
+    ) -> i64 {
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
+        if changed == Changed::Rewritten
+            && let Some(before) = self.limit
+        {
+            self.value = match self.value {
+                // O(1), and a lowered rate holds at once: value may fall below zero.
+                Some(value) if limit.interval == before.interval => {
+                    Some(value + rate - before.rate)
+                }
+                _ => None,
+            };
+        }
+        self.limit = Some(limit);
+        let value = match self.value {
+            // Enough is left, and the books agree by the number of entries: no entry is looked at.
+            Some(value) if !exact && value >= wanted && self.has_single_entries(value) => value,
+            _ => self.count(limit, wanted, exact, now, id),
+        };
+        // Where nothing is left, nothing will be noted.
+        if value > 0 {
+            self.open_slot(value, rate, interval, now)
+        } else {
+            value
+        }
+    }
+
+    fn is_unused(&self, value: i64) -> bool {
+        let whole = self.limit.is_some_and(|limit| limit.rate == value);
+        whole && self.value.is_none() && self.log.newest().is_none()
+    }
+
+    fn unmake(&mut self) {
+        self.limit = None;
+        self.value = None;
+    }
+
+    fn holds(&self, take: &Take) -> bool {
+        self.log.holds(take.id, take.permits)
+    }
+
+    fn note(&mut self, take: &Take, score: i64) {
+        if !self.note_in_slot(take.permits, take.id) {
+            self.log.insert(Entry {
+                score,
+                permits: take.permits,
+                id: take.id,
+            });
+        }
+    }
+
+    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: Now) -> End {
+        self.write_slot();
+        self.value = Some(value);
+        let interval = self.limit.map_or(0, |limit| now.ticks(limit.interval));
+        let mut newest = self.log.newest();
+        let (mut waits, mut repaired) = (List::EMPTY, 0);
+        if !needs.is_empty() {
+            let latest = if now.is_own {
+                now.score() + ahead_of(interval)
+            } else {
+                i64::MAX
+            };
+            // What is left is free now.
+            let missing = needs.iter().map(|needs| needs.permits - value);
+            let (due, set_back) = self.log.due(missing, latest, now.score() - interval);
+            repaired = set_back;
+            for (due, needs) in due.iter().zip(needs) {
+                waits.push(due + interval - now.tick + needs.rounds * interval);
+            }
+            newest = newest.map(|newest| newest.min(latest));
+        }
+        // In debt, one more is not free yet; where very much expired at once, what is left is not
+        // all.
+        let oldest = self.log.oldest().filter(|_| ask.exact && value >= 0);
+        End {
+            waits,
+            next: oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0)),
+            reset: match newest {
+                Some(newest) if ask.exact => newest + interval - now.tick,
+                Some(_) => now.score() + interval - now.tick,
+                None => 0,
+            },
+            repaired,
+            tat: None,
+        }
+    }
+}
+
+impl Limiter {
+    /// Counts the free permits exactly. `id` marks entries that a repair adds.
+    pub(crate) fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
+        let mut value = self.agree(rate, interval, now, id);
+        // Where nothing is in use, nothing needs to be noted.
+        let counted = self.value.is_some() || !self.log.is_empty();
+        if !self.log.is_empty() {
+            value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
+        }
+        if counted {
+            self.value = Some(value);
+        }
+        Ok(value)
+    }
+
+    /// Stores a limit where there is none.
+    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        let unset = self.limit.is_none();
+        self.limit.get_or_insert(limit);
+        unset
+    }
+
+    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+        let stored = self.limit.replace(limit);
+        let kept = match (stored, self.value) {
+            (Some(stored), _) if !keep || stored.rate_type != limit.rate_type => None,
+            (Some(stored), Some(value)) if stored.interval == limit.interval => {
+                // Below zero if more is in use than the new rate allows: so it holds at once.
+                Some(value + limit.rate - stored.rate)
+            }
+            _ if keep => {
+                let live = self.log.live_permits(now.tick - now.ticks(limit.interval));
+                (live > 0).then(|| limit.rate - live)
+            }
+            _ => None,
+        };
+        self.value = kept;
+        if kept.is_none() {
+            self.log.clear();
+        }
+    }
+
+    /// Gives back up to `wanted` permits, the oldest that are in use, and tells how many. `id` marks entries that a repair
+    /// adds.
+    pub(crate) fn release(
+        &mut self,
+        wanted: i64,
+        now: Now,
+        id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
+        let mut value = self.agree(rate, interval, now, id);
+        if !self.log.is_empty() {
+            // What has expired is not in use.
+            value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
+        }
+        let given = self.log.shrink(wanted);
+        self.value = Some(if self.log.is_empty() {
+            rate
+        } else {
+            value + given
+        });
+        Ok(given)
+    }
+
+    /// Counts the permits left from the log, whatever `value` says, and tells how many had been lost; below zero: how many
+    /// were counted twice.
+    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
+        if self.value.is_none() && self.log.is_empty() {
+            return Ok(0);
+        }
+        let logged = self.log.permits();
+        let live = self.log.live_permits(now.tick - interval);
+        let stored = self.value.replace(rate - live);
+        // What has expired and was not credited yet was not lost.
+        Ok(stored.map_or(0, |stored| rate - logged - stored))
+    }
+
+    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they
+    /// are. Of this process.
+    pub(crate) fn full_at(&self) -> Option<i64> {
+        let interval = self.limit.map_or(0, |limit| limit.interval * TICKS);
+        self.log.newest().map(|newest| newest + interval)
+    }
+
+    /// Whether books with this value agree if each entry holds one permit, as most do where grants are noted one by one.
+    fn has_single_entries(&self, value: i64) -> bool {
+        let rate = self.limit.map_or(0, |limit| limit.rate);
+        self.noting.is_none() && self.log.count() == rate - value
+    }
+
+    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much as is wanted.
+    fn count(
+        &mut self,
+        limit: StoredLimit,
+        wanted: i64,
+        exact: bool,
+        now: Now,
+        id: PermitId,
+    ) -> i64 {
+        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
+        let value = self.agree(rate, interval, now, id);
+        let budget = wanted + (-value).max(0) + 1;
+        if exact {
+            let budget = budget.max(wanted + PAGE);
+            self.sweep(value, rate, interval, now, i64::MAX, budget)
+        } else {
+            self.sweep(value, rate, interval, now, wanted, budget)
+        }
+    }
+
+    /// Brings permits left and log into agreement, and returns the permits left.
+    fn agree(&mut self, rate: i64, interval: i64, now: Now, id: PermitId) -> i64 {
+        let Some(newest) = self.log.newest() else {
+            return match self.value {
+                Some(value) => {
+                    // Permits are in use though nobody knows since when: as if granted now.
+                    self.log.restore(now.score(), rate - value, id);
+                    value.min(rate)
+                }
+                None => rate,
+            };
+        };
+        if newest + interval <= now.tick {
+            self.log.clear();
+            return rate;
+        }
+        match self.value {
+            Some(value) if value <= rate => value,
+            _ => rate - self.log.live_permits(now.tick - interval),
+        }
+    }
+
+    /// Credits expired permits, oldest first, until `wanted` are left or `budget` entries that hold permits are gone.
+    fn sweep(
+        &mut self,
+        mut value: i64,
+        rate: i64,
+        interval: i64,
+        now: Now,
+        wanted: i64,
+        mut budget: i64,
+    ) -> i64 {
+        while value < wanted && budget > 0 {
+            let size = budget.min(PAGE);
+            let mut removed = 0;
+            while removed < size
+                && let Some(oldest) = self.log.pop_expired(now.tick - interval)
+            {
+                removed += 1;
+                value += i64::from(oldest.permits);
+                budget -= i64::from(oldest.permits > 0);
+            }
+            if removed < size {
+                break;
+            }
+        }
+        if value > rate {
+            rate - self.log.live_permits(now.tick - interval)
+        } else {
+            value
+        }
+    }
+}
+
+/// The grants of the last interval, in the order of the sorted set: by score, then by member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Log(VecDeque<Entry>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) score: i64,
+    pub(crate) permits: u32,
+    pub(crate) id: PermitId,
+}
+
+impl Entry {
+    /// Where it stands among others: Redis compares members as bytes where scores are equal.
+    fn rank(&self) -> (i64, PermitId, [u8; 4]) {
+        (self.score, self.id, self.permits.to_le_bytes())
+    }
+}
+
+impl Log {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn count(&self) -> i64 {
+        i64::try_from(self.0.len()).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn oldest(&self) -> Option<i64> {
+        self.0.front().map(|entry| entry.score)
+    }
+
+    pub(crate) fn newest(&self) -> Option<i64> {
+        self.0.back().map(|entry| entry.score)
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        // Nearly always the last place: the clock moves on.
+        let mut place = self.0.len();
+        while place > 0 && self.0[place - 1].rank() > entry.rank() {
+            place -= 1;
+        }
+        self.0.insert(place, entry);
+    }
+
+    fn holds(&self, id: PermitId, permits: u32) -> bool {
+        self.0
+            .iter()
+            .any(|entry| entry.id == id && entry.permits == permits)
+    }
+
+    fn remove(&mut self, id: PermitId, permits: u32) -> Option<Entry> {
+        // Given back soon after it was taken, so from the new end.
+        let place = self
+            .0
+            .iter()
+            .rposition(|entry| entry.id == id && entry.permits == permits);
+        place.and_then(|place| self.0.remove(place))
+    }
+
+    /// Removes permits from the oldest entries, and tells how many there were.
+    fn shrink(&mut self, wanted: i64) -> i64 {
+        let mut given = 0;
+        while given < wanted
+            && let Some(mut oldest) = self.0.pop_front()
+        {
+            let held = i64::from(oldest.permits);
+            if held <= wanted - given {
+                given += held;
+            } else {
+                // Less than it held, so it fits.
+                oldest.permits -= u32::try_from(wanted - given).unwrap_or(0);
+                given = wanted;
+                // One acquire may be there with as many already, left of what came again or was settled twice.
+                self.remove(oldest.id, oldest.permits);
+                self.insert(oldest);
+            }
+        }
+        given
+    }
+
+    /// The entries of this score, in their order.
+    fn scored(&self, score: i64) -> impl Iterator<Item = &Entry> {
+        let from = self.0.partition_point(|entry| entry.score < score);
+        self.0
+            .range(from..)
+            .take_while(move |entry| entry.score == score)
+    }
+
+    fn pop_expired(&mut self, up_to: i64) -> Option<Entry> {
+        if self.0.front()?.score <= up_to {
+            self.0.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// Removes what has expired and returns the sum of what is left.
+    fn live_permits(&mut self, up_to: i64) -> i64 {
+        while self.pop_expired(up_to).is_some() {}
+        self.permits()
+    }
+
+    /// The sum of all that is in it.
+    fn permits(&self) -> i64 {
+        self.0.iter().map(|entry| i64::from(entry.permits)).sum()
+    }
+
+    /// For each of `needs`, which do not fall, the score of the entry whose expiry frees as many permits, or of the last
+    /// one; `already` where none is needed. Scores beyond `latest` come from a wrong clock and are set back to it on the way;
+    /// the second number counts them.
+    fn due(
+        &mut self,
+        needs: impl Iterator<Item = i64>,
+        latest: i64,
+        already: i64,
+    ) -> (List<i64>, i64) {
+        let (mut freed, mut last) = (0, already);
+        let mut set_back = Vec::new();
+        let mut entries = self.0.iter();
+        let mut due = List::EMPTY;
+        for needed in needs {
+            while freed < needed
+                && let Some(entry) = entries.next()
+            {
+                last = entry.score.min(latest);
+                if entry.score > latest {
+                    set_back.push(*entry);
+                }
+                freed += i64::from(entry.permits);
+            }
+            due.push(last);
+        }
+        for entry in &set_back {
+            self.remove(entry.id, entry.permits);
+            self.insert(Entry {
+                score: latest,
+                ..*entry
+            });
+        }
+        (due, i64::try_from(set_back.len()).unwrap_or(i64::MAX))
+    }
+
+    fn restore(&mut self, score: i64, mut permits: i64, id: PermitId) {
+        let mut chunk = 0u32;
+        while permits > 0 && chunk < RESTORED {
+            let part = u32::try_from(permits).unwrap_or(u32::MAX);
+            self.insert(Entry {
+                score,
+                permits: part,
+                id: restored_id(id, chunk),
+            });
+            permits -= i64::from(part);
+            chunk += 1;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter()
+    }
+}
+
+/// The id of an entry that stands for permits of unknown age, as in `lua/lib/state.lua`.
+fn restored_id(id: PermitId, chunk: u32) -> PermitId {
+    let mut restored = *b"heal:\0\0\0\0\0\0\0\0\0\0\0";
+    restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
+    restored[8..].copy_from_slice(&id.0[8..]);
+    PermitId(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Limit;
+
+    fn limiter(entries: &[(i64, u32)]) -> Limiter {
+        let mut limiter = Limiter {
+            limit: Some(Limit::new(5, Duration::from_millis(700)).stored()),
+            ..Limiter::default()
+        };
+        for (id, (score, permits)) in (0..).zip(entries) {
+            limiter.log.insert(Entry {
+                score: *score,
+                permits: *permits,
+                id: PermitId([id; 16]),
+            });
+        }
+        limiter
+    }
+
+    const ID: PermitId = PermitId([0; 16]);
+
+    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
+    #[test]
+    fn it_is_full_an_interval_after_the_newest_entry() {
+        assert_eq!(limiter(&[]).full_at(), None);
+        let mut limiter = limiter(&[(5_000, 1), (5_300, 1), (4_000, 1)]);
+        assert_eq!(limiter.full_at(), Some(705_300));
+        assert_eq!(limiter.available(Now::at(705_299), ID), Ok(4));
+        assert_eq!(limiter.available(Now::at(705_300), ID), Ok(5));
+        assert_eq!(limiter.full_at(), None);
+    }
+
+    #[test]
+    fn where_more_than_the_rate_would_be_left_what_is_live_is_counted() {
+        let entries = [(5_000, 6), (5_001, 1), (5_002, 1), (5_003, 1), (5_900, 1)];
+        let mut limiter = limiter(&entries);
+        limiter.value = Some(0);
+        let stored = limiter.limit.unwrap();
+        // It looks at two, and the others have expired, too.
+        let now = Now::millis(6_000);
+        let left = limiter.begin(stored, Changed::Nothing, 1, false, now, ID);
+        assert_eq!(left, 4);
+        assert_eq!(limiter.log.permits(), 1);
+    }
+}

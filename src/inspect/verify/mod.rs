@@ -1,0 +1,529 @@
+//! A look at the servers before the first request: can everything work here that a store does? Leaves nothing behind.
+
+mod report;
+
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+
+use redis::{Cmd, RedisError, Value};
+
+pub use self::report::{ServerFinding, Severity, Verification, VerifiedServer};
+use crate::{
+    clock::{Clock, SystemClock, check_timer, moment, within},
+    error::{Error, ErrorKind},
+    name::Name,
+    store::redis::{
+        RedisStore,
+        classify::{self, Class},
+        health::slot,
+        server::random_id,
+        transport::connection::{Connection, To},
+        wire::{
+            self,
+            script::{self, Arguments, VERIFY, is_refused},
+        },
+    },
+};
+
+/// How many slots a Cluster has.
+const SLOTS: usize = 16_384;
+/// How far a clock of this process that limits count by may be off: what a score of a limit per second may lead.
+const CLIENT_CLOCK_SLACK: Duration = Duration::from_millis(100);
+/// How far the time of day may be off where nothing counts by it.
+const WALL_SLACK: Duration = Duration::from_secs(1);
+
+impl RedisStore {
+    /// Looks whether Redis is as this store needs it: for the start of a service, or an operator's hands.
+    ///
+    /// It looks at the version, whether every script can be compiled and called, each command that they call, the keys that
+    /// the user may name under the [`prefix`](super::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
+    /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do. Limiters with exact names have
+    /// keys of their own: [`verify_with`](Self::verify_with).
+    ///
+    /// What scripts call is tried in a script, on a name that nobody has, and so that nothing is changed: hence it is seen as
+    /// requests will meet it, whatever the version of Redis, and by a user who may not read permissions. What stays is one script in
+    /// the server's cache and, where something was refused, lines of its `ACL LOG`.
+    ///
+    /// Besides what the store needs anyway, it takes `+info` for the version, eviction and the role, and on a Cluster
+    /// `+config|get`; without those it leaves that part out and says so. It takes some fifty commands, one after the other, each at
+    /// most as long as the timeouts of connecting and of a response together.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
+    /// [`Rejected`](ErrorKind::Rejected) if the server cannot be asked, and [`Name`](ErrorKind::Name) if the prefix, or a
+    /// name, cannot name a limiter. What a server refuses is no error, but a finding; so is what it
+    /// answers in words that this version does not know.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_ratelimit::{RedisStore, Severity};
+    ///
+    /// let store = RedisStore::builder("redis://127.0.0.1/").prefix("shop").build()?;
+    /// let verification = store.verify().await?;
+    /// println!("{verification}");
+    /// if verification.worst() == Some(Severity::Error) {
+    ///     return Err("limits cannot work with this Redis".into());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn verify(&self) -> Result<Verification, Error> {
+        self.verify_with::<&str>(&[]).await
+    }
+
+    /// The same, and whether the user may name the keys of these limiters, whose names in Redis are exact.
+    ///
+    /// Nothing is done to them.
+    ///
+    /// # Errors
+    ///
+    /// As [`verify`](Self::verify).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1/")?;
+    /// println!("{}", store.verify_with(&["orders"]).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn verify_with<N: AsRef<str>>(&self, names: &[N]) -> Result<Verification, Error> {
+        let names: Vec<_> = names
+            .iter()
+            .map(|name| exact(name.as_ref()))
+            .collect::<Result<_, _>>()?;
+        check_timer()?;
+        let server = self.shared.server();
+        let look = Look {
+            connection: &server.connection,
+            patience: self
+                .settings
+                .connect_timeout
+                .saturating_add(self.settings.response_timeout),
+            prefix: &self.settings.prefix,
+            client_id: server.client_id()?,
+            clock: self.settings.clock.as_deref(),
+        };
+        let mut verification = Verification::default();
+        if !server.connection.has_nodes() {
+            let seen = look.server(None).await?;
+            verification.servers.push(seen);
+        } else {
+            let masters = look.masters().await?;
+            let covered: usize = masters.iter().map(Master::slots).sum();
+            if covered < SLOTS {
+                let missing = SLOTS - covered;
+                verification
+                    .findings
+                    .push(ServerFinding::SlotsWithoutMaster(missing));
+            }
+            for master in &masters {
+                // The others are told of all the same.
+                let seen = look.server(Some(master)).await;
+                let seen = seen.unwrap_or_else(|error| VerifiedServer::unasked(&error));
+                verification.servers.push(VerifiedServer {
+                    address: Some(master.address.clone()),
+                    ..seen
+                });
+            }
+        }
+        for name in names {
+            let refused = look.names(&name).await?;
+            // What is not of the name was told of the server.
+            let is_known = |it: &ServerFinding| {
+                matches!(it, ServerFinding::CommandRefused(_))
+                    || verification.findings().contains(&it)
+            };
+            let of_name = refused.filter(|it| !is_known(it));
+            verification.findings.extend(of_name);
+        }
+        Ok(verification)
+    }
+}
+
+fn exact(name: &str) -> Result<Name, Error> {
+    Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))
+}
+
+/// A master of a Cluster.
+struct Master {
+    address: String,
+    ranges: Vec<RangeInclusive<u16>>,
+}
+
+impl Master {
+    fn slots(&self) -> usize {
+        self.ranges.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    fn has(&self, slot: u16) -> bool {
+        self.ranges.iter().any(|range| range.contains(&slot))
+    }
+
+    fn first_slot(&self) -> Option<u16> {
+        self.ranges.first().map(|range| *range.start())
+    }
+}
+
+/// Where, and how long, it is looked.
+struct Look<'a> {
+    connection: &'a Connection,
+    patience: Duration,
+    prefix: &'a str,
+    client_id: &'a str,
+    clock: Option<&'a dyn Clock>,
+}
+
+/// What a server says that is no error of the look: a reply, or that this is refused.
+type Said = Result<Value, RedisError>;
+
+impl Look<'_> {
+    async fn server(&self, master: Option<&Master>) -> Result<VerifiedServer, Error> {
+        let to = master.and_then(Master::first_slot);
+        let mut seen = VerifiedServer::default();
+        // First what needs no script, so that a server that cannot be reached is told of as such.
+        self.clocks(to, &mut seen).await?;
+        match self.ask(to, &redis::cmd("INFO")).await? {
+            Ok(info) => seen.read(&text(&info), master.is_some()),
+            Err(_) => seen.findings.push(ServerFinding::NotPermitted("INFO")),
+        }
+        if master.is_some() {
+            self.coverage(to, &mut seen).await?;
+        }
+        self.scripts(master, &mut seen).await?;
+        Ok(seen)
+    }
+
+    async fn clocks(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
+        let clock = self.clock.unwrap_or(&SystemClock);
+        let (began, before) = (moment(), clock.now());
+        let reply = self.ask(to, &redis::cmd("TIME")).await?;
+        let round_trip = moment().duration_since(began);
+        // A clock that is moved by hand stands still meanwhile.
+        let here = before + clock.now().saturating_sub(before) / 2;
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(refused) => {
+                // That it is refused is found by the scripts, which need it, too.
+                if classify::meaning(&refused).class == Class::Other {
+                    seen.findings
+                        .push(self.refused("TIME", self.prefix, &refused));
+                }
+                return Ok(());
+            }
+        };
+        let (seconds, micros): (u64, u64) = parsed(reply)?;
+        let there = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+        let (apart, ahead) = if there >= here {
+            (there - here, true)
+        } else {
+            (here - there, false)
+        };
+        seen.clock = Some((apart, ahead));
+        seen.round_trip = round_trip;
+        let slack = match self.clock {
+            Some(_) => CLIENT_CLOCK_SLACK,
+            None => WALL_SLACK,
+        };
+        if apart.saturating_sub(round_trip / 2) > slack {
+            let counts = self.clock.is_some();
+            seen.findings.push(ServerFinding::ClocksApart {
+                apart,
+                ahead,
+                counts,
+            });
+        }
+        Ok(())
+    }
+
+    async fn coverage(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
+        let mut config = redis::cmd("CONFIG");
+        config.arg("GET").arg("cluster-require-full-coverage");
+        match self.ask(to, &config).await? {
+            Ok(reply) => {
+                let settings: BTreeMap<String, String> = parsed(reply)?;
+                if settings.values().any(|value| value == "yes") {
+                    seen.findings.push(ServerFinding::WantsFullCoverage);
+                }
+            }
+            Err(_) => seen
+                .findings
+                .push(ServerFinding::NotPermitted("CONFIG GET")),
+        }
+        Ok(())
+    }
+
+    async fn scripts(
+        &self,
+        master: Option<&Master>,
+        seen: &mut VerifiedServer,
+    ) -> Result<(), Error> {
+        let keys = wire::keys(&self.name_on(master)?, self.client_id);
+        let to = master.and_then(Master::first_slot);
+        let tries = Arguments::new(&keys, ["1"]);
+        let tried = match self.run(to, &tries).await? {
+            Ok(tried) => tried,
+            Err(refused) => {
+                let finding = self.refused("EVAL", self.prefix, &refused);
+                // INFO may have told.
+                if !seen.findings.contains(&finding) {
+                    seen.findings.push(finding);
+                }
+                return Ok(());
+            }
+        };
+        for finding in findings_of(tried)? {
+            // INFO may show the same.
+            if !seen.findings.contains(&finding) {
+                seen.findings.push(finding);
+            }
+        }
+        // By now the server has it.
+        if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
+            seen.findings
+                .push(self.refused("EVALSHA", self.prefix, &refused));
+        }
+        for script in script::all() {
+            let arguments = Arguments::new(&keys, ["", script.text()]);
+            match self.run(to, &arguments).await? {
+                Ok(reply) => {
+                    let (_, compiled): Verified = parsed(reply)?;
+                    let faults = compiled.into_iter().filter(|fault| !fault.is_empty());
+                    seen.findings
+                        .extend(faults.map(ServerFinding::ScriptUnreadable));
+                }
+                Err(refused) => seen
+                    .findings
+                    .push(self.refused("EVAL", self.prefix, &refused)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the keys of a name may be named.
+    async fn names(&self, name: &Name) -> Result<Option<ServerFinding>, Error> {
+        let keys = wire::keys(name, self.client_id);
+        let to = self.connection.has_nodes().then(|| slot(wire::tag(name)));
+        let reply = self.run(to, &Arguments::new(&keys, [""])).await?;
+        Ok(reply
+            .err()
+            .map(|refused| self.refused("EVAL", name.as_str(), &refused)))
+    }
+
+    /// What it means that a script could not be called.
+    fn refused(&self, command: &'static str, name: &str, refused: &RedisError) -> ServerFinding {
+        let detail = refused.detail().unwrap_or_default();
+        let meaning = classify::meaning(refused);
+        match meaning.kind {
+            ErrorKind::OtherSlot => ServerFinding::KeysInSeveralSlots,
+            _ if meaning.class == Class::Moving => ServerFinding::NodeOfCluster,
+            _ if meaning == classify::NO_LUA => ServerFinding::NoLua,
+            _ if meaning.class == Class::Other => {
+                let said = format!("{} {detail}", refused.code().unwrap_or_default());
+                ServerFinding::not_understood(command, &said)
+            }
+            // "access one of the keys", "access the '..' key"; commands are run.
+            _ if detail.contains("access") => ServerFinding::KeysForbidden(name.to_owned()),
+            _ => ServerFinding::CommandRefused(command.to_owned()),
+        }
+    }
+
+    /// A name under the prefix that nobody has, of a limiter on that master.
+    fn name_on(&self, master: Option<&Master>) -> Result<Name, Error> {
+        let id = random_id()?.0;
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        // Of 16384 slots a master has one at least; by chance it is found among so many.
+        for number in 0..100 * SLOTS {
+            let tag = format!("verify.{id}.{number}");
+            if master.is_none_or(|master| master.has(slot(&tag))) {
+                return exact(&format!("{}:{{{tag}}}:verify", self.prefix));
+            }
+        }
+        Err(ErrorKind::Unavailable.into())
+    }
+
+    async fn masters(&self) -> Result<Vec<Master>, Error> {
+        let mut slots = redis::cmd("CLUSTER");
+        slots.arg("SLOTS");
+        let reply = self.ask(None, &slots).await?.map_err(wire::failure)?;
+        let ranges: Vec<Vec<Value>> = parsed(reply)?;
+        let mut masters: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for range in ranges {
+            let mut parts = range.into_iter();
+            let (Some(first), Some(last), Some(Value::Array(node))) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                return Err(wire::unreadable());
+            };
+            let mut node = node.into_iter();
+            let (host, port) = (node.next(), node.next());
+            let host = host.map(|host| text(&host)).unwrap_or_default();
+            let port: u16 = parsed(port.unwrap_or(Value::Nil))?;
+            let range = parsed::<u16>(first)?..=parsed::<u16>(last)?;
+            masters
+                .entry(format!("{host}:{port}"))
+                .or_default()
+                .push(range);
+        }
+        let masters = masters.into_iter();
+        Ok(masters
+            .map(|(address, ranges)| Master { address, ranges })
+            .collect())
+    }
+
+    /// Runs the script that tries things, as calls are made: by its text or, where that is refused, after SCRIPT LOAD.
+    async fn run(&self, to: Option<u16>, arguments: &Arguments) -> Result<Said, Error> {
+        let refused = match self.ask(to, &VERIFY.command(arguments, true)).await? {
+            Err(refused) if is_refused(&refused) => refused,
+            reply => return Ok(reply),
+        };
+        match self.ask(to, &VERIFY.load()).await? {
+            Ok(_) => self.ask(to, &VERIFY.command(arguments, false)).await,
+            Err(_) => Ok(Err(refused)),
+        }
+    }
+
+    /// Asks the master of a slot, or the server. What it refuses to this user is no error.
+    async fn ask(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
+        let to = to.map_or(To::Any, To::Slot);
+        let reply = within(self.patience, self.connection.send_to(to, command)).await;
+        match reply.ok_or(ErrorKind::Timeout)? {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(error) => match Class::of(&error) {
+                // Without a password nothing can be looked at.
+                _ if error.code() == Some("NOAUTH") => Err(wire::failure(error)),
+                Class::Refused | Class::RefusedWithin | Class::Moving => Ok(Err(error)),
+                // Words that are not known, and no trouble of redis-rs' own.
+                Class::Other if error.code().is_some() => Ok(Err(error)),
+                _ => Err(wire::failure(error)),
+            },
+        }
+    }
+}
+
+/// A reply of `verify.lua`.
+type Verified = (Vec<(String, String)>, Vec<String>);
+
+/// The answers of commands that may be called, and are tried so that they change nothing: see
+/// `verify.lua`.
+const ARGUMENTS_REFUSED: &[(&str, &str)] = &[
+    ("RENAME", "no such key"),
+    ("HSET", "wrong number of arguments"),
+    ("INCRBY", "not an integer"),
+    ("SETRANGE", "offset is out of range"),
+];
+
+/// What the commands that were tried have met.
+fn findings_of(reply: Value) -> Result<Vec<ServerFinding>, Error> {
+    let (tried, _): Verified = parsed(reply)?;
+    let mut findings = Vec::new();
+    for (command, refused) in tried {
+        if refused.is_empty() {
+            continue;
+        }
+        let allowed = |(of, words): &(&str, &str)| *of == command && refused.contains(words);
+        if ARGUMENTS_REFUSED.iter().any(allowed) {
+            continue;
+        }
+        let meaning = classify::meaning_of_text(&refused);
+        let finding = match meaning.class {
+            Class::Refused | Class::RefusedWithin => ServerFinding::CommandRefused(command),
+            Class::Unwritable => ServerFinding::CannotWrite(meaning.remedy.unwrap_or_default()),
+            Class::ReadOnly => ServerFinding::Replica,
+            _ => ServerFinding::not_understood(&command, &refused),
+        };
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    Ok(findings)
+}
+
+fn text(reply: &Value) -> String {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+fn parsed<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
+    redis::from_redis_value(reply)
+        .map_err(|error| wire::unreadable().caused_by(RedisError::from(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    /// The words that stand behind `before` in capitals.
+    fn words<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
+        let words = text.split(before).skip(1);
+        let words = words.filter_map(|rest| rest.split_once('\'').map(|(word, _)| word));
+        words
+            .filter(|word| word.bytes().all(|byte| byte.is_ascii_uppercase()))
+            .collect()
+    }
+
+    #[test]
+    fn what_scripts_call_is_what_is_tried() {
+        let tried = words(VERIFY.text(), "{ '");
+        let scripts = script::all();
+        let mut called: BTreeSet<_> = scripts
+            .iter()
+            .flat_map(|script| words(script.text(), "call('"))
+            .collect();
+        assert!(called.len() > 20, "{called:?}");
+        // `RateLimiter::delete` needs no script.
+        called.insert("DEL");
+        assert_eq!(tried, called);
+    }
+
+    #[test]
+    fn no_script_is_left_out() {
+        fn files(folder: &Path, found: &mut Vec<String>) {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() && !path.ends_with("lib") {
+                    files(&path, found);
+                } else if path.extension().is_some_and(|end| end == "lua") {
+                    found.push(fs::read_to_string(path).unwrap());
+                }
+            }
+        }
+        let mut texts = Vec::new();
+        files(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("lua"),
+            &mut texts,
+        );
+        let scripts = script::all();
+        let left_out: Vec<_> = texts
+            .iter()
+            .filter(|text| {
+                !scripts
+                    .iter()
+                    .any(|script| script.text().contains(&***text))
+            })
+            .map(|text| text.lines().next().unwrap())
+            .collect();
+        // An operator's, and the one that looks at the others.
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! Several limiters asked together, without HTTP: [`AllOf`].
+
+use std::{sync::Arc, time::Duration};
+
+use super::{RateLimiter, ask, heard};
+use crate::{
+    decision::{Decision, Grant},
+    demand::{Acquire, Patience},
+    error::{ConfigError, Error, ErrorKind},
+    store::take,
+};
+
+/// Several limiters of which permits are taken together: of all or of none. Made by [`RateLimiter::all`].
+///
+/// One call decides. Where one limiter refuses, nothing is taken of the others, and the refusal's wait is the longest of
+/// theirs. On a Redis Cluster that holds for limiters whose names have the same hash tag, `{shop}a` and `{shop}b`; others are
+/// asked one slot after the other, and what was taken is given back when a later one refuses. It then stands for as long as
+/// that lasts, or for one interval if this process dies in between.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let (second, hour) = (RateLimiter::new(&store, "{mail}:s")?, RateLimiter::new(&store, "{mail}:h")?);
+/// second.try_set_rate(Limit::per_second(10)).await?;
+/// hour.try_set_rate(Limit::per_hour(10)).await?;
+///
+/// let mail = RateLimiter::all([&second, &hour])?;
+/// assert!(mail.try_acquire_many(8).await?.is_allowed());
+/// // The hour refuses, and the second loses nothing.
+/// assert!(!mail.try_acquire_many(3).await?.is_allowed());
+/// assert_eq!(hour.available_permits().await?, 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AllOf {
+    first: RateLimiter,
+    rest: Vec<RateLimiter>,
+}
+
+impl AllOf {
+    pub(crate) fn new(
+        mut limiters: impl Iterator<Item = RateLimiter>,
+    ) -> Result<Self, ConfigError> {
+        let refuse = |reason| Err(ConfigError::NotTogether(reason));
+        let Some(first) = limiters.next() else {
+            return refuse("there are none");
+        };
+        let mut all = Self {
+            first,
+            rest: Vec::new(),
+        };
+        for limiter in limiters {
+            if !Arc::ptr_eq(all.first.store(), limiter.store()) {
+                return refuse("they are of different store handles");
+            }
+            if all.limiters().any(|other| other.name() == limiter.name()) {
+                return refuse("one of them stands there twice");
+            }
+            all.rest.push(limiter);
+        }
+        Ok(all)
+    }
+
+    /// Takes one permit of each limiter if all have one now.
+    ///
+    /// # Errors
+    ///
+    /// As [`RateLimiter::try_acquire`]: one limiter without a limit is an error of all.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives back what it may have taken.
+    pub async fn try_acquire(&self) -> Result<Decision, Error> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Takes `permits` of each limiter if all have as many now.
+    ///
+    /// # Errors
+    ///
+    /// As [`RateLimiter::try_acquire_many`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives back what it may have taken.
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
+        self.try_acquire_each(&vec![permits; 1 + self.rest.len()])
+            .await
+    }
+
+    /// Takes of each limiter as many permits as are said for it, in their order, if all have as many now.
+    ///
+    /// # Errors
+    ///
+    /// As [`RateLimiter::try_acquire_many`], and of kind [`Permits`](ErrorKind::Permits) if there are not as many numbers as
+    /// limiters.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives back what it may have taken.
+    pub async fn try_acquire_each(&self, permits: &[u32]) -> Result<Decision, Error> {
+        heard(self.first.store(), self.ask(permits, None)?).await
+    }
+
+    /// Takes `permits` of each limiter, waiting for them no longer than `timeout`.
+    ///
+    /// Those who wait for the same limiters, in the same order, stand in one line. Those who wait for one of these
+    /// limiters alone stand in another, and neither line knows of the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`RateLimiter::try_acquire_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`RateLimiter::try_acquire_for`].
+    pub async fn try_acquire_for(
+        &self,
+        permits: u32,
+        timeout: Duration,
+    ) -> Result<Decision, Error> {
+        if timeout.is_zero() {
+            return self.try_acquire_many(permits).await;
+        }
+        self.wait(permits, Patience::For(timeout)).await
+    }
+
+    /// Takes one permit of each limiter, waiting for them as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`RateLimiter::acquire_many`].
+    pub async fn acquire(&self) -> Result<Grant, Error> {
+        self.acquire_many(1).await
+    }
+
+    /// Takes `permits` of each limiter, waiting for them as long as it takes.
+    ///
+    /// In the order of [`try_acquire_for`](Self::try_acquire_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`RateLimiter::acquire_many`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`RateLimiter::acquire_many`].
+    pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
+        match self.wait(permits, Patience::Endless).await? {
+            Decision::Allow(grant) => Ok(grant),
+            // Who waits without end is refused for no other reason.
+            Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
+        }
+    }
+
+    /// Gives back, whole, what a grant took of these limiters.
+    ///
+    /// As [`RateLimiter::give_back`].
+    pub fn give_back(&self, grant: &Grant) {
+        for receipt in grant.receipts() {
+            for limiter in self.limiters() {
+                limiter.give_back(receipt);
+            }
+        }
+    }
+
+    async fn wait(&self, permits: u32, patience: Patience) -> Result<Decision, Error> {
+        let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(patience))?;
+        take(self.first.store(), acquire).await
+    }
+
+    fn ask(&self, permits: &[u32], patience: Option<Patience>) -> Result<Acquire, Error> {
+        let (first, rest) = permits.split_first().ok_or(ErrorKind::Permits)?;
+        if rest.len() != self.rest.len() {
+            return Err(ErrorKind::Permits.into());
+        }
+        let first = self.first.charge(*first)?;
+        let rest = self.rest.iter().zip(rest);
+        let rest = rest.map(|(limiter, permits)| limiter.charge(*permits));
+        Ok(ask(first, rest.collect::<Result<_, _>>()?, patience))
+    }
+
+    fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether a limiter is there, for how long, and under which name.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{RateLimiter, mismatch};
+use crate::{
+    demand::RuleTag,
+    error::{Error, ErrorKind},
+    name::Name,
+    store::{ExpireWhen, Op, Outcome, TimeToLive},
+};
+
+impl RateLimiter {
+    /// Whether there is such a limiter. Redisson: `isExists`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn exists(&self) -> Result<bool, Error> {
+        Ok(self.time_to_live().await? != TimeToLive::Missing)
+    }
+
+    /// When the limiter vanishes. Redisson: `remainTimeToLive`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn time_to_live(&self) -> Result<TimeToLive, Error> {
+        match self.manage(Op::TimeToLive).await? {
+            Outcome::TimeToLive(left) => Ok(left),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// Lets the limiter vanish after `time`, in whole milliseconds. Whether there is one. Redisson: `expire`.
+    ///
+    /// With a keep-alive time the next acquire puts that in its place.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn expire(&self, time: Duration) -> Result<bool, Error> {
+        self.expire_when(time, ExpireWhen::Always).await
+    }
+
+    /// Lets the limiter vanish after `time` if `when` says so. Whether it did.
+    ///
+    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn expire_when(&self, time: Duration, when: ExpireWhen) -> Result<bool, Error> {
+        // The longest that Redis can add to the time.
+        let millis = u64::try_from(time.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(1 << 52);
+        self.manage_changed(Op::Expire(millis, when)).await
+    }
+
+    /// Lets the limiter stay. Whether it would have vanished. Redisson: `clearExpire`.
+    ///
+    /// A keep-alive time stays: the next acquire acts by it again.
+    ///
+    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn clear_expire(&self) -> Result<bool, Error> {
+        self.manage_changed(Op::ClearExpire).await
+    }
+
+    /// Removes the limiter, its limit included. Whether there was one. Redisson: `delete`.
+    ///
+    /// Of a limit per client only this client's part goes; other clients' ids are not known.
+    ///
+    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn delete(&self) -> Result<bool, Error> {
+        self.manage_changed(Op::Delete).await
+    }
+
+    /// Gives the limiter another name, with its limit and what is in use; a limiter that had that name is lost. Redisson:
+    /// `rename`, which leaves behind what is in use.
+    ///
+    /// Of a limit per client only this client's part moves. It is never sent twice: after a lost connection nobody knows
+    /// whether it was carried out.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none, [`Name`](ErrorKind::Name) if `name` cannot name
+    /// a limiter, [`OtherSlot`](ErrorKind::OtherSlot) if the two names are in different slots of a Cluster, and those of a
+    /// store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave it done or not.
+    pub async fn rename(&self, name: &str) -> Result<Self, Error> {
+        let new =
+            Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
+        let new = new
+            .counted_by(self.name.algorithm())
+            .noted_in(self.name.slots());
+        if self.manage_changed(Op::Rename(new.clone())).await? {
+            let tag = RuleTag::unnamed(name);
+            if let Some(lease) = self.tag.lease() {
+                tag.leases(lease);
+            }
+            Ok(Self {
+                store: Arc::clone(&self.store),
+                name: new,
+                tag,
+            })
+        } else {
+            Err(ErrorKind::NotInitialized.into())
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Where connections come from: made here, or taken out of a pool.
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool_redis::{Pool, PoolError};
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
+
+#[cfg(feature = "tls")]
+use super::tls;
+#[cfg(feature = "cluster")]
+use super::topology::Cluster;
+#[cfg(feature = "sentinel")]
+use super::topology::{self, Sentinels};
+use super::{
+    connection::{OwnConnection, Wire},
+    stream,
+};
+use crate::store::guard::breaker::Traffic;
+
+/// Where connections come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// They are made here
+    Client(Box<redis::Client>, Box<AsyncConnectionConfig>),
+    /// They are made by a pool, and taken out of it
+    Pool(Pool),
+    #[cfg(feature = "cluster")]
+    ClusterPool(deadpool_redis::cluster::Pool),
+    #[cfg(feature = "sentinel")]
+    SentinelPool(deadpool_redis::sentinel::Pool),
+    /// A connection to each node, made and repaired by redis-rs
+    #[cfg(feature = "cluster")]
+    Cluster(Box<Cluster>),
+    /// They are made here, to the master that sentinels name at the time
+    #[cfg(feature = "sentinel")]
+    Sentinel(Box<Sentinels>, Box<AsyncConnectionConfig>),
+    /// The user's connection, which looks after itself
+    Own(Arc<dyn OwnConnection>),
+}
+
+impl Source {
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        allow(unused_variables, reason = "the others have it among their settings")
+    )]
+    pub(crate) async fn connect(
+        &self,
+        response_timeout: Duration,
+        traffic: Arc<Traffic>,
+    ) -> RedisResult<Wire> {
+        #[cfg(feature = "tls")]
+        if self.may_want_tls() {
+            tls::choose_provider();
+        }
+        let connection = match self {
+            Self::Client(client, config) => return stream::connect(client, config, traffic).await,
+            // A checkout costs a PING, so there is one for each connection and not for each command. Taking it out of the
+            // pool leaves the pool its full size for others.
+            Self::Pool(pool) => deadpool_redis::Connection::take(checked_out(pool.get().await)?),
+            #[cfg(feature = "cluster")]
+            Self::ClusterPool(pool) => {
+                let nodes = checked_out(pool.get().await)?;
+                return Ok(Wire::Cluster(deadpool_redis::cluster::Connection::take(
+                    nodes,
+                )));
+            }
+            #[cfg(feature = "sentinel")]
+            Self::SentinelPool(pool) => {
+                let mut connection = topology::take_master(pool).await?;
+                // `deadpool_redis` has no setting for it.
+                connection.set_response_timeout(response_timeout);
+                connection
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => return cluster.connect().await.map(Wire::Cluster),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels, config) => {
+                return stream::connect(&sentinels.master().await?, config, traffic).await;
+            }
+            Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
+        };
+        Ok(Wire::Multiplexed(connection, None))
+    }
+
+    pub(crate) fn renews(&self) -> bool {
+        !matches!(self, Self::Own(_))
+    }
+
+    /// Whether it repairs the connections to its nodes, and repeats what was lost with one, by itself.
+    pub(crate) fn has_nodes(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Cluster(_) | Self::ClusterPool(_));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
+
+    /// The same nodes, over connections that send nothing twice, where these would.
+    pub(crate) fn once(&self) -> Option<Self> {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster
+                .repeats()
+                .then(|| Self::Cluster(Box::new(cluster.once()))),
+            // What a pool makes, it makes as it was told.
+            _ => None,
+        }
+    }
+
+    /// Whether it sends a command again by itself.
+    pub(crate) fn repeats(&self) -> bool {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.repeats(),
+            #[cfg(feature = "cluster")]
+            Self::ClusterPool(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Of a pool nobody knows.
+    #[cfg(feature = "tls")]
+    fn may_want_tls(&self) -> bool {
+        match self {
+            Self::Client(client, _) => tls::is_wanted(client.get_connection_info()),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.wants_tls(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels, _) => sentinels.wants_tls(),
+            Self::Own(_) => false,
+            _ => true,
+        }
+    }
+}
+
+/// What a pool has given, or why it has not.
+pub(crate) fn checked_out<C>(given: Result<C, PoolError>) -> RedisResult<C> {
+    given.map_err(|error| match error {
+        PoolError::Backend(error) => error,
+        error => io_error(&error.to_string()),
+    })
+}
+
+pub(crate) fn io_error(reason: &str) -> RedisError {
+    RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
+}

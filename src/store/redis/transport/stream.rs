@@ -1,0 +1,163 @@
+//! Connections that are made here, and whose bytes are seen as they come and go.
+//!
+//! redis-rs hands a reply only to the caller that waits for it. In a burst most callers have left
+//! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
+//! [`Traffic`].
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, RedisConnectionInfo, RedisResult,
+    aio::MultiplexedConnection,
+    io::tcp::{TcpSettings, socket2::SockRef},
+};
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, lookup_host},
+    task::{AbortHandle, JoinSet},
+};
+
+use super::connection::Wire;
+use crate::store::guard::breaker::{Traffic, Watch};
+
+/// Connects to the server that a client has the address of.
+///
+/// Over TLS redis-rs makes the socket: there only those replies are seen that somebody waits for.
+///
+/// # Cancel safety
+///
+/// Dropping it closes the connection.
+pub(crate) async fn connect(
+    client: &Client,
+    config: &AsyncConnectionConfig,
+    traffic: Arc<Traffic>,
+) -> RedisResult<Wire> {
+    let info = client.get_connection_info();
+    let settings = info.redis_settings();
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            let stream = connect_to_any(host, *port, info.tcp_settings()).await?;
+            let stream = stream.into_std()?;
+            let same = stream.try_clone()?;
+            // It does not block: that is a setting of the socket, which both share.
+            let watch = traffic.watch(move || same.peek(&mut [0]).is_ok_and(|bytes| bytes > 0));
+            let stream = TcpStream::from_std(stream)?;
+            driven(Seen { stream, watch }, settings, config).await
+        }
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => {
+            let stream = UnixStream::connect(path).await?;
+            // The standard library cannot look ahead here.
+            let watch = traffic.watch(|| false);
+            driven(Seen { stream, watch }, settings, config).await
+        }
+        _ => {
+            let connection = client.get_multiplexed_async_connection_with_config(config);
+            Ok(Wire::Multiplexed(connection.await?, None))
+        }
+    }
+}
+
+/// Connects to the first address of a host that answers; all are tried at once.
+async fn connect_to_any(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for address in lookup_host((host, port)).await? {
+        attempts.spawn(connect_to(address, settings.clone()));
+    }
+    let mut failed = io::Error::other("no address found for host");
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            Err(_) => {}
+        }
+    }
+    Err(failed)
+}
+
+async fn connect_to(address: SocketAddr, settings: TcpSettings) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(&stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(stream)
+}
+
+async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: Seen<S>,
+    settings: &RedisConnectionInfo,
+    config: &AsyncConnectionConfig,
+) -> RedisResult<Wire> {
+    let watch = stream.watch.clone();
+    let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
+    let (connection, driver) = connecting.await?;
+    // It was let in.
+    watch.owes_nothing();
+    let driving = Driving(tokio::spawn(driver).abort_handle());
+    Ok(Wire::Multiplexed(connection, Some(Arc::new(driving))))
+}
+
+/// The task that reads and writes for a connection. It ends with the last who holds the connection,
+/// also where the server never answers what was sent.
+pub(crate) struct Driving(AbortHandle);
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A stream that records when bytes come in and go out.
+struct Seen<S> {
+    stream: S,
+    watch: Watch,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { stream, watch } = &mut *self;
+        watch.read(|| {
+            let before = buffer.filled().len();
+            let read = Pin::new(stream).poll_read(cx, buffer);
+            (read, buffer.filled().len() - before)
+        })
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.watch.sent();
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,589 @@
+//! Redisson's format: names of keys, packed members, and the replies of our scripts. Pure.
+
+pub(crate) mod gcra;
+pub(crate) mod refusals;
+pub(crate) mod script;
+
+use std::{ops::Deref, time::Duration};
+
+use redis::{RedisError, Value};
+
+use self::script::{Arguments, Word};
+use super::classify;
+use crate::{
+    algorithm::answer::{Answer, Changed, Verdict},
+    clock::{Millis, Now},
+    demand::Charge,
+    error::{Error, ErrorKind},
+    limit::{LimitSource, RateType, Slots, StoredLimit, at_least_zero},
+    list::List,
+    name::Name,
+    receipt::{PermitId, Receipt},
+    store::TimeToLive,
+};
+
+/// The five keys of a limiter, in the order in which every script takes them.
+///
+/// RedissonObject.suffixName: a name with a `{` in it keeps its own hash tag, any other is put into one.
+pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
+    key_pieces(name, client_id).map(|pieces| pieces.concat())
+}
+
+/// The same keys, in pieces.
+fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
+    let name = name.as_str();
+    let (open, close) = if name.contains('{') {
+        ("", "")
+    } else {
+        ("{", "}")
+    };
+    [
+        ["", name, "", "", "", ""],
+        [open, name, close, ":value", "", ""],
+        [open, name, close, ":value", ":", client_id],
+        [open, name, close, ":permits", "", ""],
+        [open, name, close, ":permits", ":", client_id],
+    ]
+}
+
+/// The part of a limiter's keys that says in which slot of a Cluster they are.
+///
+/// Redis Cluster specification, "hash tags": what stands between the first `{` and the first `}` behind it, else all.
+pub(crate) fn tag(name: &Name) -> &str {
+    let name = name.as_str();
+    let tagged = name
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    tagged.map_or(name, |(tag, _)| tag)
+}
+
+/// A grant's member in the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
+pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
+    let mut member = [0; 21];
+    member[0] = 16;
+    member[1..17].copy_from_slice(&id.0);
+    member[17..].copy_from_slice(&permits.to_le_bytes());
+    member
+}
+
+/// Whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
+/// 3.20.x) and 21 (since 3.21.0).
+pub(crate) fn is_member_size(size: usize) -> bool {
+    matches!(size, 8 | 13 | 20 | 21)
+}
+
+/// The permits that a member holds; `None` for one that no Redisson wrote.
+pub(crate) fn permits(member: &[u8]) -> Option<u32> {
+    let (_, permits) = member.split_last_chunk()?;
+    is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
+}
+
+/// The time as the scripts take it: empty for the server's.
+pub(crate) fn time(now: Option<Millis>) -> Word {
+    now.map_or_else(Word::default, Word::number)
+}
+
+/// What the keys of a limiter and its other arguments come to, mostly.
+const KEYS_BYTES: usize = 400;
+const WORD_BYTES: usize = 8;
+
+/// What a call says beside whom it is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) client_id: &'a str,
+    /// The caller's time, or none for the server's
+    pub(crate) now: Option<Millis>,
+    /// Whether the permits left are wanted exactly
+    pub(crate) exact: bool,
+}
+
+/// The call for callers of one limiter or of several: `acquire_list.lua`, and `acquire.lua` for a lone caller of one; where
+/// one of the limiters has slots, `slots/acquire.lua`.
+///
+/// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
+/// charges on the same limiters, goes with whether it waits in line.
+pub(crate) fn acquire<'a, L>(
+    limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
+    callers: impl ExactSizeIterator<Item = (L, bool)>,
+    ask: Ask<'_>,
+) -> Arguments
+where
+    L: Iterator<Item = &'a Charge>,
+{
+    let (width, height) = (limiters.len(), callers.len());
+    let count = 5 * width + 2 + 6 * width + height * (1 + 3 * width);
+    let mut arguments = Arguments::with_capacity(count, width * KEYS_BYTES + count * WORD_BYTES);
+    for (charge, _) in limiters.clone() {
+        for pieces in key_pieces(&charge.name, ask.client_id) {
+            arguments.push_key(&pieces.map(str::as_bytes));
+        }
+    }
+    arguments.push(time(ask.now));
+    arguments.push(flag_byte(ask.exact));
+    let mut slots = List::EMPTY;
+    for (charge, rewrite) in limiters {
+        let (source, limit) = limit_source(charge.limit, rewrite);
+        arguments.push(source);
+        limit.iter().for_each(|field| arguments.push(field));
+        slots.push(charge.name.slots());
+    }
+    for (charges, waits) in callers {
+        arguments.push(flag_byte(waits));
+        for charge in charges {
+            arguments.push(Word::number(charge.permits));
+            arguments.push(Word::from(member(charge.id, charge.permits)));
+            arguments.push(manner(charge));
+        }
+    }
+    if slots.iter().any(Option::is_some) {
+        for slots in slots.iter() {
+            let count = slots.map(|slots| Word::number(slots.count()));
+            arguments.push(count.unwrap_or_default());
+        }
+    }
+    arguments
+}
+
+/// How a charge is taken, as the scripts take it.
+fn manner(charge: &Charge) -> Word {
+    match charge.lead {
+        0 => flag_byte(charge.shadow),
+        lead => Word::number(format_args!("+{lead}")),
+    }
+}
+
+/// Whose limit counts, and the limit as the scripts take it.
+pub(crate) fn limit_source(source: LimitSource, rewrite: bool) -> (Word, [Word; 4]) {
+    let (word, limit) = match source {
+        LimitSource::Store => (Word::from(*b"redis"), None),
+        LimitSource::StoreOrInit(limit) => (Word::from(*b"init"), Some(limit)),
+        LimitSource::Code(limit) if rewrite => (Word::from(*b"code"), Some(limit)),
+        LimitSource::Code(limit) => (Word::from(*b"keep"), Some(limit)),
+    };
+    let fields = limit.map(|limit| limit_fields(&limit.stored()));
+    (word, fields.unwrap_or_default())
+}
+
+pub(crate) fn flag_byte(flag: bool) -> Word {
+    Word::from([if flag { b'1' } else { b'0' }])
+}
+
+/// The call that leaves `keep` permits of what an acquire took, or charges what is more.
+pub(crate) fn settle(
+    receipt: &Receipt,
+    keep: u32,
+    client_id: &str,
+    now: Option<Millis>,
+) -> Arguments {
+    let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
+        Some(more) => (
+            Word::default(),
+            Word::from(member(receipt.id.for_more(), more)),
+            receipt.limit.given(),
+        ),
+        None => {
+            let rest = (keep > 0).then(|| Word::from(member(receipt.id, keep)));
+            let taken = Word::from(member(receipt.id, receipt.permits));
+            (taken, rest.unwrap_or_default(), None)
+        }
+    };
+    let mut argv = vec![taken, time(now), rest];
+    argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
+    Arguments::new(keys(&receipt.name, client_id), argv)
+}
+
+/// The same for what was taken in the slot that ends at `end`.
+pub(crate) fn settle_in_slot(
+    receipt: &Receipt,
+    keep: u32,
+    (slots, end): (Slots, i64),
+    client_id: &str,
+    now: Option<Millis>,
+) -> Arguments {
+    let mut arguments = settle(receipt, keep, client_id, now);
+    arguments.push(Word::number(slots.count()));
+    arguments.push(Word::number(end));
+    arguments
+}
+
+/// The same for what was taken from the window that ends then.
+pub(crate) fn settle_in_window(
+    receipt: &Receipt,
+    keep: u32,
+    end: i64,
+    client_id: &str,
+) -> Arguments {
+    let credited = i64::from(receipt.permits) - i64::from(keep);
+    let mut argv = Vec::from([credited, end].map(Word::number));
+    let limit = receipt.limit.given().filter(|_| credited < 0);
+    argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
+    Arguments::new(keys(&receipt.name, client_id), argv)
+}
+
+/// rate, interval, type, keepAliveTime.
+pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
+    let rate_type = match limit.rate_type {
+        RateType::Overall => b"0",
+        RateType::PerClient => b"1",
+    };
+    [
+        Word::number(limit.rate),
+        Word::number(limit.interval),
+        Word::from(*rate_type),
+        Word::number(limit.keep_alive),
+    ]
+}
+
+/// Reads the reply of `acquire.lua`, which is brief where all is usual; `charge` and `now` are what was asked.
+///
+/// Of a brief reply by the server's clock the answer's time is 0: it was not told.
+pub(crate) fn lone_answer(
+    reply: &Value,
+    charge: &Charge,
+    now: Option<Millis>,
+) -> Result<Answer, Error> {
+    let Some((verdict, remaining, wait, next, reset)) = brief(reply) else {
+        return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
+    };
+    // It stands as it was given, or more would have been said.
+    let LimitSource::Code(limit) = charge.limit else {
+        return Err(unreadable());
+    };
+    let limit = limit.stored();
+    Ok(Answer {
+        verdict,
+        remaining,
+        wait,
+        next,
+        reset: reset.unwrap_or(limit.interval),
+        now: Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX))),
+        rate: limit.rate,
+        interval: limit.interval,
+        changed: Changed::Nothing,
+        repaired: 0,
+        tat: None,
+        estimated: false,
+    })
+}
+
+/// Verdict, permits left, wait, ms until one more is free, and ms until all are if that is not the
+/// interval; `None` for a reply that is not brief.
+fn brief(reply: &Value) -> Option<(Verdict, i64, i64, i64, Option<i64>)> {
+    match reply {
+        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, 0, None)),
+        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), 0, None)),
+        Value::BulkString(_) => match *numbers(reply).ok()? {
+            [left, next] => Some((Verdict::Granted, left, 0, next, None)),
+            [0, wait, reset] => Some((Verdict::Refused, 0, wait, 0, Some(reset))),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter, those of the first caller
+/// first.
+pub(crate) fn answers(
+    reply: &Value,
+    limiters: usize,
+    callers: usize,
+) -> Result<List<Answer>, Error> {
+    read_answers(&numbers(reply)?, limiters, callers)
+}
+
+/// The same, where the reply was read already.
+pub(crate) fn read_answers(
+    numbers: &[i64],
+    limiters: usize,
+    callers: usize,
+) -> Result<List<Answer>, Error> {
+    let &[1, now, ref rest @ ..] = numbers else {
+        return Err(unreadable());
+    };
+    let (states, outcomes) = rest.split_at_checked(7 * limiters).ok_or_else(unreadable)?;
+    let ((states, []), (outcomes, [])) = (states.as_chunks::<7>(), outcomes.as_chunks::<2>())
+    else {
+        return Err(unreadable());
+    };
+    if outcomes.len() != limiters * callers {
+        return Err(unreadable());
+    }
+    let states = states.iter().cycle();
+    let mut answers = List::EMPTY;
+    for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
+        outcomes.iter().zip(states)
+    {
+        let verdict = verdict(status)?;
+        answers.push(Answer {
+            verdict,
+            remaining,
+            wait,
+            // Of who is refused the wait says it.
+            next: if verdict == Verdict::Granted { next } else { 0 },
+            reset,
+            now: Now::millis(now),
+            rate,
+            interval,
+            changed: change(changed),
+            repaired,
+            tat: None,
+            estimated: false,
+        });
+    }
+    Ok(answers)
+}
+
+fn verdict(status: i64) -> Result<Verdict, Error> {
+    Ok(match status {
+        1 => Verdict::Granted,
+        0 => Verdict::Refused,
+        2 => Verdict::AboveRate,
+        _ => return Err(unreadable()),
+    })
+}
+
+fn change(changed: i64) -> Changed {
+    match changed {
+        0 => Changed::Nothing,
+        1 => Changed::Created,
+        _ => Changed::Rewritten,
+    }
+}
+
+/// Reads the second number of a reply that begins with a 1.
+pub(crate) fn second(reply: &Value) -> Result<i64, Error> {
+    match &*numbers(reply)? {
+        [1, second, ..] => Ok(*second),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Reads a reply of 0 or 1.
+pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
+    match count(reply)? {
+        flag @ (0 | 1) => Ok(flag == 1),
+        code => Err(script_error(code).unwrap_or_else(unreadable)),
+    }
+}
+
+/// Reads a reply of one number.
+pub(crate) fn count(reply: &Value) -> Result<i64, Error> {
+    match reply {
+        Value::Int(count) => Ok(*count),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Reads the reply of PTTL.
+pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
+    Ok(match count(reply)? {
+        -2 => TimeToLive::Missing,
+        -1 => TimeToLive::Lasting,
+        left => TimeToLive::Left(Duration::from_millis(at_least_zero(left))),
+    })
+}
+
+/// Reads the reply of HMGET rate interval type keepAliveTime.
+pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
+    let Value::Array(fields) = reply else {
+        return Err(unreadable());
+    };
+    let [rate, interval, rate_type, keep_alive] = &**fields else {
+        return Err(unreadable());
+    };
+    let text = |field: &Value| match field {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
+        _ => None,
+    };
+    let number = |field: &Value| -> Result<Option<i64>, Error> {
+        match text(field) {
+            None => Ok(None),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| ErrorKind::ForeignState.into()),
+        }
+    };
+    let (Some(rate), Some(interval), Some(rate_type)) =
+        (number(rate)?, number(interval)?, text(rate_type))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(StoredLimit {
+        rate,
+        interval,
+        rate_type: if rate_type == "1" {
+            RateType::PerClient
+        } else {
+            RateType::Overall
+        },
+        keep_alive: u64::try_from(number(keep_alive)?.unwrap_or(0)).unwrap_or(0),
+    }))
+}
+
+/// The error that a negative first number stands for, or the numbers.
+pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
+    let numbers = match reply {
+        Value::Array(items) => Numbers::read(items.iter().map(|item| match item {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        })),
+        Value::BulkString(text) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| Numbers::read(text.split(' ').map(|number| number.parse().ok()))),
+        _ => None,
+    };
+    let numbers = numbers.ok_or_else(unreadable)?;
+    match numbers.first().copied().and_then(script_error) {
+        Some(error) => Err(error),
+        None => Ok(numbers),
+    }
+}
+
+/// The numbers of a reply: those of a lone caller stand in place.
+pub(crate) struct Numbers {
+    few: [i64; Self::FEW],
+    count: usize,
+    /// All, if there are more.
+    many: Vec<i64>,
+}
+
+impl Numbers {
+    const FEW: usize = 10;
+
+    /// All of them; `None` if one is none.
+    fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
+        let mut read = Self {
+            few: [0; Self::FEW],
+            count: 0,
+            many: Vec::new(),
+        };
+        for number in numbers {
+            match read.few.get_mut(read.count) {
+                Some(place) if read.many.is_empty() => *place = number?,
+                _ => {
+                    if read.many.is_empty() {
+                        read.many.extend(read.few);
+                    }
+                    read.many.push(number?);
+                }
+            }
+            read.count += 1;
+        }
+        Some(read)
+    }
+}
+
+impl Deref for Numbers {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        match self.few.get(..self.count) {
+            Some(few) => few,
+            None => &self.many,
+        }
+    }
+}
+
+/// The error that a script's first number stands for.
+fn script_error(code: i64) -> Option<Error> {
+    Some(match code {
+        -1 => ErrorKind::NotInitialized.into(),
+        -2 => ErrorKind::RateTypeDiffers.into(),
+        -3 => Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"),
+        -4 => Error::new(ErrorKind::ForeignState).detail("a limit that cannot be counted with"),
+        _ => return None,
+    })
+}
+
+pub(crate) fn unreadable() -> Error {
+    Error::new(ErrorKind::Unavailable).detail("a reply that none of our scripts gives")
+}
+
+/// What a failed command means for the caller.
+pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
+    let error = error.into();
+    #[cfg(feature = "tls")]
+    if let Some(refusal) = super::transport::tls::refusal(&error) {
+        return refusal;
+    }
+    let meaning = classify::meaning(&error);
+    let told = Error::new(meaning.kind);
+    match meaning.remedy {
+        Some(remedy) => told.detail(remedy),
+        None => told,
+    }
+    .caused_by(refusals::unquoted(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(name: &str) -> [String; 5] {
+        keys(&Name::exact(name).unwrap(), "7d9")
+    }
+
+    // redisson-live: names on the wire of 4.7.0.
+    #[test]
+    fn keys_are_spelled_as_redisson_spells_them() {
+        assert_eq!(
+            spelled("orders"),
+            [
+                "orders",
+                "{orders}:value",
+                "{orders}:value:7d9",
+                "{orders}:permits",
+                "{orders}:permits:7d9",
+            ]
+        );
+        assert_eq!(spelled("svc{tenant1}:api")[3], "svc{tenant1}:api:permits");
+    }
+
+    // redisson-live: permits 3 in a member of 4.7.0.
+    #[test]
+    fn a_member_is_packed_as_redisson_packs_it() {
+        let id = [
+            0x0e, 0xea, 0xf6, 0x6c, 0xb8, 0x68, 0xee, 0xbd, 0x06, 0x9e, 0x18, 0x7f, 0x98, 0x27,
+            0xba, 0x2d,
+        ];
+        let member = member(PermitId(id), 3);
+        assert_eq!(member[0], 0x10);
+        assert_eq!(member[1..17], id);
+        assert_eq!(member[17..], [3, 0, 0, 0]);
+    }
+
+    #[test]
+    fn replies_that_are_not_ours_are_errors() {
+        for reply in [
+            Value::Nil,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(7); 11]),
+            Value::Array(vec![Value::Int(1); 10]),
+            Value::Array(vec![Value::Int(1); 13]),
+            Value::Array(vec![Value::Nil; 10]),
+            Value::BulkString(b"".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 many".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 \xff".to_vec()),
+            Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
+        ] {
+            assert_eq!(
+                answers(&reply, 1, 1).unwrap_err().kind(),
+                ErrorKind::Unavailable,
+                "{reply:?}"
+            );
+        }
+        for (code, kind) in [
+            (-1, ErrorKind::NotInitialized),
+            (-2, ErrorKind::RateTypeDiffers),
+            (-3, ErrorKind::ForeignState),
+            (-4, ErrorKind::ForeignState),
+        ] {
+            let reply = Value::Array(vec![Value::Int(code)]);
+            assert_eq!(answers(&reply, 1, 1).unwrap_err().kind(), kind);
+        }
+    }
+}

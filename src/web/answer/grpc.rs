@@ -1,0 +1,401 @@
+//! A refusal over gRPC: HTTP 200 with the status in the head and no body ("Trailers-Only", PROTOCOL-HTTP2.md).
+//!
+//! A bare 429 would reach the caller as UNAVAILABLE, which generic clients retry at once. gRPC-Web takes the same
+//! answer: "trailers may be sent together with response headers, with no message in the body" (PROTOCOL-WEB.md), which
+//! also spares the frames and the base64 of its text form.
+//!
+//! When to come back is said twice, because clients read one or the other: `grpc-retry-pushback-ms` is what the retry
+//! policies built into gRPC clients go by (gRFC A6), `google.rpc.RetryInfo` what applications and OpenTelemetry's
+//! exporters do. Nothing here grows with what the caller sent.
+
+use std::{borrow::Cow, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::problem::lack;
+use crate::decision::{Fault, Refusal, RefusalKind};
+
+// The numbers of `google.rpc.Code`.
+const INVALID_ARGUMENT: u8 = 3;
+const RESOURCE_EXHAUSTED: u8 = 8;
+const PERMISSION_DENIED: u8 = 7;
+const INTERNAL: u8 = 13;
+const UNAVAILABLE: u8 = 14;
+const UNAUTHENTICATED: u8 = 16;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// PROTOCOL-HTTP2.md, `Percent-Byte-Unencoded`: all of printable ASCII but `%`. Bytes above it are always encoded.
+const UNSAFE_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+/// The longest content type that is said back; those of real codecs are half as long.
+const LONGEST_CONTENT_TYPE: usize = 64;
+
+/// The answer; `wait` is that of the refusal, with jitter.
+pub(crate) fn answer(
+    refusal: &Refusal,
+    request: &Parts,
+    wait: Option<Duration>,
+) -> Response<Bytes> {
+    let (code, message) = status(refusal);
+    let worth_it = matches!(
+        refusal.kind,
+        RefusalKind::OverLimit | RefusalKind::QueueFull
+    );
+    let wait = wait.filter(|_| worth_it);
+    let mut answer = Response::new(Bytes::new());
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, content_type(&request.headers));
+    // To a cache it is a 200 like any other.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
+    let encoded = utf8_percent_encode(&message, UNSAFE_IN_MESSAGE).to_string();
+    insert(headers, GRPC_MESSAGE, encoded);
+    if let Some(pushback) = pushback(refusal.kind, wait, &request.headers) {
+        headers.insert(PUSHBACK, HeaderValue::from(pushback));
+    }
+    if let Some(wait) = wait {
+        let details = base64(&with_retry_info(code, &message, wait));
+        insert(headers, GRPC_STATUS_DETAILS, details);
+    }
+    answer
+}
+
+fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
+    match (refusal.kind, refusal.missing) {
+        (RefusalKind::OverLimit, _) => (RESOURCE_EXHAUSTED, "too many requests".into()),
+        (RefusalKind::QueueFull, _) => {
+            (RESOURCE_EXHAUSTED, "too many requests wait already".into())
+        }
+        (RefusalKind::Blocked, _) => (PERMISSION_DENIED, "the request is blocked".into()),
+        (RefusalKind::AboveRate, _) => (
+            RESOURCE_EXHAUSTED,
+            "the request costs more than its limit allows".into(),
+        ),
+        (RefusalKind::MissingKey, Some(missing)) if missing.fault == Fault::Server => {
+            (INTERNAL, "the peer address is missing".into())
+        }
+        (RefusalKind::MissingKey, _) => (UNAUTHENTICATED, lack(refusal).into()),
+        // Not RESOURCE_EXHAUSTED, which callers and alerts take for the limit.
+        (RefusalKind::KeyTooLong, _) => (INVALID_ARGUMENT, lack(refusal).into()),
+        (RefusalKind::Unavailable, _) => (UNAVAILABLE, "the rate limiter is unavailable".into()),
+    }
+}
+
+/// What a client's retry policy is told (gRFC A6): after how many milliseconds, -1 for never, nothing to leave it to
+/// its own backoff.
+fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> Option<i32> {
+    const NEVER: i32 = -1;
+    match (kind, wait) {
+        // The client would sleep until the call's deadline, to report that instead of the limit.
+        (_, Some(wait)) if patience(request).is_some_and(|patience| patience <= wait) => {
+            Some(NEVER)
+        }
+        (_, Some(wait)) => Some(signed_millis(wait)),
+        // A retry is the same call: it costs as much, lacks the same, and is on the same list.
+        (
+            RefusalKind::AboveRate
+            | RefusalKind::MissingKey
+            | RefusalKind::KeyTooLong
+            | RefusalKind::Blocked,
+            None,
+        ) => Some(NEVER),
+        // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all
+        // callers would come at one instant upon a store that has just recovered.
+        (RefusalKind::OverLimit | RefusalKind::QueueFull | RefusalKind::Unavailable, None) => None,
+    }
+}
+
+/// How long the caller waits for the whole call, retries included. PROTOCOL-HTTP2.md: at most eight digits and a unit.
+fn patience(request: &HeaderMap) -> Option<Duration> {
+    let timeout = request.get(GRPC_TIMEOUT)?.as_bytes();
+    let (unit, digits) = timeout.split_last()?;
+    if digits.is_empty() || digits.len() > 8 {
+        return None;
+    }
+    let number = digits.iter().try_fold(0_u64, |number, digit| {
+        digit
+            .is_ascii_digit()
+            .then(|| number * 10 + u64::from(digit - b'0'))
+    })?;
+    match unit {
+        b'H' => Some(Duration::from_secs(number * 3600)),
+        b'M' => Some(Duration::from_secs(number * 60)),
+        b'S' => Some(Duration::from_secs(number)),
+        b'm' => Some(Duration::from_millis(number)),
+        b'u' => Some(Duration::from_micros(number)),
+        b'n' => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+/// Rounded up, because a call that comes early is refused again, and at least one, because zero invites a hot loop, and
+/// clients on gRPC's C core (1.85) that are told zero hang until the call's deadline. Beyond 24 days it is as much as a
+/// signed 32-bit number can say.
+fn signed_millis(wait: Duration) -> i32 {
+    i32::try_from(whole_millis(wait)).unwrap_or(i32::MAX)
+}
+
+fn whole_millis(wait: Duration) -> u128 {
+    wait.as_nanos().div_ceil(1_000_000).max(1)
+}
+
+/// The caller's own content type, which is what its codec expects to find, without parameters. What is no plain media
+/// type is not said back.
+fn content_type(request: &HeaderMap) -> HeaderValue {
+    let asked = request.get(header::CONTENT_TYPE);
+    let asked = asked.map(HeaderValue::as_bytes).unwrap_or_default();
+    let media = asked.split(|byte| *byte == b';').next().unwrap_or_default();
+    let media = media.trim_ascii();
+    let is_plain = media.len() <= LONGEST_CONTENT_TYPE
+        && media
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"/+-._".contains(byte));
+    match HeaderValue::from_bytes(media) {
+        Ok(value) if is_plain && !media.is_empty() => value,
+        _ if media.starts_with(b"application/grpc-web") => {
+            HeaderValue::from_static("application/grpc-web")
+        }
+        _ => HeaderValue::from_static("application/grpc"),
+    }
+}
+
+/// Inserts printable ASCII.
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// `google.rpc.Status` with a `google.rpc.RetryInfo` as its detail, in protobuf.
+///
+/// By hand, because five numbers and two texts are not worth a protobuf library in everybody's tree. The numbers are
+/// those of the fields in google/rpc/status.proto, google/rpc/error_details.proto, google/protobuf/any.proto and
+/// duration.proto.
+fn with_retry_info(code: u8, message: &str, wait: Duration) -> Vec<u8> {
+    /// The most seconds of a `google.protobuf.Duration`.
+    const MOST_SECONDS: u64 = 315_576_000_000;
+    let millis = u64::try_from(whole_millis(wait)).unwrap_or(u64::MAX);
+    let mut delay = Vec::new();
+    put_number(&mut delay, 1, (millis / 1000).min(MOST_SECONDS));
+    put_number(&mut delay, 2, millis % 1000 * 1_000_000);
+    let mut retry_info = Vec::new();
+    put_bytes(&mut retry_info, 1, &delay);
+    let mut any = Vec::new();
+    put_bytes(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
+    put_bytes(&mut any, 2, &retry_info);
+    let mut status = Vec::new();
+    put_number(&mut status, 1, code.into());
+    put_bytes(&mut status, 2, message.as_bytes());
+    put_bytes(&mut status, 3, &any);
+    status
+}
+
+fn put_number(message: &mut Vec<u8>, field: u8, number: u64) {
+    // Protobuf leaves out what is zero.
+    if number > 0 {
+        message.push(field << 3);
+        put_varint(message, number);
+    }
+}
+
+fn put_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    message.push(field << 3 | 2);
+    put_varint(message, bytes.len() as u64);
+    message.extend_from_slice(bytes);
+}
+
+fn put_varint(message: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        message.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    message.push(number as u8);
+}
+
+/// PROTOCOL-HTTP2.md: values of `-bin` fields are base64, and should go without padding.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().enumerate().fold(0_u32, |bits, (at, byte)| {
+            bits | u32::from(*byte) << (16 - 8 * at)
+        });
+        // One byte needs two characters, two bytes three.
+        for at in 0..=chunk.len() {
+            let index = bits >> (18 - 6 * at) & 0x3f;
+            text.push(char::from(ALPHABET[index as usize]));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::decision::Missing;
+
+    #[test]
+    fn base64_is_that_of_the_rfc_without_padding() {
+        // RFC 4648, section 10.
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg"),
+            ("fo", "Zm8"),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg"),
+            ("fooba", "Zm9vYmE"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
+    }
+
+    #[test]
+    fn a_pushback_is_never_too_early_and_fits() {
+        for (wait, millis) in [
+            (Duration::ZERO, 1),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(1), 1),
+            (Duration::from_micros(1001), 2),
+            (Duration::from_secs(3600), 3_600_000),
+            (Duration::from_millis(2_147_483_647), i32::MAX),
+            (Duration::from_millis(2_147_483_648), i32::MAX),
+            (Duration::MAX, i32::MAX),
+        ] {
+            assert_eq!(signed_millis(wait), millis, "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_ends_before_its_wait_is_not_to_be_retried() {
+        const MAX: Option<i32> = Some(i32::MAX);
+        let (minute, century) = (60, 36_525 * 86_400);
+        for (timeout, wait, told) in [
+            ("1M", minute, Some(-1)),
+            ("60S", minute, Some(-1)),
+            ("60001m", minute, Some(60_000)),
+            ("60000001u", minute, Some(60_000)),
+            ("99999999n", minute, Some(-1)),
+            ("1H", minute, Some(60_000)),
+            ("0n", minute, Some(-1)),
+            ("99999999H", century, MAX),
+            // None of these is a timeout.
+            ("", minute, Some(60_000)),
+            ("S", minute, Some(60_000)),
+            ("1", minute, Some(60_000)),
+            ("1x", minute, Some(60_000)),
+            ("-1S", minute, Some(60_000)),
+            ("+1S", minute, Some(60_000)),
+            ("1 S", minute, Some(60_000)),
+            ("000000001S", minute, Some(60_000)),
+            ("18446744073709551616S", minute, Some(60_000)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(GRPC_TIMEOUT, HeaderValue::from_static(timeout));
+            let wait = Some(Duration::from_secs(wait));
+            let pushback = pushback(RefusalKind::OverLimit, wait, &headers);
+            assert_eq!(pushback, told, "{timeout:?}");
+        }
+    }
+
+    /// Another encoder's bytes: the same status, by prost.
+    #[test]
+    fn the_details_are_protobuf() {
+        use prost::Message;
+        use tonic_types::{ErrorDetails, StatusExt, pb};
+
+        for wait in [
+            Duration::from_millis(1),
+            Duration::from_secs(1),
+            Duration::from_millis(59_999),
+            Duration::from_millis(86_400_001),
+            Duration::from_secs(315_576_000_000),
+        ] {
+            let details = ErrorDetails::with_retry_info(Some(wait));
+            let status = tonic::Status::with_error_details(
+                tonic::Code::ResourceExhausted,
+                "too many requests",
+                details,
+            );
+            let ours = with_retry_info(RESOURCE_EXHAUSTED, "too many requests", wait);
+            assert_eq!(ours, status.details(), "{wait:?}");
+            let read = pb::Status::decode(&*ours).unwrap();
+            assert_eq!((read.code, read.message.as_str()), (8, "too many requests"));
+        }
+        // More than a `google.protobuf.Duration` may be is cut, not wrapped.
+        let longest = with_retry_info(RESOURCE_EXHAUSTED, "", Duration::MAX);
+        let read = pb::Status::decode(&*longest).unwrap();
+        let info = pb::RetryInfo::decode(&*read.details[0].value).unwrap();
+        assert_eq!(info.retry_delay.unwrap().seconds, 315_576_000_000);
+    }
+
+    #[test]
+    fn only_plain_content_types_are_said_back() {
+        let long = format!("application/grpc+{}", "x".repeat(64));
+        for (asked, said) in [
+            ("application/grpc", "application/grpc"),
+            ("application/grpc+json", "application/grpc+json"),
+            (
+                "application/grpc+proto; q=\"<x>\"",
+                "application/grpc+proto",
+            ),
+            ("application/grpc ;x", "application/grpc"),
+            ("application/grpc+<b>", "application/grpc"),
+            (
+                "application/grpc-web-text+proto",
+                "application/grpc-web-text+proto",
+            ),
+            ("application/grpc-web+<b>", "application/grpc-web"),
+            ("application/grpc+\u{e9}", "application/grpc"),
+            (&long, "application/grpc"),
+            ("", "application/grpc"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(
+                header::CONTENT_TYPE,
+                HeaderValue::from_bytes(asked.as_bytes()).unwrap(),
+            );
+            assert_eq!(content_type(&headers), said, "{asked}");
+        }
+        assert_eq!(content_type(&HeaderMap::new()), "application/grpc");
+    }
+
+    #[test]
+    fn a_message_is_percent_encoded() {
+        let missing = Missing {
+            what: "100 % schlüssel\r\ngrpc-status: 0",
+            fault: Fault::Caller,
+        };
+        let (request, ()) = Request::new(()).into_parts();
+        let answer = answer(&Refusal::missing_key(missing), &request, None);
+        let expected = "the request lacks what it is limited by: \
+                        100 %25 schl%C3%BCssel%0D%0Agrpc-status: 0";
+        assert_eq!(answer.headers()["grpc-message"], expected);
+        assert_eq!(answer.headers()["grpc-status"], "16");
+    }
+
+    proptest::proptest! {
+        /// Any field is read, and only what the protocol calls a timeout is taken for one.
+        #[test]
+        fn any_timeout_is_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..12), text in "[0-9]{0,10}[HMSmun]?") {
+            for bytes in [&bytes[..], text.as_bytes()] {
+                let Ok(value) = HeaderValue::from_bytes(bytes) else { continue };
+                let mut headers = HeaderMap::new();
+                headers.insert(GRPC_TIMEOUT, value);
+                let is_one = bytes.split_last().is_some_and(|(unit, digits)| {
+                    b"HMSmun".contains(unit) && (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
+                });
+                proptest::prop_assert_eq!(patience(&headers).is_some(), is_one, "{:?}", bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What do we say? A decision as fields, a refusal as an answer, in the caller's protocol.
+
+pub(crate) mod accept;
+pub(crate) mod grpc;
+pub(crate) mod headers;
+pub(crate) mod problem;
+
+use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
+
+pub(crate) use self::headers::Fields;
+use self::headers::Outcome;
+pub use self::headers::{HeaderStyle, ResetUnit};
+pub use super::body::RateLimitBody;
+use super::request::is_grpc;
+use crate::{
+    decision::{Grant, LimitState, Refusal},
+    swap::Swap,
+};
+
+/// Edits the answer to a refused request.
+///
+/// Implemented by closures. The answer is finished, for HTTP or gRPC: what is not changed stays right. For gRPC the answer
+/// must stay without a body; one to HEAD has the body that GET would have had, and loses it afterwards.
+pub trait OnRefusal: Send + Sync + 'static {
+    /// Returns the answer to send.
+    fn on_refusal(
+        &self,
+        refusal: &Refusal,
+        request: &Parts,
+        answer: Response<Bytes>,
+    ) -> Response<Bytes>;
+}
+
+impl<F> OnRefusal for F
+where
+    F: Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
+{
+    fn on_refusal(
+        &self,
+        refusal: &Refusal,
+        request: &Parts,
+        answer: Response<Bytes>,
+    ) -> Response<Bytes> {
+        self(refusal, request, answer)
+    }
+}
+
+impl fmt::Debug for dyn OnRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnRefusal(..)")
+    }
+}
+
+/// When something was decided, and how that is told: in the styles of then, whatever the layer speaks by now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    at: Duration,
+    fields: Fields,
+}
+
+impl Noted {
+    /// Tells a grant in the head of the inner service's response.
+    pub(crate) fn granted(
+        self,
+        grant: &Grant,
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        self.tell(grant.limits(), Outcome::Granted, headers, extensions);
+    }
+
+    fn tell(
+        self,
+        limits: &[LimitState],
+        outcome: Outcome,
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        self.fields
+            .tell(limits, outcome, self.at, headers, extensions);
+    }
+}
+
+/// How a layer speaks.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    pub(crate) fields: Swap<Fields>,
+    pub(crate) jitter: Duration,
+    pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
+}
+
+impl Answers {
+    /// The answer to a refused request, as the user's hook leaves it: gRPC if the request is, decided for each request,
+    /// as one port can serve both.
+    pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+        let wait = refusal.retry_after().map(|wait| self.jittered(wait));
+        let mut answer = if is_grpc(&request.method, &request.headers) {
+            grpc::answer(refusal, request, wait)
+        } else {
+            let retry_after = wait.map(seconds_to_wait);
+            let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
+            let outcome = Outcome::Refused(retry_after);
+            let (headers, extensions) = (&mut head.headers, &mut head.extensions);
+            let noted = self.now();
+            noted.tell(refusal.limits(), outcome, headers, extensions);
+            Response::from_parts(head, body)
+        };
+        if let Some(hook) = &self.on_refusal {
+            answer = hook.on_refusal(refusal, request, answer);
+        }
+        if request.method == Method::HEAD {
+            answer = without_body(answer);
+        }
+        answer
+    }
+
+    /// When a grant was decided, for the response to tell; `None` if it is not to be told.
+    ///
+    /// gRPC has no such fields: its clients read trailers.
+    pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
+        (!is_grpc(request.method(), request.headers())).then(|| self.now())
+    }
+
+    fn now(&self) -> Noted {
+        let fields = *self.fields.load();
+        Noted {
+            at: fields.now(),
+            fields,
+        }
+    }
+
+    /// The wait and a random part of the jitter: callers that were refused together do not come back together.
+    fn jittered(&self, wait: Duration) -> Duration {
+        let span = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
+        if span == 0 {
+            return wait;
+        }
+        // Two of std's hashers hardly ever agree. Good enough to scatter, and no secret.
+        let random = RandomState::new().hash_one(());
+        wait.saturating_add(Duration::from_millis(random % span.saturating_add(1)))
+    }
+}
+
+/// RFC 9110, section 10.2.3: whole seconds. Rounded up, because a caller that comes early is refused again, and at
+/// least one, because zero invites a hot loop.
+fn seconds_to_wait(wait: Duration) -> u64 {
+    headers::clamp(headers::ceil(wait)).max(1)
+}
+
+/// RFC 9110, section 9.3.2: an answer to HEAD has no content, and the length, if it is told, is that of the answer to
+/// GET. Told here, as a server would tell that of an empty body; and emptied here, as hyper sends over HTTP/2 whatever
+/// body there is.
+fn without_body(answer: Response<Bytes>) -> Response<Bytes> {
+    let (mut head, body) = answer.into_parts();
+    let length = HeaderValue::from(body.len());
+    head.headers.insert(header::CONTENT_LENGTH, length);
+    Response::from_parts(head, Bytes::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_and_never_zero() {
+        for (millis, seconds) in [
+            (0, 1),
+            (1, 1),
+            (1000, 1),
+            (1001, 2),
+            (59_999, 60),
+            (60_000, 60),
+            (u64::MAX, 999_999_999_999_999),
+        ] {
+            assert_eq!(
+                seconds_to_wait(Duration::from_millis(millis)),
+                seconds,
+                "{millis} ms"
+            );
+        }
+    }
+
+    #[test]
+    fn jitter_is_only_added_and_at_most_what_was_said() {
+        let of = |jitter| Answers {
+            fields: Swap::new(Fields::new(&[]).unwrap()),
+            jitter,
+            on_refusal: None,
+        };
+        let wait = Duration::from_secs(1);
+        assert_eq!(of(Duration::ZERO).jittered(wait), wait);
+        let jittered = of(Duration::from_millis(999));
+        let waits: std::collections::BTreeSet<_> =
+            (0..100).map(|_| jittered.jittered(wait)).collect();
+        assert!(
+            waits
+                .iter()
+                .all(|it| (wait..Duration::from_secs(2)).contains(it))
+        );
+        assert!(waits.len() > 50, "scattered: {waits:?}");
+        // Nobody waits that long; it must not overflow either.
+        assert!(of(Duration::MAX).jittered(Duration::MAX) >= wait);
+    }
+}

@@ -1,0 +1,117 @@
+//! One body type for both answers.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::charge::Settling;
+
+pin_project! {
+    /// The inner service's body, or the short one of a refusal.
+    ///
+    /// Until it has ended or is dropped, the request's [`Charge`](crate::Charge) can be corrected.
+    #[derive(Debug)]
+    pub struct RateLimitBody<B> {
+        #[pin]
+        state: State<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = StateProj]
+    enum State<B> {
+        Inner {
+            #[pin]
+            body: B,
+            settling: Option<Settling>,
+        },
+        Refusal { rest: Bytes },
+    }
+}
+
+impl<B: Body<Data = Bytes>> RateLimitBody<B> {
+    pub(crate) fn inner(body: B, settling: Option<Settling>) -> Self {
+        // Nobody polls a body that is at its end already.
+        let settling = settling.filter(|_| !body.is_end_stream());
+        Self {
+            state: State::Inner { body, settling },
+        }
+    }
+}
+
+impl<B> RateLimitBody<B> {
+    pub(crate) fn refusal(rest: Bytes) -> Self {
+        Self {
+            state: State::Refusal { rest },
+        }
+    }
+}
+
+/// The inner body's default: what other layers answer with, if they stand outside and refuse.
+impl<B: Default> Default for RateLimitBody<B> {
+    fn default() -> Self {
+        Self {
+            state: State::Inner {
+                body: B::default(),
+                settling: None,
+            },
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().state.project() {
+            StateProj::Inner { mut body, settling } => {
+                let polled = body.as_mut().poll_frame(cx);
+                if let Some(heard) = settling {
+                    let is_over = match &polled {
+                        Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
+                            Some(trailers) => {
+                                heard.trailers(trailers);
+                                true
+                            }
+                            // Then whoever reads it may drop it without polling it again.
+                            None => body.is_end_stream(),
+                        },
+                        Poll::Ready(None) => true,
+                        Poll::Pending | Poll::Ready(Some(Err(_))) => false,
+                    };
+                    if is_over {
+                        *settling = None;
+                    }
+                }
+                polled
+            }
+            StateProj::Refusal { rest } if rest.is_empty() => Poll::Ready(None),
+            StateProj::Refusal { rest } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(rest))))),
+        }
+    }
+
+    // Known at once to be at its end, an empty body makes HTTP/2 send one frame: gRPC's Trailers-Only.
+    fn is_end_stream(&self) -> bool {
+        match &self.state {
+            State::Inner { body, .. } => body.is_end_stream(),
+            State::Refusal { rest } => rest.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.state {
+            State::Inner { body, .. } => body.size_hint(),
+            State::Refusal { rest } => SizeHint::with_exact(rest.len() as u64),
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! What a request is charged in the end: [`Charge`], [`Cost`], [`Outcome`].
+//!
+//! What was taken before the request stays taken unless something is said before its answer is over. So the last word is
+//! had by whatever is dropped last: the answer's body, or the future that never got that far.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
+
+use crate::{
+    decision::Grant, demand::RuleTag, list::List, name::Name, receipt::Receipt, store::AnyStore,
+};
+
+/// The charge of a request, to be corrected until its answer is over.
+///
+/// In the extensions of each request that a layer let pass; requests that no rule concerns have none. It counts until the
+/// answer's body has ended or was dropped, so that what a streamed answer really used can be charged: tokens, rows, bytes.
+/// The last word counts, and goes before a [`Cost`] and before [`Rule::charge_if`](crate::Rule::charge_if). It also counts
+/// if the caller hangs up, or the inner service fails.
+///
+/// Fewer permits than the request took before it began are given back, as far as they still count. More are debt: they count
+/// from when the answer is over, also beyond the limit, are never refused, and nobody is admitted until enough of them have
+/// left the interval. A limiter in Redis is told in the background: what it cannot be told within nine tenths of the interval, or a minute, is lost, and
+/// [counted](crate::RedisStore::lost_charges).
+///
+/// Where several rules met the request, a value is meant for each of them; [`rule`](Self::rule) chooses one. Where several
+/// layers did, it is meant for the rules of the innermost.
+///
+/// # Example
+///
+/// ```
+/// use axum::{Extension, Router, routing::get};
+/// use tower_ratelimit::{Charge, Limit, MemoryStore, RateLimitLayer, key::PeerIp};
+///
+/// async fn export(Extension(charge): Extension<Charge>) -> String {
+///     let rows = vec!["one", "two", "three"];
+///     charge.set(rows.len() as u32);
+///     rows.join("\n")
+/// }
+///
+/// let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_hour(1000).by(PeerIp).cost(10));
+/// let app: Router = Router::new().route("/export", get(export)).layer(layer);
+/// ```
+#[derive(Clone)]
+pub struct Charge {
+    /// One for each layer, the innermost last.
+    charged: List<Charged>,
+    /// Which rule of all layers it is about; all rules of the innermost without it.
+    rule: Option<Arc<str>>,
+}
+
+/// What one layer charged.
+#[derive(Clone)]
+struct Charged {
+    grant: Grant,
+    layer: LayerId,
+    store: Arc<dyn AnyStore>,
+}
+
+/// Tells a layer, with its clones, from all others of the process, also when it is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayerId(u64);
+
+impl LayerId {
+    pub(crate) fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Charge {
+    /// Charges `permits` in all, whatever was taken or said before. `false` if the answer is over: then it has no effect.
+    pub fn set(&self, permits: u32) -> bool {
+        self.say(|_| permits)
+    }
+
+    /// Charges `permits` more than was taken or said before, up to 2^32 - 1 in all. `false` if the answer is over: then it
+    /// has no effect.
+    pub fn add(&self, permits: u32) -> bool {
+        self.say(|charged| charged.saturating_add(permits))
+    }
+
+    /// Charges nothing, so that all that was taken is given back. `false` if the answer is over: then it has no effect.
+    pub fn refund(&self) -> bool {
+        self.set(0)
+    }
+
+    /// The charge of one rule, by the name that [`LimitState::name`](crate::LimitState::name) tells; with tiers that is
+    /// `<rule>.<tier>`. Rules of outer layers are found, too. `None` if no such rule met the request, or the answer is over.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use tower_ratelimit::Charge;
+    /// fn answered(charge: &Charge, tokens: u32) {
+    ///     if let Some(charge) = charge.rule("tokens") {
+    ///         charge.set(tokens);
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<Self> {
+        let found = self.charged.iter().any(|charged| charged.has(name));
+        found.then(|| Self {
+            charged: self.charged.clone(),
+            rule: Some(name.into()),
+        })
+    }
+
+    /// Whether the limiter was charged already as this rule would, for an answer that is not over.
+    pub(crate) fn has_charged(
+        &self,
+        store: &Arc<dyn AnyStore>,
+        rule: &RuleTag,
+        limiter: &Name,
+    ) -> bool {
+        let mut charged = self.charged.iter();
+        charged.any(|charged| charged.has_charged(store, rule, limiter))
+    }
+
+    fn say(&self, charge: impl Fn(u32) -> u32) -> bool {
+        let innermost = self.charged.len().saturating_sub(1);
+        let mut counts = false;
+        for (place, charged) in self.charged.iter().enumerate() {
+            if self.rule.is_some() || place == innermost {
+                counts |= charged.say(self.rule.as_deref(), &charge);
+            }
+        }
+        counts
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge")
+            .field("rule", &self.rule)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a request cost, in permits: a handler puts it into the response's extensions.
+///
+/// It is taken out by the innermost layer that had let the request pass, and goes before
+/// [`Rule::charge_if`](crate::Rule::charge_if). It is meant for each of the layer's rules, as a plain value of [`Charge`].
+///
+/// # Example
+///
+/// ```
+/// use axum::Extension;
+/// use tower_ratelimit::Cost;
+///
+/// async fn search() -> (Extension<Cost>, String) {
+///     let found = vec!["one", "two"];
+///     (Extension(Cost(found.len() as u32)), found.join("\n"))
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cost(pub u32);
+
+/// How a request was answered, in HTTP or gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    status: StatusCode,
+    grpc_status: Option<u32>,
+}
+
+impl Outcome {
+    /// The status; of gRPC nearly always 200.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The gRPC status code, 0 for success; `None` for an answer that is not gRPC.
+    #[must_use]
+    pub fn grpc_status(&self) -> Option<u32> {
+        self.grpc_status
+    }
+
+    /// Whether it is neither an error of HTTP, 4xx or 5xx, nor of gRPC.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        let error = self.status.is_client_error() || self.status.is_server_error();
+        !error && self.grpc_status.is_none_or(|status| status == 0)
+    }
+}
+
+/// Which answers a rule charges.
+pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
+
+/// Whether this layer has decided on the request already.
+pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
+    extensions.get::<Charge>().is_some_and(|charge| {
+        let mut charged = charge.charged.iter();
+        charged.any(|charged| charged.layer == layer && charged.grant.ledger().is_open())
+    })
+}
+
+/// The rules of a grant that judge by the answer, if any.
+pub(crate) type Judges = List<(Arc<RuleTag>, ChargeIf)>;
+
+/// Settles a grant when it is dropped.
+pub(crate) struct Settling {
+    charged: Charged,
+    judges: Judges,
+    /// The status of an answer whose gRPC status is still to come.
+    awaits: Option<StatusCode>,
+}
+
+impl Settling {
+    pub(crate) fn new(
+        layer: LayerId,
+        store: &Arc<dyn AnyStore>,
+        grant: Grant,
+        judges: Judges,
+    ) -> Self {
+        grant.ledger().open(grant.receipts().len());
+        Self {
+            charged: Charged {
+                grant,
+                layer,
+                store: Arc::clone(store),
+            },
+            judges,
+            awaits: None,
+        }
+    }
+
+    /// What it settles.
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.charged.grant
+    }
+
+    /// Leaves the charge where handlers look for it.
+    pub(crate) fn tell(&self, extensions: &mut Extensions) {
+        let outer = extensions.remove::<Charge>();
+        let mut charged = outer.map_or(List::EMPTY, |charge| charge.charged);
+        charged.push(self.charged.clone());
+        extensions.insert(Charge {
+            charged,
+            rule: None,
+        });
+    }
+
+    /// Hears the head of the answer.
+    pub(crate) fn head(&mut self, head: &mut Parts) {
+        if let Some(Cost(permits)) = head.extensions.remove() {
+            self.charged
+                .grant
+                .ledger()
+                .write(|corrections| corrections.cost = Some(permits));
+        }
+        let grpc_status = head.headers.get(GRPC_STATUS).map(code);
+        if grpc_status.is_none() && has_trailers(&head.headers) {
+            self.awaits = Some(head.status);
+        } else {
+            self.judge(&Outcome {
+                status: head.status,
+                grpc_status,
+            });
+        }
+    }
+
+    /// Hears the trailers of the answer.
+    pub(crate) fn trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(status) = self.awaits.take() {
+            // PROTOCOL-HTTP2.md has a status in all trailers; without one clients read it as UNKNOWN.
+            let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
+            self.judge(&Outcome {
+                status,
+                grpc_status: Some(grpc_status),
+            });
+        }
+    }
+
+    fn judge(&self, outcome: &Outcome) {
+        let grant = &self.charged.grant;
+        for (rule, charge_if) in self.judges.iter() {
+            // The user's code is called without the lock, and not while something is dropped.
+            if charge_if(outcome) {
+                continue;
+            }
+            let is_judged = |receipt: &Receipt| receipt.rule == *rule;
+            if let Some(place) = grant.receipts().iter().position(is_judged) {
+                grant.ledger().write(|corrections| {
+                    if let Some(entry) = corrections.entries.get_mut(place) {
+                        entry.judged = Some(0);
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        let Charged { grant, store, .. } = &self.charged;
+        let Some(corrections) = grant.ledger().close() else {
+            return;
+        };
+        for (receipt, entry) in grant.receipts().iter().zip(corrections.entries.iter()) {
+            let keep = entry.said.or(corrections.cost).or(entry.judged);
+            if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
+                store.give_back(receipt.clone(), keep);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Settling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Settling")
+    }
+}
+
+const UNKNOWN: u32 = 2;
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+fn code(value: &HeaderValue) -> u32 {
+    let code = value.to_str().ok().and_then(|text| text.parse().ok());
+    code.unwrap_or(UNKNOWN)
+}
+
+/// Whether the gRPC status of an answer comes behind its body. That of gRPC-Web is a part of the body, and not looked for.
+fn has_trailers(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+impl Charged {
+    fn has_charged(&self, store: &Arc<dyn AnyStore>, rule: &RuleTag, limiter: &Name) -> bool {
+        // What it cost must have been clear before the request was seen, and be the same here.
+        let same_cost = |other: &RuleTag| {
+            let cost = rule.fixed_cost.get();
+            cost.is_some() && cost == other.fixed_cost.get()
+        };
+        let same = |receipt: &Receipt| {
+            receipt.name == *limiter && *receipt.rule == *rule && same_cost(&receipt.rule)
+        };
+        Arc::ptr_eq(&self.store, store)
+            && self.grant.ledger().is_open()
+            && self.grant.receipts().iter().any(same)
+    }
+
+    fn has(&self, rule: &str) -> bool {
+        let mut receipts = self.grant.receipts().iter();
+        receipts.any(|receipt| is_of(receipt, rule)) && self.grant.ledger().is_open()
+    }
+
+    fn say(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
+        let said = self.grant.ledger().write(|corrections| {
+            let entries = corrections.entries.iter_mut();
+            for (receipt, entry) in self.grant.receipts().iter().zip(entries) {
+                if rule.is_none_or(|rule| is_of(receipt, rule)) {
+                    entry.said = Some(charge(entry.said.unwrap_or(receipt.permits)));
+                }
+            }
+        });
+        said.is_some()
+    }
+}
+
+fn is_of(receipt: &Receipt, rule: &str) -> bool {
+    &*receipt.rule.name == rule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_awaited_of_grpc_alone() {
+        for (content_type, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;x=y", true),
+            ("application/grpc-web", false),
+            ("application/grpc-web-text+proto", false),
+            ("application/grpcx", false),
+            ("application/json", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            assert_eq!(has_trailers(&headers), expected, "{content_type}");
+        }
+        assert!(!has_trailers(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_success_is_one_in_both_protocols() {
+        for (status, grpc_status, expected) in [
+            (200, None, true),
+            (304, None, true),
+            (404, None, false),
+            (500, None, false),
+            (200, Some("0"), true),
+            (200, Some("16"), false),
+            (503, Some("0"), false),
+            // What is no number, clients read as UNKNOWN.
+            (200, Some("ok"), false),
+        ] {
+            let outcome = Outcome {
+                status: StatusCode::from_u16(status).unwrap(),
+                grpc_status: grpc_status.map(|status| code(&HeaderValue::from_static(status))),
+            };
+            assert_eq!(outcome.is_success(), expected, "{outcome:?}");
+        }
+    }
+}

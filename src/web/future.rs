@@ -1,0 +1,352 @@
+//! Decide, then call or refuse: [`ResponseFuture`].
+
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Extensions, Request, Response, request::Parts};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::{
+    answer::{Noted, RateLimitBody},
+    charge::{Judges, Settling},
+    layer::Shared,
+};
+use crate::{
+    decision::{Decision, Decisions, Grant, Refusal},
+    macros::detail,
+    store::Deciding,
+};
+
+pin_project! {
+    /// The answer to a request: the inner service's, or a refusal.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the request. One that is being decided or answered stays charged, hanging up must not be free, unless
+    /// its call was not sent yet, behind that of others, or it was granted out of a lease and did not hear of it; what a handler has said to its [`Charge`](crate::Charge) by then
+    /// counts. One that waits for permits leaves the line, and takes nothing; one whose limits take several calls gets back
+    /// what was taken.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        state: State<S, ReqBody, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, ReqBody, F> {
+        Deciding {
+            deciding: Deciding,
+            // The service, polled ready unless the decision comes first, and its request, until the decision.
+            call: Option<(S, Request<ReqBody>)>,
+            judges: Judges,
+            shared: Arc<Shared>,
+        },
+        // Let pass, while the inner service gets ready.
+        Readying {
+            call: Option<(S, Request<ReqBody>)>,
+            granted: Option<Granted>,
+        },
+        Calling {
+            #[pin]
+            future: F,
+            // What was granted, until the answer's body has it.
+            granted: Option<Granted>,
+        },
+        // Until the answer is made, by the first poll.
+        Refusing { refused: Option<Refused> },
+    }
+}
+
+/// A request that is refused.
+struct Refused {
+    refusal: Refusal,
+    parts: Parts,
+    shared: Arc<Shared>,
+}
+
+impl Refused {
+    /// The answer, with the decision.
+    fn answer<B>(self) -> Response<RateLimitBody<B>> {
+        let mut answer = self.shared.answers.refuse(&self.refusal, &self.parts);
+        note(answer.extensions_mut(), Decision::Deny(self.refusal));
+        answer.map(RateLimitBody::refusal)
+    }
+}
+
+/// A grant, until the inner service has answered.
+struct Granted {
+    settling: Settling,
+    /// How the response tells it, and when it was made; `None` if it does not.
+    told: Option<Noted>,
+}
+
+impl Granted {
+    /// Leaves the grant where handlers look for it.
+    fn tell<B>(grant: Grant, judges: Judges, request: &mut Request<B>, shared: &Shared) -> Self {
+        tell_trials(&grant);
+        let told = shared.answers.noted(request);
+        let extensions = request.extensions_mut();
+        note(extensions, Decision::Allow(grant.clone()));
+        let settling = Settling::new(shared.id, &shared.store, grant, judges);
+        settling.tell(extensions);
+        Self { settling, told }
+    }
+
+    /// Tells it in the answer, and hears what that says of the charge.
+    fn tell_outside<B>(self, response: Response<B>) -> Response<RateLimitBody<B>>
+    where
+        B: Body<Data = Bytes>,
+    {
+        let Self { mut settling, told } = self;
+        let (mut head, body) = response.into_parts();
+        settling.head(&mut head);
+        let grant = settling.grant();
+        if let Some(noted) = told {
+            noted.granted(grant, &mut head.headers, &mut head.extensions);
+        }
+        note_outside(&mut head.extensions, Decision::Allow(grant.clone()));
+        Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
+    }
+}
+
+impl<S, ReqBody> ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    /// No rule concerns the request.
+    pub(crate) fn pass(future: S::Future) -> Self {
+        Self {
+            state: State::Calling {
+                future,
+                granted: None,
+            },
+        }
+    }
+
+    /// The same, before the inner service is ready.
+    pub(crate) fn pass_when_ready(inner: S, request: Request<ReqBody>) -> Self {
+        Self {
+            state: State::Readying {
+                call: Some((inner, request)),
+                granted: None,
+            },
+        }
+    }
+
+    /// The store has granted it at once.
+    pub(crate) fn call_granted(
+        inner: &mut S,
+        mut request: Request<ReqBody>,
+        (grant, judges): (Grant, Judges),
+        shared: &Shared,
+    ) -> Self {
+        let granted = Some(Granted::tell(grant, judges, &mut request, shared));
+        Self {
+            state: State::Calling {
+                future: inner.call(request),
+                granted,
+            },
+        }
+    }
+
+    /// The same, before the inner service is ready.
+    pub(crate) fn call_granted_when_ready(
+        inner: S,
+        mut request: Request<ReqBody>,
+        (grant, judges): (Grant, Judges),
+        shared: &Shared,
+    ) -> Self {
+        let granted = Some(Granted::tell(grant, judges, &mut request, shared));
+        Self {
+            state: State::Readying {
+                call: Some((inner, request)),
+                granted,
+            },
+        }
+    }
+
+    /// The store is asked.
+    pub(crate) fn decide(
+        deciding: Deciding,
+        inner: S,
+        request: Request<ReqBody>,
+        judges: Judges,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            state: State::Deciding {
+                deciding,
+                call: Some((inner, request)),
+                judges,
+                shared,
+            },
+        }
+    }
+
+    /// It is known at once that it is refused.
+    pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: Arc<Shared>) -> Self {
+        Self {
+            state: State::Refusing {
+                refused: Some(Refused {
+                    refusal,
+                    parts,
+                    shared,
+                }),
+            },
+        }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
+{
+    type Output = Result<Response<RateLimitBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Deciding {
+                    deciding,
+                    call,
+                    judges,
+                    shared,
+                } => {
+                    let decision = ready!(Pin::new(deciding).poll(cx));
+                    let Some((mut inner, mut request)) = call.take() else {
+                        return Poll::Pending;
+                    };
+                    match decision
+                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)))
+                    {
+                        Decision::Deny(refusal) => {
+                            let refused = Refused {
+                                refusal,
+                                parts: request.into_parts().0,
+                                shared: Arc::clone(shared),
+                            };
+                            State::Refusing {
+                                refused: Some(refused),
+                            }
+                        }
+                        Decision::Allow(grant) => {
+                            let judges = mem::take(judges);
+                            let granted = Some(Granted::tell(grant, judges, &mut request, shared));
+                            if shared.decide_first {
+                                State::Readying {
+                                    call: Some((inner, request)),
+                                    granted,
+                                }
+                            } else {
+                                State::Calling {
+                                    future: inner.call(request),
+                                    granted,
+                                }
+                            }
+                        }
+                    }
+                }
+                StateProj::Readying { call, granted } => {
+                    let Some((inner, _)) = call else {
+                        return Poll::Pending;
+                    };
+                    let ready = ready!(inner.poll_ready(cx));
+                    let (call, granted) = (call.take(), granted.take());
+                    ready?;
+                    let Some((mut inner, request)) = call else {
+                        return Poll::Pending;
+                    };
+                    State::Calling {
+                        future: inner.call(request),
+                        granted,
+                    }
+                }
+                StateProj::Calling { future, granted } => {
+                    let response = ready!(future.poll(cx));
+                    // Taken first: where there is no answer, it is over now.
+                    let granted = granted.take();
+                    let response = response?;
+                    let response = match granted {
+                        Some(granted) => granted.tell_outside(response),
+                        None => response.map(|body| RateLimitBody::inner(body, None)),
+                    };
+                    return Poll::Ready(Ok(response));
+                }
+                StateProj::Refusing { refused } => {
+                    let Some(refused) = refused.take() else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Ok(refused.answer()));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+/// Logs which rules would have refused the request if they were enforced.
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_variables, reason = "only logs tell")
+)]
+fn tell_trials(grant: &Grant) {
+    let limits = grant.limits().iter();
+    for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
+        detail!(
+            rule = limit.name(),
+            "a request passes that this rule would refuse if it were enforced"
+        );
+    }
+}
+
+/// Leaves a decision where handlers and other layers look for it, beside those that other layers have left.
+fn note(extensions: &mut Extensions, decision: Decision) {
+    if let Some(earlier) = extensions.get_mut::<Decision>() {
+        let earlier = mem::replace(earlier, decision.clone());
+        let decisions = extensions.get_or_insert_default::<Decisions>();
+        if decisions.as_slice().is_empty() {
+            decisions.push(earlier);
+        }
+        decisions.push(decision);
+    } else {
+        extensions.insert(decision);
+    }
+}
+
+/// Leaves a decision in a response. Those that are there already were made later, by layers within.
+fn note_outside(extensions: &mut Extensions, decision: Decision) {
+    if let Some(later) = extensions.get::<Decision>().cloned() {
+        let decisions = extensions.get_or_insert_default::<Decisions>();
+        if decisions.as_slice().is_empty() {
+            decisions.push(later);
+        }
+        decisions.push_first(decision);
+    } else {
+        extensions.insert(decision);
+    }
+}
+
+impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

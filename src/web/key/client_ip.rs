@@ -1,0 +1,461 @@
+//! The client's address behind proxies as the key.
+
+use std::{any::TypeId, fmt, net::IpAddr, sync::Arc};
+
+use http::{
+    HeaderMap, HeaderName,
+    header::{self, HeaderValue},
+    request::Parts,
+};
+use ipnet::IpNet;
+
+use super::{
+    Key, KeyExtractor, NoKey, PeerIp,
+    forwarded::{self, Syntax},
+    ip::{Prefixes, is_near, peer},
+    mistakes::Mistakes,
+};
+use crate::error::ConfigError;
+
+/// The longest chain of hops that is looked at.
+const LONGEST_CHAIN: usize = 64;
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The address of the client, also behind proxies.
+///
+/// Say which proxies are yours, by their networks ([`behind`](Self::behind)) or by their number ([`hops`](Self::hops)), and
+/// which header they write ([`header`](Self::header); default: X-Forwarded-For). No other header is read.
+///
+/// # Which address counts
+///
+/// Begin with the peer's. While the address at hand is a trusted proxy's, go to what it wrote: one element to the left,
+/// through all field lines, from the right. The first address that is not a trusted proxy's counts; whatever stands to the
+/// left of it is the client's to make up. With `hops(n)` it is the n-th element from the right.
+///
+/// - A header from a peer that is not trusted is ignored, and a warning says so once.
+/// - Where an element gives no address (`unknown`, `_hidden`, a zone id, nothing at all), or after 64 elements, the walk
+///   ends: the last address known to be good counts, at worst the peer's. No element is skipped.
+/// - Where all of them are trusted, or there are fewer than `n`, the leftmost counts; where there are none, the peer.
+/// - Where the peer is not known and networks are trusted, the request is refused with 500, as for
+///   [`PeerIp`]. The header is not believed.
+///
+/// IPv4 addresses written as IPv6 count as what they are, also in the list of networks. IPv6 addresses count by their first
+/// 56 bits. NAT64 and carrier-grade NAT put many customers behind one address; nothing is undone here.
+///
+/// # Deployment caveat
+///
+/// A trusted proxy must append to the header, or replace it: one that hands on what a client wrote lets the client choose.
+/// The [guide](https://docs.rs/tower-ratelimit/latest/tower_ratelimit/docs/guide) says how to configure common ones.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::ClientIp};
+///
+/// let client = ClientIp::behind(["10.0.0.0/8", "fd00::/8"]);
+/// let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(Limit::per_minute(60).by(client)).build()?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "an extractor does nothing until a rule has it"]
+pub struct ClientIp {
+    trust: Trust,
+    header: ForwardedHeader,
+    /// None if HTTP does not allow it
+    name: Option<HeaderName>,
+    prefixes: Prefixes,
+    peer: Option<PeerBy>,
+    /// The first mistake, told when a layer is built
+    mistake: Option<ConfigError>,
+}
+
+/// Whose header is believed.
+#[derive(Clone, Debug)]
+enum Trust {
+    Networks(Arc<[IpNet]>),
+    Hops(usize),
+}
+
+type FindPeer = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
+
+/// A closure, and its type: that of clones is the same.
+#[derive(Clone)]
+struct PeerBy(TypeId, Arc<FindPeer>);
+
+/// The header in which proxies say where a request came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForwardedHeader {
+    /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` of RFC 7239
+    Forwarded,
+    /// A header with one address, which an edge sets: `cf-connecting-ip`, `x-real-ip`. Sent twice, it says nothing
+    Single(&'static str),
+}
+
+impl ClientIp {
+    /// Behind proxies in these networks, as `10.0.0.0/8`, `fd00::/8` or single addresses. With none of them the peer
+    /// counts.
+    ///
+    /// What is no network, has bits beyond its prefix, or trusts everybody (`0.0.0.0/0`) is a
+    /// [`ConfigError::TrustedProxy`] when the layer is built.
+    pub fn behind<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Self {
+        let mut trusted = Vec::new();
+        let mut mistake = None;
+        for network in networks {
+            match trusted_network_of(network.as_ref()) {
+                Ok(network) => trusted.push(network),
+                Err(reason) => {
+                    mistake.get_or_insert(ConfigError::TrustedProxy {
+                        network: network.as_ref().to_owned(),
+                        reason,
+                    });
+                }
+            }
+        }
+        Self::new(Trust::Networks(trusted.into()), mistake)
+    }
+
+    /// Behind so many proxies, each of which adds one element: 1 is the peer alone.
+    ///
+    /// None, and more than 64, are a [`ConfigError::Hops`] when the layer is built: without a
+    /// proxy count by [`PeerIp`]. Here, the peer's address need not be known: servers on a Unix
+    /// socket have none.
+    ///
+    /// # Deployment caveat
+    ///
+    /// Whoever connects is taken for your proxy: nobody else may reach the port, nor one of the proxies past those in front
+    /// of it. Where you know the proxies' networks, [`behind`](Self::behind) is safer.
+    pub fn hops(proxies: usize) -> Self {
+        let known = (1..=LONGEST_CHAIN).contains(&proxies);
+        let mistake = (!known).then_some(ConfigError::Hops(proxies));
+        Self::new(Trust::Hops(proxies), mistake)
+    }
+
+    /// Which header counts. Default: [`ForwardedHeader::XForwardedFor`].
+    ///
+    /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
+    pub fn header(mut self, header: ForwardedHeader) -> Self {
+        self.name = match header {
+            ForwardedHeader::XForwardedFor => Some(X_FORWARDED_FOR),
+            ForwardedHeader::Forwarded => Some(header::FORWARDED),
+            ForwardedHeader::Single(name) => HeaderName::from_bytes(name.as_bytes()).ok(),
+        };
+        if let (None, ForwardedHeader::Single(name)) = (&self.name, header) {
+            self.mistake
+                .get_or_insert(ConfigError::HeaderName(name.to_owned()));
+        }
+        self.header = header;
+        self
+    }
+
+    /// How many bits of an IPv6 address count, 32 to 128. Default: 56, what a provider hands to one customer
+    /// (RFC 6177, RIPE-690).
+    ///
+    /// Others are a [`ConfigError::AddressPrefix`] when the layer is built. Fewer bits put more customers together, more
+    /// give a customer more limits: all 128 give one as many as there are addresses in a network.
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        if !(32..=128).contains(&bits) {
+            self.mistake
+                .get_or_insert(ConfigError::AddressPrefix { version: 6, bits });
+        }
+        self.prefixes.v6 = bits;
+        self
+    }
+
+    /// How many bits of an IPv4 address count, 8 to 32. Default: 32, all of them.
+    ///
+    /// Others are a [`ConfigError::AddressPrefix`] when the layer is built.
+    pub fn ipv4_prefix(mut self, bits: u8) -> Self {
+        if !(8..=32).contains(&bits) {
+            self.mistake
+                .get_or_insert(ConfigError::AddressPrefix { version: 4, bits });
+        }
+        self.prefixes.v4 = bits;
+        self
+    }
+
+    /// Where the peer's address stands in a request, for servers that [`PeerIp`] does not know. `None`
+    /// means that it is not known: nothing else is asked then.
+    ///
+    /// With the PROXY protocol, this is the address that the protocol's header names, if that came from your balancer.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    ///
+    /// use tower_ratelimit::key::ClientIp;
+    ///
+    /// #[derive(Clone)]
+    /// struct Connection {
+    ///     peer: IpAddr,
+    /// }
+    ///
+    /// let client = ClientIp::behind(["10.0.0.0/8"])
+    ///     .peer(|parts| parts.extensions.get::<Connection>().map(|connection| connection.peer));
+    /// ```
+    pub fn peer<F>(mut self, peer: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
+    {
+        self.peer = Some(PeerBy(TypeId::of::<F>(), Arc::new(peer)));
+        self
+    }
+
+    /// Behind no proxy.
+    pub(crate) fn none() -> Self {
+        Self::new(Trust::Hops(0), None)
+    }
+
+    fn new(trust: Trust, mistake: Option<ConfigError>) -> Self {
+        Self {
+            trust,
+            header: ForwardedHeader::XForwardedFor,
+            name: Some(X_FORWARDED_FOR),
+            prefixes: Prefixes::default(),
+            peer: None,
+            mistake,
+        }
+    }
+
+    fn trusts(&self, peer: Option<IpAddr>) -> bool {
+        match (&self.trust, peer) {
+            (Trust::Hops(proxies), _) => *proxies > 0,
+            (Trust::Networks(networks), Some(peer)) => {
+                networks.iter().any(|network| network.contains(&peer))
+            }
+            (Trust::Networks(_), None) => false,
+        }
+    }
+
+    fn expects_proxies(&self) -> bool {
+        match &self.trust {
+            Trust::Hops(proxies) => *proxies > 0,
+            Trust::Networks(networks) => !networks.is_empty(),
+        }
+    }
+
+    /// Goes from the peer to the left, as long as what is there is trusted.
+    fn walk(&self, peer: Option<IpAddr>, headers: &HeaderMap, key: &mut Key) -> Option<IpAddr> {
+        let syntax = match self.header {
+            ForwardedHeader::XForwardedFor => Syntax::Addresses,
+            ForwardedHeader::Forwarded => Syntax::Forwarded,
+            ForwardedHeader::Single(_) => Syntax::Single,
+        };
+        let values = self.name.iter().map(|name| headers.get_all(name));
+        let lines = values.flat_map(|values| values.iter().map(HeaderValue::as_bytes));
+        let mut client = peer;
+        for (index, hop) in forwarded::hops(syntax, lines).enumerate() {
+            let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
+                key.note(Mistakes::UNREADABLE);
+                break;
+            };
+            client = Some(address);
+            let trusted = match self.trust {
+                Trust::Hops(proxies) => index + 1 < proxies,
+                Trust::Networks(_) => self.trusts(client),
+            };
+            if !trusted {
+                break;
+            }
+        }
+        client
+    }
+}
+
+impl From<PeerIp> for ClientIp {
+    /// Behind no proxy.
+    fn from(_: PeerIp) -> Self {
+        Self::none()
+    }
+}
+
+impl ClientIp {
+    /// The address, with all of its bits. What looks like a mistake is noted in `key`.
+    pub(crate) fn address(&self, parts: &Parts, key: &mut Key) -> Result<IpAddr, NoKey> {
+        let peer = match &self.peer {
+            Some(PeerBy(_, by)) => by(parts).map(|address| address.to_canonical()),
+            None => peer(&parts.extensions),
+        };
+        let beside = self.header != ForwardedHeader::Forwarded
+            && parts.headers.contains_key(header::FORWARDED);
+        let client = if self.trusts(peer) {
+            if beside {
+                key.note(Mistakes::FORWARDED_BESIDE);
+            }
+            self.walk(peer, &parts.headers, key)
+        } else {
+            let peer = peer.ok_or_else(|| key.lacks_peer())?;
+            let named = self.name.as_ref();
+            let forwards = beside || named.is_some_and(|name| parts.headers.contains_key(name));
+            // Where no proxy is expected, clients may write what they like; a neighbour that forwards is a proxy.
+            if forwards && (self.expects_proxies() || is_near(peer)) {
+                key.note(Mistakes::UNTRUSTED_PEER);
+            }
+            Some(peer)
+        };
+        let client = client.map(|client| client.to_canonical());
+        client.ok_or_else(|| key.lacks_peer())
+    }
+}
+
+impl KeyExtractor for ClientIp {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let client = self.address(parts, key)?;
+        key.0.push_display(self.prefixes.spell(client));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.mistake.clone().map_or(Ok(()), Err)
+    }
+
+    fn is_bounded(&self) -> bool {
+        true
+    }
+}
+
+// Rules are told apart by this.
+impl fmt::Debug for ClientIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientIp")
+            .field("trust", &self.trust)
+            .field("header", &self.header)
+            .field("prefixes", &self.prefixes)
+            .field("peer", &self.peer.as_ref().map(|PeerBy(by, _)| by))
+            .finish()
+    }
+}
+
+/// A network of proxies, or a single one.
+fn trusted_network_of(text: &str) -> Result<IpNet, &'static str> {
+    let network = network_of(text)?;
+    if network.prefix_len() == 0 {
+        return Err("it trusts everybody: whoever connects could choose the address that counts");
+    }
+    Ok(network)
+}
+
+/// A network, or a single address. IPv4 written as IPv6 becomes IPv4, as addresses do.
+pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
+    let network = match text.parse::<IpNet>() {
+        Ok(network) => network,
+        Err(_) => match text.parse::<IpAddr>() {
+            Ok(address) => address.into(),
+            Err(_) => return Err("it is no address, and no network as `10.0.0.0/8`"),
+        },
+    };
+    if network.addr() != network.network() {
+        return Err("it has bits beyond its prefix");
+    }
+    let network = match (network.addr().to_canonical(), network) {
+        (IpAddr::V4(address), IpNet::V6(written)) => {
+            let bits = written.prefix_len().checked_sub(96);
+            bits.and_then(|bits| IpNet::new(address.into(), bits).ok())
+                .ok_or("its prefix is shorter than that of IPv4 written as IPv6")?
+        }
+        _ => network,
+    };
+    Ok(network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Identity;
+
+    const NEAR: &str = "10.0.0.9";
+    const FAR: &str = "203.0.113.9";
+
+    /// What a request from this peer, with these headers, shows of a set-up.
+    fn mistakes(client: &ClientIp, peer: &str, headers: &[&str]) -> Mistakes {
+        let peer: IpAddr = peer.parse().unwrap();
+        let mut request = http::Request::builder();
+        for name in headers {
+            request = request.header(*name, "for=192.0.2.1");
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let mut key = Key(Identity::default(), Mistakes::default());
+        let client = client.clone().peer(move |_| Some(peer));
+        client.address(&parts, &mut key).unwrap();
+        key.1
+    }
+
+    #[test]
+    fn who_forwards_and_is_not_trusted_is_noted_where_that_is_a_mistake() {
+        let xff = ["x-forwarded-for"];
+        let untrusted = Mistakes::UNTRUSTED_PEER;
+        let nothing = Mistakes::default();
+        let behind = ClientIp::behind(["192.0.2.0/24"]);
+        for headers in [xff, ["forwarded"]] {
+            assert_eq!(mistakes(&behind, FAR, &headers), untrusted);
+            // Where no proxy is expected, clients write what they like, and neighbours do not.
+            for none in [ClientIp::behind([""; 0]), ClientIp::none()] {
+                assert_eq!(mistakes(&none, FAR, &headers), nothing);
+                assert_eq!(mistakes(&none, NEAR, &headers), untrusted);
+                assert_eq!(mistakes(&none, NEAR, &["host"]), nothing);
+            }
+        }
+        assert_eq!(mistakes(&behind, FAR, &["host"]), nothing);
+        assert!(ClientIp::hops(1).expects_proxies());
+        assert!(!ClientIp::none().expects_proxies());
+    }
+
+    #[test]
+    fn forwarded_beside_the_header_that_is_read_is_noted() {
+        let single = ForwardedHeader::Single("x-real-ip");
+        let client = ClientIp::hops(1);
+        let beside = Mistakes::FORWARDED_BESIDE;
+        for client in [client.clone(), client.clone().header(single)] {
+            assert_eq!(mistakes(&client, FAR, &["forwarded"]), beside);
+            assert_eq!(mistakes(&client, FAR, &["host"]), Mistakes::default());
+        }
+        let forwarded = client.header(ForwardedHeader::Forwarded);
+        assert_eq!(
+            mistakes(&forwarded, FAR, &["forwarded"]),
+            Mistakes::default()
+        );
+    }
+
+    #[test]
+    fn a_chain_has_1_to_64_hops() {
+        assert_eq!(ClientIp::hops(0).check(), Err(ConfigError::Hops(0)));
+        assert_eq!(ClientIp::hops(1).check(), Ok(()));
+        assert_eq!(ClientIp::hops(64).check(), Ok(()));
+        assert_eq!(ClientIp::hops(65).check(), Err(ConfigError::Hops(65)));
+    }
+
+    #[test]
+    fn networks_are_checked_and_folded() {
+        for (text, network) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("192.0.2.1", "192.0.2.1/32"),
+            ("::1", "::1/128"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:192.0.2.1", "192.0.2.1/32"),
+            ("fd00::/8", "fd00::/8"),
+        ] {
+            let read = trusted_network_of(text).unwrap();
+            assert_eq!(read.to_string(), network, "{text}");
+        }
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "10.0.0.1/8",
+            "proxy.internal",
+            "10.0.0.0/8 ",
+            "0.0.0.0/0",
+            "::/0",
+            "::ffff:0:0/96",
+            "::ffff:0:0/95",
+            "10.0.0.0/8,172.16.0.0/12",
+            "fe80::%eth0/64",
+        ] {
+            assert!(trusted_network_of(text).is_err(), "{text}");
+        }
+    }
+}

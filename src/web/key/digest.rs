@@ -1,0 +1,201 @@
+//! Keys that must not be read: tokens, e-mail addresses, addresses.
+
+use std::{fmt, sync::Arc};
+
+use hmac_sha256::HMAC;
+use http::request::Parts;
+
+use super::{Key, KeyExtractor, NoKey};
+use crate::{
+    error::ConfigError,
+    name::{is_word, push_hex},
+};
+
+/// The shortest secret: as long as what SHA-256 yields (RFC 2104, section 3).
+const SHORTEST: usize = 32;
+/// The longest key id: it is a part of every name.
+const LONGEST_ID: usize = 16;
+/// How much of the digest counts: 128 bits, as in the names of long identities.
+const BYTES: usize = 16;
+
+/// A secret under which keys are digested: see [`KeyExtractor::digest`].
+///
+/// All processes that share a limit need the same secret under the same id. Make one with `openssl rand -hex 32`, and
+/// keep it where the service's other secrets are.
+///
+/// # Rotation
+///
+/// Another id makes other names, so a new secret resets the limits that are counted by it; the old limiters vanish by
+/// themselves. Give each new secret a new id: two secrets under one id count one caller twice, and nobody sees why.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::key::Secret;
+///
+/// let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e")?;
+/// assert_eq!(format!("{secret:?}"), "Secret(k1, ..)");
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Secret {
+    id: Arc<str>,
+    mac: HMAC,
+}
+
+impl Secret {
+    /// The secret of these bytes, at least 32 of them, under an id of 1 to 16 of `A-Z a-z 0-9 . _ -`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::SecretId`] or [`ConfigError::SecretTooShort`]. Neither shows the secret.
+    pub fn new(id: &str, bytes: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        let bytes = bytes.as_ref();
+        if !is_word(id) || id.len() > LONGEST_ID {
+            return Err(ConfigError::SecretId);
+        }
+        if bytes.len() < SHORTEST {
+            return Err(ConfigError::SecretTooShort(bytes.len()));
+        }
+        Ok(Self {
+            id: id.into(),
+            mac: HMAC::new(bytes),
+        })
+    }
+
+    /// What it is known by.
+    #[cfg(feature = "config")]
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// `<id>.` and the first 128 bits of HMAC-SHA-256 in hexadecimal; `docs/keys.md` is the contract.
+    fn digest(&self, identity: &str) -> String {
+        let mut mac = self.mac.clone();
+        mac.update(identity);
+        let mut digest = String::with_capacity(self.id.len() + 1 + 2 * BYTES);
+        digest.push_str(&self.id);
+        digest.push('.');
+        push_hex(&mut digest, mac.finalize().iter().take(BYTES));
+        digest
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({}, ..)", self.id)
+    }
+}
+
+/// An extractor of which only a digest becomes part of a key. Made by [`KeyExtractor::digest`].
+#[derive(Clone, Debug)]
+pub struct Digested<K> {
+    secret: Secret,
+    inner: K,
+}
+
+impl<K> Digested<K> {
+    pub(crate) fn new(inner: K, secret: Secret) -> Self {
+        Self { secret, inner }
+    }
+}
+
+impl<K: KeyExtractor> KeyExtractor for Digested<K> {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let mut found = Key::default();
+        let extracted = self.inner.extract(parts, &mut found);
+        key.note(found.1);
+        extracted?;
+        if found.0.is_empty() {
+            return Err(NoKey::missing("identity"));
+        }
+        key.push(self.secret.digest(found.0.as_str()));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.inner.check()
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.inner.is_bounded()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::{name::Naming, web::key::FromHeader};
+
+    const BYTES_1: &str = "0123456789abcdef0123456789abcdef";
+    const BYTES_2: &str = "0123456789abcdef0123456789abcdeF";
+
+    fn name(extractor: &impl KeyExtractor, token: &str) -> Result<String, NoKey> {
+        let request = Request::builder().header("authorization", token);
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let mut key = Key::default();
+        extractor.extract(&parts, &mut key)?;
+        let naming = Naming::derived("p", "r").unwrap();
+        Ok(naming.name(&key.0).as_str().to_owned())
+    }
+
+    fn digested(id: &str, bytes: &str) -> Digested<FromHeader> {
+        FromHeader::new("authorization").digest(&Secret::new(id, bytes).unwrap())
+    }
+
+    #[test]
+    fn a_digest_is_spelled_as_promised() {
+        // printf %s 'Bearer%20abc' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef | tail -c 65 | cut -c 1-32
+        assert_eq!(
+            name(&digested("k1", BYTES_1), "Bearer abc").unwrap(),
+            "p:{k1.76cd5e78b66b0107c8fb1502f6b16538}:r"
+        );
+    }
+
+    #[test]
+    fn value_secret_and_id_all_count() {
+        let first = name(&digested("k1", BYTES_1), "a").unwrap();
+        assert_eq!(name(&digested("k1", BYTES_1), "a").unwrap(), first);
+        assert_ne!(name(&digested("k1", BYTES_1), "b").unwrap(), first);
+        assert_ne!(name(&digested("k1", BYTES_2), "a").unwrap(), first);
+        assert_ne!(name(&digested("k2", BYTES_1), "a").unwrap(), first);
+    }
+
+    #[test]
+    fn what_is_missing_stays_missing() {
+        let digested = digested("k1", BYTES_1);
+        assert_eq!(name(&digested, ""), Err(NoKey::missing("authorization")));
+
+        #[derive(Debug)]
+        struct Nobody;
+        impl KeyExtractor for Nobody {
+            fn extract(&self, _: &Parts, _: &mut Key) -> Result<(), NoKey> {
+                Ok(())
+            }
+        }
+        let nobody = Nobody.digest(&Secret::new("k1", BYTES_1).unwrap());
+        assert_eq!(name(&nobody, "a"), Err(NoKey::missing("identity")));
+    }
+
+    #[test]
+    fn nothing_shows_a_secret() {
+        for (id, bytes) in [
+            ("k1", "hush"),
+            (BYTES_1, "k1"),
+            ("", BYTES_1),
+            ("k 1", BYTES_1),
+        ] {
+            let error = Secret::new(id, bytes).unwrap_err();
+            for shown in [format!("{error:?}"), error.to_string()] {
+                assert!(
+                    !shown.contains("hush") && !shown.contains(BYTES_1),
+                    "{shown}"
+                );
+            }
+        }
+        let shown = format!("{:?}", digested("k1", BYTES_1));
+        assert!(shown.contains("k1") && !shown.contains(BYTES_1), "{shown}");
+    }
+}

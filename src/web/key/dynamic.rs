@@ -1,0 +1,194 @@
+//! Extractors put together at run time: those that a file names.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use http::request::Parts;
+
+use super::{AnyKey, Key, KeyExtractor, NoKey, Or};
+use crate::error::ConfigError;
+
+/// An extractor of whatever type.
+#[derive(Clone)]
+pub(crate) struct Any(pub(crate) Arc<dyn AnyKey>);
+
+impl Any {
+    pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
+        Self(Arc::new(extractor))
+    }
+
+    /// The first of several that finds something; alone it is itself, and makes the same names.
+    pub(crate) fn first_of(mut alternatives: Vec<Self>) -> Option<Self> {
+        match alternatives.len() {
+            0 | 1 => alternatives.pop(),
+            _ => Some(Self::new(Or(alternatives
+                .into_iter()
+                .map(|any| any.0)
+                .collect()))),
+        }
+    }
+}
+
+impl KeyExtractor for Any {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0.extract(parts, key)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.0.check()
+    }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        self.0.exposed_credential()
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.0.is_bounded()
+    }
+}
+
+// Rules are told apart by this.
+impl fmt::Debug for Any {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.description())
+    }
+}
+
+/// All of several together, as a tuple of them.
+#[derive(Clone, Debug)]
+pub(crate) struct All(pub(crate) Vec<Any>);
+
+impl KeyExtractor for All {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0
+            .iter()
+            .try_for_each(|any| KeyExtractor::extract(any, parts, key))
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.0.iter().try_for_each(KeyExtractor::check)
+    }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        self.0.iter().find_map(KeyExtractor::exposed_credential)
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.0.iter().all(KeyExtractor::is_bounded)
+    }
+}
+
+/// The same text, for ever: names of headers, services and constants, which answers and names are made of.
+///
+/// Each is kept once, however often a file is read: as many as an operator thinks up while the process lives.
+pub(crate) fn intern(text: &str) -> &'static str {
+    static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let texts = texts.get_or_insert_with(HashSet::new);
+    if let Some(known) = texts.get(text) {
+        return known;
+    }
+    let kept: &'static str = Box::leak(text.into());
+    texts.insert(kept);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::{
+        name::Naming,
+        web::key::{Constant, FromHeader},
+    };
+
+    fn name(extractor: &impl KeyExtractor, headers: &[&'static str]) -> Result<String, NoKey> {
+        let mut request = Request::builder();
+        for name in headers {
+            request = request.header(*name, "x");
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let mut key = Key::default();
+        KeyExtractor::extract(extractor, &parts, &mut key)?;
+        let naming = Naming::derived("p", "r").unwrap();
+        Ok(naming.name(&key.0).as_str().to_owned())
+    }
+
+    /// A rule may move from code into a file, and its limiters stay.
+    #[test]
+    fn names_are_those_of_the_same_extractors_in_code() {
+        let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
+        let any = |header| Any::new(header);
+        let (k, kept) = (|| Constant("k"), || any_constant("k"));
+        for headers in [&[][..], &["a"], &["b"], &["a", "b"]] {
+            let or = Any::first_of(vec![any(a()), any(b())]).unwrap();
+            assert_eq!(name(&or, headers), name(&a().or(b()), headers));
+            let shared = Any::first_of(vec![or.clone(), Any::new(Constant("shared"))]).unwrap();
+            assert_eq!(
+                name(&shared, headers),
+                name(&KeyExtractor::or_shared(a().or(b())), headers)
+            );
+            let all = All(vec![kept(), or]);
+            assert_eq!(name(&all, headers), name(&(k(), a().or(b())), headers));
+            let one = Any::first_of(vec![any(a())]).unwrap();
+            assert_eq!(name(&one, headers), name(&a(), headers));
+        }
+    }
+
+    fn any_constant(text: &str) -> Any {
+        Any::new(Constant(intern(text)))
+    }
+
+    /// One part that callers can make up makes the whole such a key.
+    #[test]
+    fn what_callers_make_up_is_not_bounded() {
+        use crate::web::key::{ClientIp, FromParts, PeerIp, Secret};
+
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        let header = || FromHeader::new("a");
+        let any = |bounded: bool| {
+            if bounded {
+                Any::new(PeerIp)
+            } else {
+                Any::new(header())
+            }
+        };
+        let bounded: [&dyn AnyKey; 8] = [
+            &PeerIp,
+            &ClientIp::hops(1),
+            &Constant("all"),
+            &(PeerIp, Constant("all")),
+            &PeerIp.or_shared(),
+            &PeerIp.or_skip(),
+            &PeerIp.digest(&secret),
+            &All(vec![any(true), any(true)]),
+        ];
+        let made_up: [&dyn AnyKey; 9] = [
+            &header(),
+            &FromParts(|_: &Parts| Some("x")),
+            &(PeerIp, header()),
+            &(header(), PeerIp),
+            &header().or(PeerIp),
+            &PeerIp.or(header()),
+            &header().or_skip(),
+            &header().digest(&secret),
+            &All(vec![any(true), any(false)]),
+        ];
+        for (keys, expected) in [(&bounded[..], true), (&made_up, false)] {
+            for key in keys {
+                assert_eq!(key.is_bounded(), expected, "{key:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_is_kept_once() {
+        let (first, second) = (intern("x-once"), intern(&String::from("x-once")));
+        assert!(std::ptr::eq(first, second));
+        assert_eq!(intern("x-other"), "x-other");
+    }
+}

@@ -1,0 +1,345 @@
+//! What proxies wrote about where a request came from, read from the right: the nearest proxy wrote last.
+//!
+//! All field lines are one list (RFC 9110, section 5.3). An element is split off by what stands in it and to its right
+//! alone, so that nothing that a client wrote before a proxy added to it changes how the proxy's own element is read.
+//! Each byte is looked at a fixed number of times.
+
+use std::{borrow::Cow, iter, net::IpAddr, str};
+
+/// How a header says where a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syntax {
+    /// Addresses with commas between them: X-Forwarded-For
+    Addresses,
+    /// RFC 7239
+    Forwarded,
+    /// One address, in one field line
+    Single,
+}
+
+/// The hops that a header's field lines tell of, from the right; `None` is an element that gives no address.
+///
+/// An empty element gives none, too. RFC 9110 (section 5.6.1) would have it ignored; but then a proxy that appends
+/// nothing, as for a peer on a Unix socket, would leave the choice to whatever the client wrote before.
+pub(crate) fn hops<'h>(
+    syntax: Syntax,
+    lines: impl DoubleEndedIterator<Item = &'h [u8]>,
+) -> impl Iterator<Item = Option<IpAddr>> {
+    let mut lines = lines.rev();
+    let mut rest = lines.next();
+    iter::from_fn(move || {
+        let line = rest?;
+        if syntax == Syntax::Single {
+            // Of two field lines nobody knows which one the proxy wrote.
+            rest = None;
+            return Some(match lines.next() {
+                None => address(line),
+                Some(_) => None,
+            });
+        }
+        let (before, element) = split_last(line, syntax == Syntax::Forwarded);
+        rest = before.or_else(|| lines.next());
+        Some(match syntax {
+            Syntax::Forwarded => for_node(element),
+            Syntax::Addresses | Syntax::Single => address(element),
+        })
+    })
+}
+
+/// The last element of a list, and what stands before its comma. Commas between quotes divide nothing.
+fn split_last(line: &[u8], quotes: bool) -> (Option<&[u8]>, &[u8]) {
+    let mut quoted = false;
+    for (at, byte) in line.iter().enumerate().rev() {
+        match byte {
+            b'"' if quotes => {
+                let before = line.iter().take(at).rev();
+                let escapes = before.take_while(|byte| **byte == b'\\').count();
+                quoted ^= escapes % 2 == 0;
+            }
+            b',' if !quoted => {
+                let (before, from_comma) = line.split_at(at);
+                return (Some(before), from_comma.get(1..).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    (None, line)
+}
+
+/// An address as X-Forwarded-For has it: alone, in brackets, with a port.
+fn address(element: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(trim(element)).ok()?;
+    match text.parse::<IpAddr>() {
+        Ok(address) => Some(address.to_canonical()),
+        Err(_) => node(text),
+    }
+}
+
+/// The address of the one `for` in an element of `Forwarded`.
+fn for_node(element: &[u8]) -> Option<IpAddr> {
+    let mut found = None;
+    let mut rest = trim(element);
+    while !rest.is_empty() {
+        if let Some(next) = rest.strip_prefix(b";") {
+            rest = trim(next);
+            continue;
+        }
+        let equals = rest.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = rest.split_at(equals);
+        if name.is_empty() || !name.iter().copied().all(is_token) {
+            return None;
+        }
+        let (value, after) = value_of(value.get(1..)?)?;
+        if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
+            return None;
+        }
+        rest = trim(after);
+        if !rest.is_empty() && !rest.starts_with(b";") {
+            return None;
+        }
+    }
+    node(str::from_utf8(&found?).ok()?)
+}
+
+/// A value and what follows it. Colons and brackets may go without the quotes that RFC 7239 wants around them.
+fn value_of(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
+    let Some(quoted) = text.strip_prefix(b"\"") else {
+        let ends = |byte: u8| !is_token(byte) && !b":[]".contains(&byte);
+        let end = text.iter().position(|byte| ends(*byte));
+        let (value, rest) = text.split_at(end.unwrap_or(text.len()));
+        return (!value.is_empty()).then_some((Cow::Borrowed(value), rest));
+    };
+    let mut value = Vec::new();
+    let mut bytes = quoted.iter().copied().enumerate();
+    loop {
+        match bytes.next()? {
+            (at, b'"') => return Some((Cow::Owned(value), quoted.get(at + 1..)?)),
+            (_, b'\\') => value.push(bytes.next()?.1),
+            (_, byte) => value.push(byte),
+        }
+    }
+}
+
+/// An address of RFC 7239, section 6: IPv6 in brackets, perhaps a port. `unknown` and `_hidden` are none.
+fn node(text: &str) -> Option<IpAddr> {
+    let (address, port) = if let Some(bracketed) = text.strip_prefix('[') {
+        let (address, rest) = bracketed.split_once(']')?;
+        let port = match rest.strip_prefix(':') {
+            None if rest.is_empty() => None,
+            None => return None,
+            port => port,
+        };
+        (IpAddr::V6(address.parse().ok()?), port)
+    } else {
+        let (address, port) = match text.split_once(':') {
+            Some((address, port)) => (address, Some(port)),
+            None => (text, None),
+        };
+        (IpAddr::V4(address.parse().ok()?), port)
+    };
+    port.is_none_or(is_port).then(|| address.to_canonical())
+}
+
+/// A number, or a word behind an underscore.
+fn is_port(port: &str) -> bool {
+    match port.strip_prefix('_') {
+        Some(word) => crate::name::is_word(word),
+        None => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
+    }
+}
+
+/// A character of a token (RFC 9110, section 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Without the blanks that a list may have around its elements.
+fn trim(mut text: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
+        text = rest;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(syntax: Syntax, lines: &[&[u8]]) -> Vec<Option<IpAddr>> {
+        hops(syntax, lines.iter().copied()).collect()
+    }
+
+    fn ip(text: &str) -> Option<IpAddr> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_chain_is_read_from_the_right() {
+        let lines: [&[u8]; 2] = [b"192.0.2.1 ,\t2001:db8::1", b"x,,[2001:db8::2]:80"];
+        assert_eq!(
+            read(Syntax::Addresses, &lines),
+            [
+                ip("2001:db8::2"),
+                None,
+                None,
+                ip("2001:db8::1"),
+                ip("192.0.2.1")
+            ]
+        );
+        // Quotes mean something in `Forwarded` alone.
+        assert_eq!(
+            read(Syntax::Addresses, &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]),
+            [ip("192.0.2.3"), None, None, ip("192.0.2.1")]
+        );
+        assert_eq!(read(Syntax::Addresses, &[]), []);
+        assert_eq!(read(Syntax::Addresses, &[b""]), [None]);
+    }
+
+    #[test]
+    fn one_address_is_alone() {
+        assert_eq!(read(Syntax::Single, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
+        assert_eq!(read(Syntax::Single, &[b"192.0.2.1, 192.0.2.1"]), [None]);
+        assert_eq!(read(Syntax::Single, &[b"192.0.2.1", b"192.0.2.1"]), [None]);
+        assert_eq!(read(Syntax::Single, &[]), []);
+    }
+
+    #[test]
+    fn quotes_hide_commas_and_are_counted_from_the_right() {
+        for (line, first) in [
+            (&br#"for="\"1,2\\",for=192.0.2.1"#[..], ip("192.0.2.1")),
+            // What a client left open does not swallow what the proxy adds.
+            (br#"for=", for=192.0.2.1"#, ip("192.0.2.1")),
+            (br#"for="\, for="[2001:db8::1]:80""#, ip("2001:db8::1")),
+            (br#"for=192.0.2.1;x="a,b""#, ip("192.0.2.1")),
+            (br#"for=192.0.2.1;x="a\",b\\""#, ip("192.0.2.1")),
+            (br#"for="192.0.2.1"#, None),
+            (br#"for="\1\92.0.2.1""#, ip("192.0.2.1")),
+        ] {
+            let text = String::from_utf8_lossy(line);
+            assert_eq!(
+                read(Syntax::Forwarded, &[line]).first(),
+                Some(&first),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn addresses_and_what_is_none() {
+        for (text, expected) in [
+            ("192.0.2.1", ip("192.0.2.1")),
+            ("192.0.2.1:65535", ip("192.0.2.1")),
+            ("192.0.2.1:_x", ip("192.0.2.1")),
+            ("::ffff:192.0.2.1", ip("192.0.2.1")),
+            ("[::ffff:c000:201]", ip("192.0.2.1")),
+            ("2001:db8::1", ip("2001:db8::1")),
+            ("192.0.2.1:65536", None),
+            ("192.0.2.1:", None),
+            ("192.0.2.1:+80", None),
+            ("192.0.2.1:_", None),
+            ("192.0.2.01", None),
+            ("192.0.2", None),
+            ("[192.0.2.1]", None),
+            ("[2001:db8::1", None),
+            ("[2001:db8::1]80", None),
+            ("fe80::1%eth0", None),
+            ("[fe80::1%25eth0]:80", None),
+            ("\"192.0.2.1\"", None),
+            ("unknown", None),
+            ("_hidden", None),
+            ("", None),
+        ] {
+            assert_eq!(address(text.as_bytes()), expected, "{text}");
+        }
+        assert_eq!(address(b"192.0.2.1\xff"), None);
+    }
+
+    #[test]
+    fn an_element_of_forwarded_has_one_for() {
+        for (element, expected) in [
+            ("for=192.0.2.1", ip("192.0.2.1")),
+            ("FOR=192.0.2.1;by=_x;proto=https", ip("192.0.2.1")),
+            ("by=10.0.0.1 ; for=192.0.2.1", ip("192.0.2.1")),
+            (";;for=192.0.2.1;", ip("192.0.2.1")),
+            ("for=192.0.2.1;e!t=\"a b\"", ip("192.0.2.1")),
+            // Without the quotes that it should have
+            ("for=192.0.2.1:80", ip("192.0.2.1")),
+            ("for=[2001:db8::1]:80", ip("2001:db8::1")),
+            ("for=\"[2001:db8::1]\";by=x", ip("2001:db8::1")),
+            ("by=192.0.2.1", None),
+            ("for=192.0.2.1;for=192.0.2.1", None),
+            ("for=192.0.2.1;For=unknown", None),
+            ("for=192.0.2.1 x", None),
+            ("for=192.0.2.1=", None),
+            ("for=\"192.0.2.1\"x", None),
+            ("for=192.0.2.1;=x", None),
+            ("for=192.0.2.1;b y=x", None),
+            ("for=192.0.2.1;by", None),
+            ("for=192.0.2.1;by=", None),
+            ("for=\"192.0.2.1", None),
+            ("for=\"192.0.2.1\\", None),
+            ("for=", None),
+            ("192.0.2.1", None),
+        ] {
+            assert_eq!(for_node(element.as_bytes()), expected, "{element}");
+        }
+    }
+
+    fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        // Pieces that mean something are made likely.
+        let piece = prop_oneof![
+            4 => prop::sample::select(vec![
+                "for=", "For=\"", "\"", "\\", ",", ";", "=", ":", "[", "]", " ", "192.0.2.1", "2001:db8::1", "_x",
+                "unknown", "by=",
+            ])
+            .prop_map(|text| text.as_bytes().to_vec()),
+            1 => prop::collection::vec(any::<u8>(), 0..4),
+        ];
+        let line = prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat());
+        prop::collection::vec(line, 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(lines in lines()) {
+            for syntax in [Syntax::Addresses, Syntax::Forwarded, Syntax::Single] {
+                let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+                prop_assert!(hops(syntax, lines.iter().map(Vec::as_slice)).count() <= bytes);
+            }
+        }
+
+        #[test]
+        fn what_stands_before_does_not_change_what_was_added(lines in lines(), on_its_own_line: bool) {
+            for (syntax, added) in [
+                (Syntax::Addresses, &b"192.0.2.7, [2001:db8::7]:1"[..]),
+                (Syntax::Forwarded, br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#),
+            ] {
+                let mut lines = lines.clone();
+                match lines.last_mut() {
+                    Some(last) if !on_its_own_line => {
+                        last.extend(b", ");
+                        last.extend(added);
+                    }
+                    _ => lines.push(added.to_vec()),
+                }
+                let found: Vec<_> = hops(syntax, lines.iter().map(Vec::as_slice)).take(2).collect();
+                prop_assert_eq!(found, [ip("2001:db8::7"), ip("192.0.2.7")]);
+            }
+        }
+    }
+
+    /// What looks at bytes again and again would be at this for hours.
+    #[test]
+    fn long_headers_are_read_in_one_go() {
+        for piece in [
+            "\"", "\\", "\\\"", ",", ";", "for=\"", "=", "[", " ", "for=\"\\",
+        ] {
+            let line = piece.repeat(400_000 / piece.len());
+            for syntax in [Syntax::Addresses, Syntax::Forwarded, Syntax::Single] {
+                assert!(hops(syntax, iter::once(line.as_bytes())).all(|hop| hop.is_none()));
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A header's value as the key.
+
+use http::{HeaderName, HeaderValue, header, request::Parts};
+
+use super::{Key, KeyExtractor, NoKey, push_non_empty};
+use crate::error::ConfigError;
+
+/// The longest value that is taken by default: servers' own limits for all headers together are
+/// seldom lower, and hashing it takes a fraction of a millisecond.
+const LONGEST: usize = 16 << 10;
+
+/// Headers that hold credentials, by convention.
+const CREDENTIALS: [&str; 10] = [
+    "api-key",
+    "apikey",
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "x-access-token",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-auth-token",
+    "x-goog-api-key",
+];
+
+/// The value of a header: an API key, a tenant.
+///
+/// A header that is absent or empty identifies nobody. One sent twice is refused with 401, whatever
+/// [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says: a caller
+/// would else leave its limit by saying who it is once more. Bytes count as they are: no trimming, no folding of case.
+///
+/// Cookie may be sent in several field lines over HTTP/2 (RFC 9113, section 8.2.3). They count as one, joined as there with
+/// `; `, so that a client does not get another limit with every way to split them.
+///
+/// # Length
+///
+/// A value of more than 16 KiB, or as [`max_len`](Self::max_len) says, is refused with 431 (in gRPC
+/// INVALID_ARGUMENT) before it is hashed, as
+/// [`RefusalKind::KeyTooLong`](crate::RefusalKind::KeyTooLong): the answer names the header, and
+/// one warning the rule, too. `or`, `or_shared` and `or_skip` do not excuse it. Of Cookie all lines
+/// count together.
+///
+/// # Credentials
+///
+/// The value becomes part of a key in Redis, where operators can see it. So a header that holds a credential must be
+/// [digested](KeyExtractor::digest): without that it is a [`ConfigError::Credential`] when the layer is built. Those are
+/// the ones that [`credential`](Self::credential) makes, and by their names Authorization, Cookie, Proxy-Authorization,
+/// X-Api-Key, Api-Key, Apikey, X-Auth-Token, X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
+///
+/// # Caveat
+///
+/// Whoever sends the request chooses the value. Unless something in front has checked it, a caller gets a fresh limit with
+/// every value that it makes up, and with another spelling of a valid one (`bearer`, `BEARER`): put an address limit in
+/// front, or check first and use [`FromExtension`](super::FromExtension).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::key::{FromHeader, KeyExtractor, Secret};
+///
+/// let tenant = FromHeader::new("x-tenant");
+/// let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e")?;
+/// let token = FromHeader::new("authorization").digest(&secret);
+/// let session = FromHeader::credential("x-shop-session").digest(&secret);
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FromHeader {
+    name: Result<(HeaderName, &'static str), &'static str>,
+    is_credential: bool,
+    longest: usize,
+}
+
+impl FromHeader {
+    /// The header of this name.
+    ///
+    /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        match HeaderName::from_bytes(name.as_bytes()) {
+            Ok(header) => Self {
+                is_credential: CREDENTIALS.contains(&header.as_str()),
+                name: Ok((header, name)),
+                longest: LONGEST,
+            },
+            Err(_) => Self {
+                name: Err(name),
+                is_credential: false,
+                longest: LONGEST,
+            },
+        }
+    }
+
+    /// The header of this name, which holds a credential: it must be [digested](KeyExtractor::digest).
+    #[must_use]
+    pub fn credential(name: &'static str) -> Self {
+        Self {
+            is_credential: true,
+            ..Self::new(name)
+        }
+    }
+
+    /// Puts the value into keys as it is, though its name is a credential's. Whoever can read Redis can read it.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self {
+            is_credential: false,
+            ..self
+        }
+    }
+
+    /// Takes at most so many bytes of the header. Default: 16 KiB. A longer value is refused with
+    /// 431.
+    ///
+    /// Whoever sends a request makes the server hash up to so much for each rule that counts by the
+    /// header, before any limit is met.
+    #[must_use]
+    pub fn max_len(self, bytes: usize) -> Self {
+        Self {
+            longest: bytes,
+            ..self
+        }
+    }
+
+    /// Checks the length of a value before anything is done with it.
+    fn fit(&self, name: &'static str, len: usize) -> Result<(), NoKey> {
+        if len > self.longest {
+            return Err(NoKey::too_long(name, self.longest));
+        }
+        Ok(())
+    }
+}
+
+impl KeyExtractor for FromHeader {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let (header, name) = match &self.name {
+            Ok((header, name)) => (header, *name),
+            Err(name) => return Err(NoKey::missing(name)),
+        };
+        let mut values = parts.headers.get_all(header).iter();
+        match (values.next(), values.next()) {
+            (Some(_), Some(_)) if *header == header::COOKIE => {
+                let lines = parts.headers.get_all(header).iter();
+                let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+                let separators = 2 * (lines.len() - 1);
+                self.fit(
+                    name,
+                    lines.iter().map(|line| line.len()).sum::<usize>() + separators,
+                )?;
+                push_non_empty(key, Some(lines.join(&b"; "[..])), name)
+            }
+            (Some(_), Some(_)) => Err(NoKey::ambiguous(name)),
+            (value, _) => {
+                self.fit(name, value.map_or(0, HeaderValue::len))?;
+                push_non_empty(key, value.map(HeaderValue::as_bytes), name)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        match &self.name {
+            Ok(_) => Ok(()),
+            Err(name) => Err(ConfigError::HeaderName((*name).to_owned())),
+        }
+    }
+
+    fn exposed_credential(&self) -> Option<&'static str> {
+        let (Ok((_, name)) | Err(name)) = &self.name;
+        self.is_credential.then_some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::web::key::Secret;
+
+    #[test]
+    fn only_one_value_identifies() {
+        let key = |values: &[&[u8]]| {
+            let mut request = Request::builder();
+            for value in values {
+                request = request.header("x-api-key", *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let mut key = Key::default();
+            FromHeader::new("X-Api-Key")
+                .extract(&parts, &mut key)
+                .map(|()| key.0)
+        };
+        assert_eq!(key(&[]).err(), Some(NoKey::missing("X-Api-Key")));
+        assert!(key(&[b""]).is_err());
+        assert_eq!(
+            key(&[b"a", b"a"]).err(),
+            Some(NoKey::ambiguous("X-Api-Key"))
+        );
+        assert!(key(&[b"", b"a"]).is_err());
+        assert!(key(&[b"a"]).is_ok());
+        assert!(key(b"A".chunks(1).collect::<Vec<_>>().as_slice()) != key(&[b"a"]));
+        assert!(key(&[b"\xff"]).is_ok());
+    }
+
+    #[test]
+    fn cookies_count_as_one_however_they_are_split() {
+        let key = |values: &[&str]| {
+            let mut request = Request::builder();
+            for value in values {
+                request = request.header("cookie", *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let mut key = Key::default();
+            let found = FromHeader::new("Cookie").extract(&parts, &mut key);
+            found.map(|()| key.0.as_str().to_owned())
+        };
+        let whole = key(&["a=1; b=2; c=3"]).unwrap();
+        for split in [
+            &["a=1", "b=2", "c=3"][..],
+            &["a=1; b=2", "c=3"],
+            &["a=1", "b=2; c=3"],
+        ] {
+            assert_eq!(key(split).unwrap(), whole, "{split:?}");
+        }
+        assert_ne!(key(&["b=2", "a=1", "c=3"]).unwrap(), whole);
+        assert_eq!(key(&[""]), Err(NoKey::missing("Cookie")));
+    }
+
+    #[test]
+    fn a_name_that_http_does_not_allow_is_found_when_built() {
+        assert_eq!(
+            FromHeader::new("x api key").check(),
+            Err(ConfigError::HeaderName("x api key".to_owned()))
+        );
+        assert_eq!(FromHeader::new("x-api-key").check(), Ok(()));
+    }
+
+    #[test]
+    fn credentials_are_known_by_name_or_mark() {
+        let exposed = |header: FromHeader| header.exposed_credential();
+        assert_eq!(
+            exposed(FromHeader::new("Authorization")),
+            Some("Authorization")
+        );
+        assert_eq!(exposed(FromHeader::new("x-api-key")), Some("x-api-key"));
+        assert_eq!(exposed(FromHeader::new("x-tenant")), None);
+        assert_eq!(
+            exposed(FromHeader::credential("x-tenant")),
+            Some("x-tenant")
+        );
+        assert_eq!(exposed(FromHeader::new("cookie").plain()), None);
+        for name in CREDENTIALS {
+            assert_eq!(exposed(FromHeader::new(name)), Some(name));
+        }
+    }
+
+    #[test]
+    fn only_a_digest_hides_a_credential() {
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        let (open, hidden) = (
+            FromHeader::new("cookie"),
+            FromHeader::new("cookie").digest(&secret),
+        );
+        let tenant = || FromHeader::new("x-tenant");
+        assert_eq!(hidden.exposed_credential(), None);
+        assert_eq!(
+            (tenant(), open.clone()).exposed_credential(),
+            Some("cookie")
+        );
+        assert_eq!((tenant(), hidden.clone()).exposed_credential(), None);
+        assert_eq!(
+            tenant().or(open.clone()).exposed_credential(),
+            Some("cookie")
+        );
+        assert_eq!(tenant().or(hidden.clone()).exposed_credential(), None);
+        assert_eq!(open.clone().or_skip().exposed_credential(), Some("cookie"));
+        let all = (tenant(), open.or(hidden).or_skip());
+        assert_eq!(all.digest(&secret).exposed_credential(), None);
+    }
+}

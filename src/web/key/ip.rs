@@ -1,0 +1,217 @@
+//! The peer's address as the key.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use http::{Extensions, request::Parts};
+
+use super::{ClientIp, Key, KeyExtractor, NoKey, mistakes::Mistakes};
+
+/// The address at the other end of the connection.
+///
+/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; `MockConnectInfo` counts, too), tonic's `TcpConnectInfo`
+/// (feature `tonic`) or, for TLS streams that are not tonic's own, `TlsConnectInfo` (feature `tonic-tls`), or in
+/// [`PeerAddr`]. Where the server notes none of them one warning says how to install it, with axum
+/// `into_make_service_with_connect_info::<SocketAddr>()`, and the request is refused with 500, also with
+/// [`or_skip`](KeyExtractor::or_skip), unless [`or`](KeyExtractor::or) finds another key.
+///
+/// IPv6 addresses count by their first 56 bits, because one customer has them all, and IPv4 addresses written as IPv6 as
+/// what they are. The port does not count.
+///
+/// # Deployment caveat
+///
+/// Behind a proxy or a load balancer this is *its* address, and everybody shares one limit: use [`ClientIp`]. A peer in
+/// a private network that sends X-Forwarded-For or `Forwarded` looks like one, and a warning says so once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerIp;
+
+impl PeerIp {
+    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
+    pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
+        ClientIp::none().ipv6_prefix(bits)
+    }
+}
+
+/// The peer's address, for servers that have no extension of their own for it: put it into the request's extensions.
+///
+/// It counts before what the server notes. So this is also the place for the address that a PROXY-protocol header names,
+/// where the listener takes such headers from the balancer alone. `LOCAL` and `UNKNOWN` (health checks) name none: put
+/// the balancer's own address there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddr(pub SocketAddr);
+
+impl KeyExtractor for PeerIp {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let peer = peer(&parts.extensions).ok_or_else(|| key.lacks_peer())?;
+        let forwards = |name| parts.headers.contains_key(name);
+        if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
+            key.note(Mistakes::UNTRUSTED_PEER);
+        }
+        key.0.push_display(Prefixes::default().spell(peer));
+        Ok(())
+    }
+
+    fn is_bounded(&self) -> bool {
+        true
+    }
+}
+
+/// The address at the other end of the connection, where the server or an extension says it.
+pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    noted(extensions).map(|address| address.to_canonical())
+}
+
+fn noted(extensions: &Extensions) -> Option<IpAddr> {
+    if let Some(PeerAddr(address)) = extensions.get() {
+        return Some(address.ip());
+    }
+    #[cfg(feature = "axum")]
+    {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+        if let Some(ConnectInfo(address)) = extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+        if let Some(MockConnectInfo(address)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+    }
+    #[cfg(feature = "tonic")]
+    {
+        use tonic::transport::server::TcpConnectInfo;
+
+        if let Some(info) = extensions.get::<TcpConnectInfo>() {
+            return info.remote_addr().map(|address| address.ip());
+        }
+        #[cfg(feature = "tonic-tls")]
+        if let Some(info) =
+            extensions.get::<tonic::transport::server::TlsConnectInfo<TcpConnectInfo>>()
+        {
+            return info.get_ref().remote_addr().map(|address| address.ip());
+        }
+    }
+    None
+}
+
+/// Whether it is in a network where proxies live and clients of the open Internet do not.
+pub(crate) fn is_near(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            // RFC 6598: between carriers and customers, and within some clouds.
+            let shared = matches!(address.octets(), [100, 64..=127, ..]);
+            address.is_private() || address.is_loopback() || address.is_link_local() || shared
+        }
+        IpAddr::V6(address) => {
+            address.is_unique_local() || address.is_loopback() || address.is_unicast_link_local()
+        }
+    }
+}
+
+/// How many bits of an address count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefixes {
+    pub(crate) v4: u8,
+    pub(crate) v6: u8,
+}
+
+impl Default for Prefixes {
+    fn default() -> Self {
+        // Who has a part of the IPv6 network that a provider hands to one customer has all of it (RFC 6177, RIPE-690).
+        Self { v4: 32, v6: 56 }
+    }
+}
+
+impl Prefixes {
+    /// The text under which an address counts: fixed, because another one would reset every limit.
+    pub(crate) fn spell(self, address: IpAddr) -> Spelled {
+        match address.to_canonical() {
+            IpAddr::V4(address) if self.v4 >= 32 => Spelled::Address(address),
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(self.v4));
+                let network = address.to_bits() & kept.unwrap_or_default();
+                Spelled::Network(Ipv4Addr::from_bits(network).into(), self.v4)
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128_u32.saturating_sub(self.v6.into()));
+                let network = address.to_bits() & kept.unwrap_or_default();
+                Spelled::Network(Ipv6Addr::from_bits(network).into(), self.v6)
+            }
+        }
+    }
+}
+
+/// What an address counts as.
+pub(crate) enum Spelled {
+    Address(Ipv4Addr),
+    /// All that begin with so many of its bits
+    Network(IpAddr, u8),
+}
+
+impl fmt::Display for Spelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Network(network, bits) => write!(f, "{network}/{bits}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_count_by_customer() {
+        for (address, text) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:1:2ff:3:4:5:6", "2001:db8:1:200::/56"),
+            ("2001:DB8:0001:0200::1", "2001:db8:1:200::/56"),
+            ("2001:db8::192.0.2.1", "2001:db8::/56"),
+            ("::1", "::/56"),
+            ("fe80::1", "fe80::/56"),
+        ] {
+            let address = address.parse().unwrap();
+            let spelled = Prefixes::default().spell(address);
+            assert_eq!(spelled.to_string(), text, "{address}");
+        }
+    }
+
+    #[test]
+    fn prefixes_cut_bits_off() {
+        for (v4, v6, address, text) in [
+            (24, 56, "192.0.2.77", "192.0.2.0/24"),
+            (8, 56, "10.1.2.3", "10.0.0.0/8"),
+            (0, 56, "10.1.2.3", "0.0.0.0/0"),
+            (24, 56, "::ffff:192.0.2.77", "192.0.2.0/24"),
+            (32, 48, "2001:db8:1:2ff::1", "2001:db8:1::/48"),
+            (32, 128, "2001:db8::1", "2001:db8::1/128"),
+            (32, 0, "2001:db8::1", "::/0"),
+            (32, 64, "2001:db8:1:2ff:3:4:5:6", "2001:db8:1:2ff::/64"),
+        ] {
+            let address = address.parse().unwrap();
+            let spelled = Prefixes { v4, v6 }.spell(address);
+            assert_eq!(spelled.to_string(), text, "{address}");
+        }
+    }
+
+    #[test]
+    fn proxies_live_in_private_networks() {
+        for near in [
+            "10.1.2.3",
+            "127.0.0.1",
+            "169.254.0.1",
+            "100.64.0.1",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+        ] {
+            assert!(is_near(near.parse().unwrap()), "{near}");
+        }
+        for far in ["192.0.2.1", "100.63.0.1", "100.128.0.1", "2001:db8::1"] {
+            assert!(!is_near(far.parse().unwrap()), "{far}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The route as the key: a bounded number of names, whatever paths are asked for.
+
+use http::{Method, request::Parts};
+
+use super::{Key, KeyExtractor, NoKey};
+use crate::web::request::{is_grpc, is_grpc_name, template};
+
+/// What stands for all requests that no route serves.
+const UNMATCHED: &str = "unmatched";
+/// The longest method path that is taken for one.
+const LONGEST_GRPC_PATH: usize = 256;
+
+/// The method and the route that serves the request; for gRPC the full method.
+///
+/// With axum (feature `axum`) that is the `MatchedPath`, `/users/{id}` and not `/users/7`. Requests that no route serves,
+/// and all HTTP requests where the router does not say, share one key: a path is the caller's to choose, and would make as
+/// many limits as there are paths. HEAD counts as GET, methods that HTTP does not define as one.
+///
+/// A gRPC request, a POST with a content type of gRPC, counts by its path, `/shop.v1.Orders/Create`, if it has that shape
+/// and no route without a `{*rest}` serves it. There, too, a caller can ask for methods that do not exist; [`services`](Self::services) counts only those
+/// of known services apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    services: Option<Vec<&'static str>>,
+}
+
+impl Route {
+    /// The route.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts gRPC methods of these services apart, `shop.v1.Orders` for example, and all others together.
+    #[must_use]
+    pub fn services(services: impl IntoIterator<Item = &'static str>) -> Self {
+        Self {
+            services: Some(services.into_iter().collect()),
+        }
+    }
+
+    fn is_known(&self, service: &str) -> bool {
+        self.services
+            .as_ref()
+            .is_none_or(|services| services.contains(&service))
+    }
+}
+
+impl KeyExtractor for Route {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let template = template(&parts.extensions);
+        // The content type is the caller's word. Where the router says which route serves the request, it is gRPC only if
+        // the route has a rest, as those of tonic's services have: any other would let the caller choose the key.
+        let may_be_grpc = template.is_none_or(|template| template.contains("/{*"));
+        if may_be_grpc && is_grpc(&parts.method, &parts.headers) {
+            let path = parts.uri.path();
+            let known = grpc_method(path).is_some_and(|(service, _)| self.is_known(service));
+            key.push("grpc");
+            key.push(if known { path } else { UNMATCHED });
+        } else {
+            key.push(method(&parts.method));
+            // A template begins with a slash, so none can be taken for this.
+            key.push(template.unwrap_or(UNMATCHED));
+        }
+        Ok(())
+    }
+}
+
+/// Service and method of a gRPC path.
+fn grpc_method(path: &str) -> Option<(&str, &str)> {
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    let well_formed =
+        path.len() <= LONGEST_GRPC_PATH && is_grpc_name(service) && is_grpc_name(method);
+    well_formed.then_some((service, method))
+}
+
+fn method(method: &Method) -> &'static str {
+    match *method {
+        // A HEAD costs what a GET costs.
+        Method::GET | Method::HEAD => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
+        Method::OPTIONS => "OPTIONS",
+        Method::CONNECT => "CONNECT",
+        Method::TRACE => "TRACE",
+        _ => "OTHER",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::name::Naming;
+
+    fn name(route: &Route, method: &str, path: &str, content_type: &str) -> String {
+        let request = Request::builder().method(method).uri(path);
+        let (parts, ()) = request
+            .header("content-type", content_type)
+            .body(())
+            .unwrap()
+            .into_parts();
+        let mut key = Key::default();
+        route.extract(&parts, &mut key).unwrap();
+        Naming::derived("p", "r")
+            .unwrap()
+            .name(&key.0)
+            .as_str()
+            .to_owned()
+    }
+
+    #[test]
+    fn a_raw_path_is_never_a_key() {
+        for path in ["/", "/a", "/a/b?c=d"] {
+            assert_eq!(
+                name(&Route::new(), "GET", path, "text/plain"),
+                "p:{GET,unmatched}:r"
+            );
+        }
+        assert_eq!(name(&Route::new(), "HEAD", "/", ""), "p:{GET,unmatched}:r");
+        assert_eq!(
+            name(&Route::new(), "BREW", "/", ""),
+            "p:{OTHER,unmatched}:r"
+        );
+    }
+
+    #[test]
+    fn a_grpc_method_is_its_path() {
+        let orders = Route::services(["shop.v1.Orders"]);
+        let path = "/shop.v1.Orders/Create";
+        for route in [&Route::new(), &orders] {
+            assert_eq!(
+                name(route, "POST", path, "application/grpc"),
+                "p:{grpc,%2Fshop.v1.Orders%2FCreate}:r"
+            );
+            for odd in [
+                "/a",
+                "/a/b/c",
+                "/a//",
+                "/a/b%20c",
+                &format!("/a/{}", "b".repeat(300)),
+            ] {
+                assert_eq!(
+                    name(route, "POST", odd, "application/grpc"),
+                    "p:{grpc,unmatched}:r"
+                );
+            }
+        }
+        assert_eq!(
+            name(&orders, "POST", "/x.Y/Z", "application/grpc"),
+            "p:{grpc,unmatched}:r"
+        );
+        // No call of gRPC, whatever it says it carries.
+        assert_eq!(
+            name(&orders, "GET", path, "application/grpc"),
+            "p:{GET,unmatched}:r"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! All that knows a request or a response: keys, rules, the layer and what it answers.
+
+pub(crate) mod answer;
+pub(crate) mod body;
+pub(crate) mod charge;
+pub(crate) mod future;
+pub mod key;
+pub(crate) mod layer;
+pub(crate) mod lifetime;
+pub(crate) mod request;
+pub(crate) mod rule;
+#[cfg(feature = "config")]
+pub(crate) mod rules_file;
+pub(crate) mod service;

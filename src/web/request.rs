@@ -1,0 +1,102 @@
+//! What a request is: gRPC or not, a CORS preflight or not, and which route serves it.
+
+use http::{Extensions, HeaderMap, Method, header, request::Parts};
+
+/// The route's template, where the router says it.
+pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
+    #[cfg(feature = "axum")]
+    return extensions
+        .get::<axum::extract::MatchedPath>()
+        .map(axum::extract::MatchedPath::as_str);
+    #[cfg(not(feature = "axum"))]
+    {
+        let _ = extensions;
+        None
+    }
+}
+
+/// Whether a request is gRPC or gRPC-Web, by its method and content type.
+///
+/// All calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"): whoever asks otherwise reads HTTP, and would take an answer of
+/// gRPC for a 200.
+pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
+    if *method != Method::POST {
+        return false;
+    }
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let Some(subtype) = content_type.as_bytes().strip_prefix(b"application/grpc") else {
+        return false;
+    };
+    match subtype.first() {
+        None | Some(b'+' | b';' | b' ') => true,
+        Some(b'-') => subtype.starts_with(b"-web"),
+        Some(_) => false,
+    }
+}
+
+/// Whether it looks like the Fetch standard's "CORS-preflight request", section 3.2.2.
+pub(crate) fn is_preflight(parts: &Parts) -> bool {
+    let has = |name| parts.headers.contains_key(name);
+    parts.method == Method::OPTIONS
+        && has(header::ORIGIN)
+        && has(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Whether it can name a gRPC service or method.
+pub(crate) fn is_grpc_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderValue, Request};
+
+    use super::*;
+
+    #[test]
+    fn the_method_and_the_content_type_tell() {
+        for (content_type, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;x=y", true),
+            ("application/grpc-web", true),
+            ("application/grpc-web+proto", true),
+            ("application/grpc-web-text", true),
+            ("application/grpcx", false),
+            ("application/grpc-wobble", false),
+            ("application/json", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            assert_eq!(is_grpc(&Method::POST, &headers), expected, "{content_type}");
+            for method in [Method::GET, Method::HEAD, Method::PUT] {
+                assert!(!is_grpc(&method, &headers), "{method} {content_type}");
+            }
+        }
+        assert!(!is_grpc(&Method::POST, &HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_preflight_is_one_by_all_three_signs() {
+        const ALL: [&str; 2] = ["origin", "access-control-request-method"];
+        for (method, headers, expected) in [
+            ("OPTIONS", &ALL[..], true),
+            ("OPTIONS", &ALL[..1], false),
+            ("OPTIONS", &ALL[1..], false),
+            ("GET", &ALL[..], false),
+        ] {
+            let mut request = Request::builder().method(method);
+            for name in headers {
+                request = request.header(*name, "x");
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(is_preflight(&parts), expected, "{method} {headers:?}");
+        }
+    }
+}

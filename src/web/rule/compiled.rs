@@ -1,0 +1,419 @@
+//! A rule that a layer has: checked, with the parts of its names made, and asked for each request.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, hash_map::Entry},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use http::request::Parts;
+
+use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults};
+use crate::{
+    decision::{Fault, Missing, Refusal},
+    demand::RuleTag,
+    error::ConfigError,
+    failure_policy::FailurePolicy,
+    limit::{Algorithm, Limit, LimitSource, Slots},
+    macros::warning,
+    name::{Identity, Naming, check_rule_name},
+    store::{AnyStore, rule_names::Holder},
+    web::{
+        charge::ChargeIf,
+        key::{AnyKey, Key, Mistakes, NoKey, Warned},
+    },
+};
+
+/// How many requests wait for the same limits, unless the user says otherwise.
+const LONGEST_QUEUE: usize = 100;
+
+/// One rule, checked and with the parts of its names.
+pub(crate) struct Ready {
+    limits: Limits,
+    key: Option<Arc<dyn AnyKey>>,
+    cost: Cost,
+    pub(crate) on_failure: FailurePolicy,
+    /// Which answers it charges; all without it.
+    pub(crate) charge_if: Option<ChargeIf>,
+    /// For whom it may refuse.
+    pub(crate) share: Share,
+    /// How long, and among how many, a request waits.
+    pub(crate) patience: Option<(Duration, usize)>,
+    warned_of_missing_key: AtomicBool,
+    warned_of_long_key: AtomicBool,
+    warned: Warned,
+}
+
+enum Limits {
+    One(Named, LimitSource),
+    /// By tier; the first is for tiers that are not in the list
+    Tiers(Vec<(Cow<'static, str>, Named, Limit)>, ChooseTier),
+    Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
+}
+
+/// A charge that lacks its id.
+pub(crate) type Planned<'a> = (&'a Named, Identity, LimitSource, u32);
+
+/// A rule's name, and how it names limiters.
+#[derive(Clone)]
+pub(crate) struct Named {
+    pub(crate) rule: Arc<RuleTag>,
+    pub(crate) naming: Naming,
+}
+
+impl Named {
+    fn derived(
+        prefix: &str,
+        rule: &str,
+        hidden: bool,
+        (algorithm, slots): (Algorithm, Option<Slots>),
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            rule: RuleTag::new(rule, hidden),
+            naming: Naming::derived(prefix, rule)?
+                .counted_by(algorithm)
+                .noted_in(slots),
+        })
+    }
+}
+
+impl Ready {
+    pub(crate) fn new(
+        rule: Rule,
+        store: &dyn AnyStore,
+        defaults: &Defaults,
+        holder: &Holder,
+    ) -> Result<Self, ConfigError> {
+        let (prefix, names) = (store.prefix(), store.rule_names());
+        let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
+        check_rule_name(&label)?;
+        if rule.misplaced_init {
+            return Err(ConfigError::NotShared(label));
+        }
+        if rule.share.0 > Share::ALL.0 {
+            return Err(ConfigError::EnforceShare {
+                rule: label,
+                percent: rule.share.0,
+            });
+        }
+        rule.check_lease(rule.lease)?;
+        rule.on_failure.check(&label)?;
+        let wait = rule.wait.or(defaults.wait);
+        let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
+        if queue == 0 {
+            return Err(ConfigError::Queue(label));
+        }
+        if let Some(key) = &rule.key {
+            key.check()?;
+            if let Some(header) = key.exposed_credential() {
+                return Err(ConfigError::Credential(header.to_owned()));
+            }
+        }
+        rule.check_countable()?;
+        let counted = (rule.algorithm, rule.checked_slots()?);
+        let limits = match &rule.limit {
+            LimitOf::Fixed(limit) => {
+                check_cost(&label, &rule.cost, Some(limit))?;
+                let source = LimitSource::Code(limit.for_request_key());
+                let named = Named::derived(prefix, &label, hidden, counted)?;
+                Limits::One(named, source)
+            }
+            LimitOf::Parts(limit) => {
+                check_cost(&label, &rule.cost, None)?;
+                let named = Named::derived(prefix, &label, hidden, counted)?;
+                Limits::Parts(named, Arc::clone(limit))
+            }
+            LimitOf::Tiers(tiers) => {
+                let mut named: Vec<(Cow<'static, str>, Named, Limit)> = Vec::new();
+                for (tier, limit) in &tiers.tiers {
+                    check_rule_name(tier)?;
+                    check_cost(&label, &rule.cost, Some(limit))?;
+                    if named.iter().any(|(other, ..)| other == tier) {
+                        return Err(ConfigError::Tiers(label));
+                    }
+                    let name = format!("{label}.{tier}");
+                    let name = Named::derived(prefix, &name, hidden, counted)?;
+                    named.push((tier.clone(), name, limit.for_request_key()));
+                }
+                if named.is_empty() {
+                    return Err(ConfigError::Tiers(label));
+                }
+                Limits::Tiers(named, Arc::clone(&tiers.choose))
+            }
+            LimitOf::Shared { name, init } => {
+                check_cost(&label, &rule.cost, init.as_ref())?;
+                let naming = Naming::shared(name)?
+                    .counted_by(counted.0)
+                    .noted_in(counted.1);
+                let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
+                Limits::One(
+                    Named {
+                        rule: RuleTag::new(&label, hidden),
+                        naming,
+                    },
+                    source,
+                )
+            }
+        };
+        let takes_identity = match &limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.takes_identity(),
+            Limits::Tiers(..) => true,
+        };
+        match (&rule.key, takes_identity) {
+            (None, true) => return Err(ConfigError::MissingKey(label)),
+            (Some(_), false) => return Err(ConfigError::UnusedKey(label)),
+            _ => {}
+        }
+        limits.tags().for_each(|tag| tag.leases(rule.lease));
+        if rule.on_failure == FailurePolicy::Allow {
+            limits.tags().for_each(|tag| tag.fallback.lets_pass());
+        }
+        if rule.key.as_ref().is_some_and(|key| key.is_bounded()) {
+            limits.tags().for_each(|tag| tag.bounds());
+        }
+        if let Cost::Fixed(permits) = rule.cost {
+            for tag in limits.tags() {
+                let _ = tag.fixed_cost.set(permits);
+            }
+        }
+        for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
+            if !names.claim(&name, fingerprint, holder) {
+                return Err(ConfigError::DuplicateName(name.to_string()));
+            }
+        }
+        Ok(Self {
+            limits,
+            key: rule.key,
+            cost: rule.cost,
+            on_failure: rule.on_failure,
+            charge_if: rule.charge_if,
+            share: if defaults.shadow {
+                Share::NONE
+            } else {
+                rule.share
+            },
+            patience: wait
+                .filter(|wait| !wait.is_zero())
+                .map(|wait| (wait, queue)),
+            warned_of_missing_key: AtomicBool::new(false),
+            warned_of_long_key: AtomicBool::new(false),
+            warned: Warned::default(),
+        })
+    }
+
+    /// What a request is charged: by which name, whom, against which limit, how much. `None` where the rule does not concern
+    /// it.
+    pub(crate) fn plan(&self, parts: &Parts) -> Result<Option<Planned<'_>>, Missing> {
+        let permits = match &self.cost {
+            Cost::Fixed(cost) => *cost,
+            Cost::Parts(cost) => cost(parts),
+        };
+        if permits == 0 {
+            return Ok(None);
+        }
+        let mut key = Key::default();
+        let found = match &self.key {
+            Some(extractor) => extractor.extract(parts, &mut key),
+            None => Ok(()),
+        };
+        if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
+            // Noted already, unless an extractor of the user's stands between.
+            key.1.add(Mistakes::NO_PEER);
+        }
+        self.warned.warn(self.rule(), key.1);
+        match found {
+            Ok(()) if self.key.is_some() && key.0.is_empty() => {
+                return Err(Missing {
+                    what: "identity",
+                    fault: Fault::Caller,
+                });
+            }
+            Ok(()) => {}
+            Err(NoKey::Skip) => return Ok(None),
+            Err(NoKey::Missing(missing)) => return Err(missing),
+        }
+        let (named, limit) = match &self.limits {
+            Limits::One(named, limit) => (named, *limit),
+            Limits::Parts(named, limit) => {
+                (named, LimitSource::Code(limit(parts).for_request_key()))
+            }
+            Limits::Tiers(tiers, choose) => {
+                let tier = choose(parts);
+                let chosen = tiers
+                    .iter()
+                    .find(|(name, ..)| *name == tier)
+                    .or(tiers.first());
+                // Never empty: it was checked when it was built.
+                let Some((_, named, limit)) = chosen else {
+                    return Ok(None);
+                };
+                (named, LimitSource::Code(*limit))
+            }
+        };
+        Ok(Some((named, key.0, limit, permits)))
+    }
+
+    /// Rules of one entry on one limiter are charged together: what they cost is summed, and settled as one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::OneLimiter`] if two of them differ in what says how that is done.
+    pub(crate) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
+        let named = |rule: &Self| match &rule.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => {
+                Some((named.clone(), rule.charge_if.is_some()))
+            }
+            // Each has a name of its own.
+            Limits::Tiers(..) => None,
+        };
+        // The first on a limiter stands for all: those before the one at hand agree among each
+        // other.
+        let mut firsts: HashMap<String, (Named, bool)> = HashMap::new();
+        for (this, judges) in rules.iter().filter_map(named) {
+            let (that, that_judges) = match firsts.entry(this.naming.to_string()) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert((this, judges));
+                    continue;
+                }
+                Entry::Occupied(first) => first.into_mut(),
+            };
+            let agree = this.naming.algorithm() == that.naming.algorithm()
+                && this.naming.slots() == that.naming.slots()
+                && !judges
+                && !*that_judges;
+            if !agree {
+                let names = [&*that, &this].map(|named| named.rule.name.to_string());
+                return Err(ConfigError::OneLimiter(names));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the limiters of these rules have one identity, and so one slot of a Cluster.
+    pub(crate) fn share_identity(rules: &[Self]) -> bool {
+        let derived = |rule: &Self| match &rule.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.is_derived(),
+            Limits::Tiers(..) => true,
+        };
+        let key = |rule: &Self| rule.key.as_ref().map(|key| key.description());
+        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
+        rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
+    }
+
+    /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(unused_variables, reason = "only logs say what becomes of it")
+    )]
+    pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
+        let tried_out = !self.share.is_all();
+        // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.
+        if missing.fault == Fault::Caller
+            && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
+        {
+            let what = if tried_out {
+                "requests pass uncounted because they lack the key of the rule: once it is enforced, they will be refused"
+            } else {
+                "requests are refused because they lack the key of the rule"
+            };
+            warning!(
+                rule = self.rule(),
+                missing = missing.what,
+                hint = "if a layer of yours provides it, that layer must be outside of this one",
+                "{what}"
+            );
+        }
+        if let Fault::TooLong { most } = missing.fault
+            && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
+        {
+            let what = if tried_out {
+                "requests pass uncounted because a header is longer than the key of the rule takes: \
+                 once it is enforced, they will be refused"
+            } else {
+                "requests are refused because a header is longer than the key of the rule takes"
+            };
+            warning!(
+                rule = self.rule(),
+                header = missing.what,
+                max_len = most,
+                hint = "where honest values are as long, `FromHeader::max_len` says how long",
+                "{what}"
+            );
+        }
+        (!tried_out).then(|| Refusal::missing_key(missing))
+    }
+
+    fn rule(&self) -> &str {
+        match &self.limits {
+            Limits::One(named, _) | Limits::Parts(named, _) => &named.rule.name,
+            Limits::Tiers(tiers, _) => tiers.first().map_or("", |(_, named, _)| &*named.rule.name),
+        }
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready")
+            .field("on_failure", &self.on_failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Limits {
+    fn tags(&self) -> impl Iterator<Item = &RuleTag> {
+        let (one, tiers) = match self {
+            Self::One(named, _) | Self::Parts(named, _) => (Some(named), &[][..]),
+            Self::Tiers(tiers, _) => (None, &tiers[..]),
+        };
+        let named = one
+            .into_iter()
+            .chain(tiers.iter().map(|(_, named, _)| named));
+        named.map(|named| &*named.rule)
+    }
+
+    /// The names that answers call the rule by, each with all that makes it this rule and no other.
+    fn fingerprints(&self, key: Option<&Arc<dyn AnyKey>>) -> Vec<(Arc<str>, String)> {
+        let key = key.map(|key| key.description());
+        match self {
+            Self::One(named, limit) => {
+                vec![(
+                    Arc::clone(&named.rule.name),
+                    format!(
+                        "{limit:?} {key:?} {:?} {}",
+                        named.naming.algorithm(),
+                        named.naming
+                    ),
+                )]
+            }
+            Self::Parts(named, limit) => {
+                vec![(
+                    Arc::clone(&named.rule.name),
+                    format!(
+                        "{:p} {key:?} {:?}",
+                        Arc::as_ptr(limit),
+                        named.naming.algorithm()
+                    ),
+                )]
+            }
+            Self::Tiers(tiers, _) => tiers
+                .iter()
+                .map(|(_, named, limit)| {
+                    (
+                        Arc::clone(&named.rule.name),
+                        format!(
+                            "{:?} {key:?} {:?} {}",
+                            LimitSource::Code(*limit),
+                            named.naming.algorithm(),
+                            named.naming
+                        ),
+                    )
+                })
+                .collect(),
+        }
+    }
+}

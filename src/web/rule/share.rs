@@ -1,0 +1,66 @@
+//! For which part of its keys a rule may refuse: the rest is only tried out.
+
+use hmac_sha256::Hash;
+
+use crate::name::Name;
+
+/// So many of a hundred keys, always the same ones: in every process, and in every release of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(pub(crate) u8);
+
+impl Share {
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const ALL: Self = Self(100);
+
+    pub(crate) fn is_all(self) -> bool {
+        self.0 >= Self::ALL.0
+    }
+
+    /// Whether the limiter of this name may refuse. One that may goes on to when the share grows.
+    ///
+    /// The name holds prefix, key and rule, so that it is not always the same callers who are first.
+    pub(crate) fn has(self, name: &Name) -> bool {
+        if self.is_all() || self == Self::NONE {
+            return self.is_all();
+        }
+        let [a, b, c, d, ..] = Hash::hash(name.as_str().as_bytes());
+        let place = u64::from(u32::from_be_bytes([a, b, c, d]));
+        // The place among 2^32, as one among a hundred.
+        (place * u64::from(Self::ALL.0)) >> 32 < u64::from(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(key: usize) -> Name {
+        Name::exact(&format!("shop:{{{key}}}:login")).unwrap()
+    }
+
+    #[test]
+    fn a_share_is_as_large_as_it_says_and_only_grows() {
+        let share = |percent| (0..10_000).filter(move |key| Share(percent).has(&name(*key)));
+        assert_eq!(share(0).count(), 0);
+        assert_eq!(share(100).count(), 10_000);
+        let mut before = Vec::new();
+        for percent in [1, 10, 50, 99] {
+            let enforced: Vec<_> = share(percent).collect();
+            let expected = usize::from(percent) * 100;
+            assert!(
+                enforced.len().abs_diff(expected) < 200,
+                "{} of 10000 at {percent} percent",
+                enforced.len()
+            );
+            assert!(before.iter().all(|key| enforced.contains(key)));
+            before = enforced;
+        }
+    }
+
+    /// Fixed from the first release: another choice would change who is refused with an update.
+    #[test]
+    fn a_share_is_of_the_same_keys_for_ever() {
+        let enforced: Vec<_> = (0..40).filter(|key| Share(10).has(&name(*key))).collect();
+        assert_eq!(enforced, [0, 29, 37]);
+    }
+}

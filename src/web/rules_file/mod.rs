@@ -1,0 +1,287 @@
+//! Rules as a file: [`RulesFile`] reads TOML into the [`Rules`] that code builds.
+
+pub(crate) mod entries;
+pub(crate) mod keys;
+pub(crate) mod reader;
+pub(crate) mod rules;
+pub(crate) mod values;
+pub(crate) mod watch;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::{self, File},
+    io::Read,
+    path::Path,
+    sync::Arc,
+};
+
+use http::request::Parts;
+
+use self::reader::{Node, Source};
+use super::{
+    answer::{HeaderStyle, ResetUnit},
+    charge::{ChargeIf, Outcome},
+    key::{Any, KeyExtractor, Secret},
+    rule::{ChooseTier, Defaults, Planner, Rules},
+};
+use crate::{
+    error::ConfigError,
+    name::is_word,
+    store::{MemoryStore, Store},
+};
+
+/// The longest file that is read: a path that leads elsewhere must not fill the memory.
+const LONGEST: u64 = 1 << 20;
+
+type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
+type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// Reads rules from TOML, and knows by name what only code can say: who the user is, which plan was paid for, the secrets.
+///
+/// The [guide](crate::docs::guide) describes the format, field by field. What a file says is checked as what code says:
+/// every error of it is a [`ConfigError::File`] with the line, the field and what to write instead. A field that does not
+/// exist, a rule that no entry uses and a file without rules are errors, too, because a limit that is not there is not
+/// noticed.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{MemoryStore, RateLimitLayer, RulesFile, key::FromExtension};
+///
+/// #[derive(Clone)]
+/// struct User {
+///     id: String,
+///     paying: bool,
+/// }
+///
+/// let file = RulesFile::new()
+///     .key("user", FromExtension::by(|user: &User| user.id.clone()))
+///     .tiers("plan", |parts| match parts.extensions.get::<User>() {
+///         Some(user) if user.paying => "paid",
+///         _ => "free",
+///     });
+/// let rules = file.parse(r#"
+///     [rules.login]
+///     rate = "5/1m"
+///     by = "peer"
+///     on-failure = "deny"
+///     charge-if = "failure"
+///
+///     [rules.api]
+///     tier-by = "plan"
+///     tiers = { free = "1000/1h", paid = "100000/1h" }
+///     by = "user or peer"
+///
+///     [[on]]
+///     route = "POST /login"
+///     rules = ["login"]
+///
+///     [otherwise]
+///     rules = ["api"]
+/// "#)?;
+/// let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules).build()?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "it does nothing until it reads a file"]
+pub struct RulesFile {
+    keys: BTreeMap<String, Any>,
+    tiers: BTreeMap<String, ChooseTier>,
+    costs: BTreeMap<String, CostBy>,
+    charges: BTreeMap<String, ChargeIf>,
+    conditions: BTreeMap<String, Condition>,
+    secrets: BTreeMap<String, Secret>,
+    /// The first name that cannot be one.
+    mistake: Option<ConfigError>,
+}
+
+impl RulesFile {
+    /// Files that name only what every file may name.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets files say `by = "<name>"`: count requests by this key.
+    ///
+    /// Names here and below have the characters `A-Z a-z 0-9 . _ -`, else reading is a [`ConfigError::RuleName`], and mean
+    /// nothing else in a file (`peer`, `route`), else it is a [`ConfigError::ReservedName`].
+    pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
+        self.note(name, &keys::WORDS);
+        self.keys.insert(name.to_owned(), Any::new(key));
+        self
+    }
+
+    /// Lets files say `tier-by = "<name>"`: this tells which of the rule's tiers a request belongs to. A tier that a rule does
+    /// not have is treated as its first.
+    pub fn tiers(
+        mut self,
+        name: &str,
+        choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
+    ) -> Self {
+        self.note(name, &[]);
+        self.tiers.insert(name.to_owned(), Arc::new(choose));
+        self
+    }
+
+    /// Lets files say `cost = "<name>"`: see [`Rule::cost_by`](crate::Rule::cost_by).
+    pub fn cost(
+        mut self,
+        name: &str,
+        cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.note(name, &[]);
+        self.costs.insert(name.to_owned(), Arc::new(cost));
+        self
+    }
+
+    /// Lets files say `charge-if = "<name>"`: see [`Rule::charge_if`](crate::Rule::charge_if).
+    pub fn charge_if(
+        mut self,
+        name: &str,
+        counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.note(name, &rules::OUTCOMES);
+        self.charges.insert(name.to_owned(), Arc::new(counts));
+        self
+    }
+
+    /// Lets entries say `when = "<name>"`: see [`Rules::on_request`].
+    pub fn condition(
+        mut self,
+        name: &str,
+        matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.note(name, &[]);
+        self.conditions.insert(name.to_owned(), Arc::new(matches));
+        self
+    }
+
+    /// Lets keys say `digest = "<id>"`, by the secret's id: see [`KeyExtractor::digest`]. The secret itself has no place in a
+    /// file.
+    pub fn secret(mut self, secret: &Secret) -> Self {
+        self.secrets.insert(secret.id().to_owned(), secret.clone());
+        self
+    }
+
+    /// The rules that a text says.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::File`], with the first line at fault, or what is wrong with a name that code has given.
+    pub fn parse(&self, text: &str) -> Result<Rules, ConfigError> {
+        if let Some(mistake) = &self.mistake {
+            return Err(mistake.clone());
+        }
+        let source = Source::new(text)?;
+        let file = source.root();
+        file.known(&[
+            "headers",
+            "keys",
+            "rules",
+            "on",
+            "otherwise",
+            "deny",
+            "allow",
+        ])?;
+        let keys = keys::Keys::read(self, file.get("keys"))?;
+        let named = rules::read(self, &keys, file.get("rules"))?;
+        let mut rules = entries::read(self, named, &file)?;
+        for requests in entries::list(self, &keys, file.get("deny"), false)? {
+            rules = rules.deny(requests);
+        }
+        for requests in entries::list(self, &keys, file.get("allow"), true)? {
+            rules = rules.allow(requests);
+        }
+        if let Some(headers) = file.get("headers") {
+            let styles: Vec<_> = headers
+                .items()?
+                .iter()
+                .map(header_style)
+                .collect::<Result<_, _>>()?;
+            crate::web::answer::Fields::new(&styles).map_err(|error| headers.fail(error))?;
+            rules = rules.headers(styles);
+        }
+        // What only a layer finds is found here, too, so that a file can be checked without one.
+        check(rules.clone(), &MemoryStore::new())?;
+        Ok(rules)
+    }
+
+    /// The rules that a file says. Blocks while it reads: [`watch`](crate::RateLimitLayer::watch) does not.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Unreadable`] for what is no file, no UTF-8 or longer than a mebibyte, and those of
+    /// [`parse`](Self::parse).
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
+        self.parse(&read(path.as_ref())?)
+    }
+
+    fn note(&mut self, name: &str, reserved: &[&str]) {
+        let mistake = if !is_word(name) {
+            ConfigError::RuleName(name.to_owned())
+        } else if reserved.contains(&name) {
+            ConfigError::ReservedName(name.to_owned())
+        } else {
+            return;
+        };
+        self.mistake.get_or_insert(mistake);
+    }
+}
+
+impl fmt::Debug for RulesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RulesFile")
+            .field("keys", &self.keys.keys())
+            .field("tiers", &self.tiers.keys())
+            .field("costs", &self.costs.keys())
+            .field("charges", &self.charges.keys())
+            .field("conditions", &self.conditions.keys())
+            .field("secrets", &self.secrets.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+fn header_style(style: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
+    style.one_of(&[
+        ("draft-11", HeaderStyle::Draft11),
+        ("draft-6", HeaderStyle::Draft6),
+        (
+            "legacy-epoch",
+            HeaderStyle::Legacy {
+                reset: ResetUnit::EpochSeconds,
+            },
+        ),
+        (
+            "legacy-delta",
+            HeaderStyle::Legacy {
+                reset: ResetUnit::DeltaSeconds,
+            },
+        ),
+    ])
+}
+
+fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
+    Planner::new(rules, &*store.handle().0, Defaults::default()).map(|_| ())
+}
+
+/// The text of a file.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |reason: String| ConfigError::Unreadable {
+        path: path.display().to_string(),
+        reason,
+    };
+    // Before it is opened: opening a pipe would wait for whoever writes to it.
+    let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+    if !kind.is_file() {
+        return Err(unreadable("it is no file".to_owned()));
+    }
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text))
+        .map_err(|error| unreadable(error.to_string()))?;
+    if text.len() as u64 > LONGEST {
+        return Err(unreadable("it is longer than a mebibyte".to_owned()));
+    }
+    Ok(text)
+}

@@ -1,0 +1,132 @@
+//! Rates and times as a file writes them.
+
+use std::time::Duration;
+
+use crate::{error::ConfigError, limit::Limit};
+
+/// A rate: `100/1m`, `5/s`.
+pub(crate) fn rate(text: &str) -> Result<Limit, String> {
+    let refuse = || {
+        format!(
+            "{text:?} is no rate: write permits, a slash and a time, as in `100/1m` or `5/s`; times end in ms, s, m, h \
+             or d"
+        )
+    };
+    let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
+    let permits = number(permits.trim()).ok_or_else(refuse)?;
+    let interval = interval.trim();
+    // `5/s` is short for `5/1s`.
+    let interval = match interval.as_bytes().first() {
+        Some(first) if first.is_ascii_digit() => time(interval),
+        _ => time(&format!("1{interval}")),
+    };
+    Limit::try_new(permits, interval.ok_or_else(refuse)?).map_err(|error| error.to_string())
+}
+
+/// A time: `500ms`, `90s`, `1h`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    time(text).ok_or_else(|| {
+        format!(
+            "{text:?} is no time: write a whole number and one of ms, s, m, h or d, as in `90s`"
+        )
+    })
+}
+
+/// A limit with the options that belong to it.
+pub(crate) fn kept(
+    limit: Limit,
+    per_client: bool,
+    keep_alive: Option<Duration>,
+) -> Result<Limit, ConfigError> {
+    let limit = if per_client {
+        limit.per_client()
+    } else {
+        limit
+    };
+    keep_alive.map_or(Ok(limit), |keep_alive| limit.keep_alive(keep_alive))
+}
+
+fn time(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (count, unit) = text.split_at_checked(digits)?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number(count)?
+        .checked_mul(millis)
+        .map(Duration::from_millis)
+}
+
+/// Digits, with `_` between them for the eye.
+fn number(text: &str) -> Option<u64> {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    let bytes = text.as_bytes();
+    if !ends(bytes.first()) || !ends(bytes.last()) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read() {
+        for (text, permits, millis) in [
+            ("100/1m", 100, 60_000),
+            ("5/s", 5, 1000),
+            ("1/500ms", 1, 500),
+            ("1_000_000 / d", 1_000_000, 86_400_000),
+            ("9007199254740991/36525d", (1 << 53) - 1, 3_155_760_000_000),
+        ] {
+            let limit = rate(text).unwrap();
+            assert_eq!(limit.permits(), permits, "{text}");
+            assert_eq!(limit.interval(), Duration::from_millis(millis), "{text}");
+        }
+        for text in [
+            "",
+            "/",
+            "5",
+            "5/",
+            "/s",
+            "5/x",
+            "5/1",
+            "5/s/s",
+            "-5/s",
+            "+5/s",
+            "5/-1s",
+            "5/1.5s",
+            "5/ 1 s",
+            "5.0/s",
+            "_5/s",
+            "5_/s",
+            "5/1M",
+            "5 per s",
+            "0/s",
+            "5/0s",
+            "5/36526d",
+            "9007199254740992/s",
+            "18446744073709551616/s",
+            "5/18446744073709551615d",
+            "5/é",
+            "٥/s",
+        ] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for text in ["", "s", "90", "90 s", "-1s", "1.5s", "1s500ms", "1é"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}
