@@ -3,7 +3,7 @@
 use std::{cmp, fmt, sync::Arc, time::Duration};
 
 use crate::{
-    demand::RuleTag,
+    demand::Labels,
     error::Error,
     list::List,
     receipt::{Ledger, Receipt},
@@ -285,6 +285,27 @@ impl Refusal {
         }
     }
 
+    /// Returns the refusal by limits that have no room for so long; without a wait, for more than
+    /// they ever allow.
+    pub(crate) fn by_limits(
+        limits: List<LimitState>,
+        retry_after: Option<Duration>,
+        source: Source,
+    ) -> Self {
+        Self {
+            kind: match retry_after {
+                Some(_) => RefusalKind::OverLimit,
+                None => RefusalKind::AboveRate,
+            },
+            limits,
+            retry_after,
+            source,
+            missing: None,
+            error: None,
+            behind: false,
+        }
+    }
+
     pub(crate) fn unavailable(error: Error) -> Self {
         Self {
             kind: RefusalKind::Unavailable,
@@ -355,9 +376,9 @@ pub(crate) enum Fault {
 }
 
 /// One limit as a decision left it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct LimitState {
-    pub(crate) rule: Arc<RuleTag>,
+    pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u64,
     pub(crate) interval: Duration,
     pub(crate) remaining: Option<u64>,
@@ -374,7 +395,7 @@ impl LimitState {
     /// The rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.rule.name
+        &self.labels.name
     }
 
     /// The permits of one interval, as stored: another process may have changed them.
@@ -463,7 +484,7 @@ impl LimitState {
 impl fmt::Debug for LimitState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitState")
-            .field("name", &self.rule.for_logs())
+            .field("name", &self.labels.for_logs())
             .field("permits", &self.permits)
             .field("interval", &self.interval)
             .field("remaining", &self.remaining)

@@ -11,7 +11,12 @@ use std::{
     time::Duration,
 };
 
-use crate::{demand::RuleTag, limit::LimitSource, list::List, name::Name};
+use crate::{
+    demand::{Labels, Limiter},
+    limit::LimitSource,
+    list::List,
+    name::Name,
+};
 
 /// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,12 +62,10 @@ impl PermitId {
 /// was heard, and while its permits lie ahead. The clones of these give back once together.
 #[derive(Clone)]
 pub struct Receipt {
-    pub(crate) name: Name,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) labels: Arc<Labels>,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
-    pub(crate) rule: Arc<RuleTag>,
-    /// The limit to write where an extra charge finds none.
-    pub(crate) limit: LimitSource,
     /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.
     #[cfg(feature = "redis")]
     pub(crate) interval: Duration,
@@ -132,6 +135,15 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
+    pub(crate) fn name(&self) -> &Name {
+        &self.limiter.name
+    }
+
+    /// Returns the limit to write where an extra charge finds none.
+    pub(crate) fn limit(&self) -> LimitSource {
+        self.limiter.limit
+    }
+
     /// The receipt of an acquire that was granted, by a limit of this interval.
     #[cfg_attr(
         not(feature = "redis"),

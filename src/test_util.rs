@@ -218,14 +218,14 @@ mod tests {
     use super::*;
     use crate::{
         decision::{Fault, Grant, LimitState, Missing, Refusal},
-        demand::RuleTag,
+        demand::Labels,
         error::{Error, ErrorKind},
         list::List,
     };
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {
         List::one(LimitState {
-            rule: RuleTag::unnamed("login"),
+            labels: Labels::unnamed("login"),
             permits: 5,
             interval: Duration::from_secs(60),
             remaining,

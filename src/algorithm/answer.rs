@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     clock::Now,
-    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge},
+    decision::{Decision, Grant, LimitState, Refusal, Source},
+    demand::{Acquire, Charge, Limiter},
     limit::{Algorithm, at_least_zero},
     list::List,
     receipt::{Receipt, Taken, Tat},
@@ -53,15 +53,15 @@ pub(crate) enum Changed {
 }
 
 impl Answer {
-    /// The receipt of a grant.
-    pub(crate) fn receipt(&self, charge: &Charge) -> Receipt {
+    /// The receipt of a grant by this limiter.
+    fn receipt(&self, charge: &Charge, limiter: Arc<Limiter>) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
-        let receipt = charge.receipt_made(None).granted(interval);
+        let receipt = charge.receipt_of(limiter, None).granted(interval);
         if self.estimated {
             return receipt.taken(Taken::Estimate);
         }
-        match charge.name.algorithm() {
-            Algorithm::SlidingLog => match charge.name.slots() {
+        match charge.name().algorithm() {
+            Algorithm::SlidingLog => match charge.name().slots() {
                 None => receipt,
                 Some(slots) => receipt.taken(Taken::Slot(
                     slots.end(self.now.score(), self.now.ticks(self.interval)),
@@ -82,7 +82,7 @@ impl Answer {
     /// The limit as this answer leaves it.
     pub(crate) fn state(&self, charge: &Charge, counted: bool) -> LimitState {
         LimitState {
-            rule: Arc::clone(&charge.rule),
+            labels: Arc::clone(&charge.labels),
             permits: at_least_zero(self.rate),
             interval: Duration::from_millis(at_least_zero(self.interval)),
             remaining: counted.then_some(at_least_zero(self.remaining)),
@@ -92,12 +92,33 @@ impl Answer {
             retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
             shadow: charge.shadow,
             // A limit that is tried out is nobody's business.
-            hidden: charge.rule.hidden || charge.shadow,
+            hidden: charge.labels.hidden || charge.shadow,
         }
     }
 }
 
 impl Acquire {
+    /// Returns what the answer to its only charge comes to. A grant is of the `limiter`.
+    pub(crate) fn decision_alone(
+        &self,
+        answer: &Answer,
+        limiter: Option<Arc<Limiter>>,
+    ) -> Decision {
+        let charge = &self.first;
+        let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
+        let counted = self.remaining || answer.verdict == Verdict::Refused;
+        let limits = List::one(answer.state(charge, counted && !above_rate));
+        let source = Source::of_store(answer.estimated);
+        if answer.verdict == Verdict::Granted || charge.shadow {
+            let receipts = limiter.map_or(List::EMPTY, |limiter| {
+                List::one(answer.receipt(charge, limiter))
+            });
+            return Decision::Allow(Grant::new(limits, receipts, source));
+        }
+        let wait = (!above_rate).then(|| answer.now.until(answer.wait));
+        Decision::Deny(Refusal::by_limits(limits, wait, source))
+    }
+
     /// Returns what the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
         let answered = || self.charges().zip(answers);
@@ -118,21 +139,11 @@ impl Acquire {
         let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
-            let receipts = taken.map(|(charge, answer)| answer.receipt(charge));
+            let receipts =
+                taken.map(|(charge, answer)| answer.receipt(charge, charge.limiter.share()));
             return Decision::Allow(Grant::new(limits, receipts.collect(), source));
         }
-        Decision::Deny(Refusal {
-            kind: if above_rate {
-                RefusalKind::AboveRate
-            } else {
-                RefusalKind::OverLimit
-            },
-            limits,
-            retry_after: (!above_rate).then_some(wait),
-            source,
-            missing: None,
-            error: None,
-            behind: false,
-        })
+        let wait = (!above_rate).then_some(wait);
+        Decision::Deny(Refusal::by_limits(limits, wait, source))
     }
 }

@@ -234,8 +234,10 @@ pub(crate) fn acquire<'a>(
 }
 
 /// The same for one caller of one limiter, as most are. Whether it waits makes no difference: nobody stands behind it.
-pub(crate) fn acquire_one(
-    limiter: &mut dyn Counts,
+///
+/// Compiled for each algorithm by itself, as it is what nearly every request costs.
+pub(crate) fn acquire_one<C: Counts + ?Sized>(
+    limiter: &mut C,
     ask: Ask,
     take: &Take,
     now: Now,
@@ -280,8 +282,8 @@ fn is_granted(caller: &Caller, books: &[Book<'_>]) -> bool {
 }
 
 /// One limiter in the midst of a call.
-struct Book<'a> {
-    limiter: &'a mut dyn Counts,
+struct Book<'a, C: ?Sized = dyn Counts + 'a> {
+    limiter: &'a mut C,
     ask: Ask,
     limit: StoredLimit,
     changed: Changed,
@@ -293,9 +295,9 @@ struct Book<'a> {
     unmet: List<(i64, usize)>,
 }
 
-impl<'a> Book<'a> {
+impl<'a, C: Counts + ?Sized> Book<'a, C> {
     /// Finds the limit in force; changes nothing.
-    fn open(limiter: &'a mut dyn Counts, ask: Ask) -> Result<Self, ErrorKind> {
+    fn open(limiter: &'a mut C, ask: Ask) -> Result<Self, ErrorKind> {
         let (limit, changed) = limit_in_force(&ask, limiter.limit())?;
         limiter.check(&limit)?;
         Ok(Self {
@@ -375,11 +377,14 @@ impl<'a> Book<'a> {
     ///
     /// `answers` are those of all limiters; this one's is the one at `place` of each caller.
     fn close(&mut self, now: Now, place: usize, limiters: usize, answers: &mut [Answer]) {
-        let without_room = self.unmet.iter().filter(|(needs, _)| *needs > self.value);
-        let mut refused: List<_> = without_room
-            .map(|(needs, answer)| Needs::of(*needs, self.limit.rate, *answer))
-            .collect();
-        refused.sort_unstable();
+        let mut refused = List::EMPTY;
+        if !self.unmet.is_empty() {
+            let without_room = self.unmet.iter().filter(|(needs, _)| *needs > self.value);
+            refused = without_room
+                .map(|(needs, answer)| Needs::of(*needs, self.limit.rate, *answer))
+                .collect();
+            refused.sort_unstable();
+        }
         // Whom another limiter refuses makes nothing here.
         let is_unmade =
             limiters > 1 && self.changed == Changed::Created && self.limiter.is_unused(self.value);

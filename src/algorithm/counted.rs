@@ -1,7 +1,8 @@
 //! A limiter in this process, counted in one of the ways, and in another one after its name was moved to that.
 
 use super::{
-    call::Counts,
+    answer::Answer,
+    call::{self, Ask, Counts, Take},
     fixed_window, gcra,
     sliding_log::{self, ahead_of},
 };
@@ -118,6 +119,20 @@ impl Counted {
         }
     }
 
+    /// Takes permits for one caller of this limiter alone.
+    pub(crate) fn acquire_one(
+        &mut self,
+        ask: Ask,
+        take: &Take,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        match self {
+            Self::SlidingLog(log) => call::acquire_one(log, ask, take, now),
+            Self::FixedWindow(window) => call::acquire_one(window, ask, take, now),
+            Self::Gcra(gcra) => call::acquire_one(gcra, ask, take, now),
+        }
+    }
+
     pub(crate) fn available(&mut self, now: Now) -> Result<i64, ErrorKind> {
         match self {
             Self::SlidingLog(log) => log.available(now, NO_ID),
@@ -166,7 +181,7 @@ impl Counted {
         keep: u32,
         now: Now,
     ) -> Result<i64, ErrorKind> {
-        if receipt.name.algorithm() != self.algorithm() {
+        if receipt.name().algorithm() != self.algorithm() {
             return Ok(0);
         }
         let taken = receipt.settle();
@@ -175,8 +190,8 @@ impl Counted {
             return Ok(0);
         }
         if let Self::SlidingLog(log) = self {
-            log.note_in(receipt.name.slots());
-            return match (receipt.name.slots(), taken) {
+            log.note_in(receipt.name().slots());
+            return match (receipt.name().slots(), taken) {
                 (None, _) => log.settle(receipt, keep, now),
                 (Some(_), Some(Taken::Slot(end))) => log.settle_in_slot(receipt, keep, end, now),
                 (Some(_), Some(Taken::Estimate)) => {
@@ -186,7 +201,7 @@ impl Counted {
             };
         }
         let credited = i64::from(receipt.permits) - i64::from(keep);
-        let given = receipt.limit.given().map(|limit| limit.stored());
+        let given = receipt.limit().given().map(|limit| limit.stored());
         match (self, taken) {
             (Self::FixedWindow(window), Some(Taken::Window(end))) => {
                 window.settle(credited, end, given, now)

@@ -10,11 +10,11 @@ pub(crate) use self::acknowledged::{ask, heard};
 use self::all_of::AllOf;
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Charge, Patience, RuleTag},
+    demand::{Acquire, Charge, Labels, Limiter, Patience, Target},
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, Limit, LimitSource, Slots, StoredLimit, at_least_zero, check_lease},
     name::Name,
-    receipt::{PermitId, Receipt},
+    receipt::Receipt,
     store::{AnyStore, Op, Outcome, Store, take},
 };
 
@@ -44,8 +44,10 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     store: Arc<dyn AnyStore>,
-    name: Name,
-    tag: Arc<RuleTag>,
+    limiter: Arc<Limiter>,
+    labels: Arc<Labels>,
+    /// For how long permits are taken ahead.
+    lease: Option<Duration>,
 }
 
 impl RateLimiter {
@@ -60,8 +62,9 @@ impl RateLimiter {
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         Ok(Self {
             store: store.handle().0,
-            name: Name::exact(name)?,
-            tag: RuleTag::unnamed(name),
+            limiter: stored(Name::exact(name)?),
+            labels: Labels::unnamed(name),
+            lease: None,
         })
     }
 
@@ -77,7 +80,7 @@ impl RateLimiter {
     /// How permits in use are counted. Default: [`Algorithm::SlidingLog`]. It goes with the name: see there.
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.name = self.name.counted_by(algorithm);
+        self.limiter = stored(self.key().clone().counted_by(algorithm));
         self
     }
 
@@ -114,7 +117,7 @@ impl RateLimiter {
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
         let slots = Slots::try_new(slots, self.name(), iter::empty())?;
-        self.name = self.name.noted_in(Some(slots));
+        self.limiter = stored(self.key().clone().noted_in(Some(slots)));
         Ok(self)
     }
 
@@ -144,13 +147,12 @@ impl RateLimiter {
         check_lease(
             self.name(),
             lease,
-            self.name.algorithm(),
-            self.name.slots().is_some(),
+            self.key().algorithm(),
+            self.key().slots().is_some(),
             None,
         )?;
-        let tag = RuleTag::unnamed(self.name());
-        tag.leases(lease);
-        Ok(Self { tag, ..self })
+        let lease = (!lease.is_zero()).then_some(lease);
+        Ok(Self { lease, ..self })
     }
 
     /// Takes one permit if there is one now.
@@ -259,7 +261,7 @@ impl RateLimiter {
     /// other limiters have no effect here, and neither have those of an [`Algorithm::FixedWindow`] that has ended, or of a
     /// slot that has expired. By [`Algorithm::Gcra`] what still lies ahead is given back.
     pub fn give_back(&self, receipt: &Receipt) {
-        if receipt.name == self.name {
+        if receipt.name() == self.key() {
             self.store.give_back(receipt.clone(), 0);
         }
     }
@@ -295,7 +297,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn settle(&self, receipt: &Receipt, permits: u32) {
-        if receipt.name == self.name {
+        if receipt.name() == self.key() {
             self.store.give_back(receipt.clone(), permits);
         }
     }
@@ -339,7 +341,7 @@ impl RateLimiter {
     /// Dropping it may leave the limit set or not.
     pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
         let limit = limit.stored();
-        self.name.check(&limit)?;
+        self.key().check(&limit)?;
         self.manage_changed(Op::TrySetRate(limit)).await
     }
 
@@ -495,7 +497,7 @@ impl RateLimiter {
     /// The name, as given.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.name.as_str()
+        self.key().as_str()
     }
 
     fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
@@ -507,15 +509,16 @@ impl RateLimiter {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
+        let limiter = Target::Shared(Arc::clone(&self.limiter));
         Ok(Charge {
-            name: self.name.clone(),
-            rule: Arc::clone(&self.tag),
-            limit: LimitSource::Store,
-            permits,
-            id: PermitId::NONE,
-            shadow: false,
-            lead: 0,
+            lease: self.lease,
+            ..Charge::new(limiter, Arc::clone(&self.labels), permits)
         })
+    }
+
+    /// Returns the name that it has in the store, and how it is counted there.
+    fn key(&self) -> &Name {
+        &self.limiter.name
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn AnyStore> {
@@ -524,7 +527,7 @@ impl RateLimiter {
 
     async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
         let limit = limit.stored();
-        self.name.check(&limit)?;
+        self.key().check(&limit)?;
         self.manage_changed(Op::SetRate {
             limit,
             keep,
@@ -541,8 +544,14 @@ impl RateLimiter {
     }
 
     async fn manage(&self, op: Op) -> Result<Outcome, Error> {
-        Arc::clone(&self.store).manage(self.name.clone(), op).await
+        Arc::clone(&self.store).manage(self.key().clone(), op).await
     }
+}
+
+/// Returns the limiter of this name, whose limit is the stored one.
+fn stored(name: Name) -> Arc<Limiter> {
+    let limit = LimitSource::Store;
+    Arc::new(Limiter { name, limit })
 }
 
 fn readable(stored: &StoredLimit) -> Result<Limit, Error> {

@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::stored;
 use super::{RateLimiter, mismatch};
 use crate::{
-    demand::RuleTag,
+    demand::Labels,
     error::{Error, ErrorKind},
     name::Name,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
@@ -127,17 +128,14 @@ impl RateLimiter {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
         let new = new
-            .counted_by(self.name.algorithm())
-            .noted_in(self.name.slots());
+            .counted_by(self.key().algorithm())
+            .noted_in(self.key().slots());
         if self.manage_changed(Op::Rename(new.clone())).await? {
-            let tag = RuleTag::unnamed(name);
-            if let Some(lease) = self.tag.lease() {
-                tag.leases(lease);
-            }
             Ok(Self {
                 store: Arc::clone(&self.store),
-                name: new,
-                tag,
+                limiter: stored(new),
+                labels: Labels::unnamed(name),
+                lease: self.lease,
             })
         } else {
             Err(ErrorKind::NotInitialized.into())

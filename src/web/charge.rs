@@ -14,7 +14,11 @@ use std::{
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
 
 use crate::{
-    decision::Grant, demand::RuleTag, list::List, name::Name, receipt::Receipt, store::AnyStore,
+    decision::Grant,
+    demand::{self, Labels},
+    list::List,
+    receipt::Receipt,
+    store::AnyStore,
 };
 
 /// The charge of a request, to be corrected until its answer is over.
@@ -113,15 +117,10 @@ impl Charge {
         })
     }
 
-    /// Whether the limiter was charged already as this rule would, for an answer that is not over.
-    pub(crate) fn has_charged(
-        &self,
-        store: &Arc<dyn AnyStore>,
-        rule: &RuleTag,
-        limiter: &Name,
-    ) -> bool {
+    /// Whether the limiter was charged already as its rule would again, for an answer that is not over.
+    pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
         let mut charged = self.charged.iter();
-        charged.any(|charged| charged.has_charged(store, rule, limiter))
+        charged.any(|charged| charged.has_charged(store, again))
     }
 
     fn say(&self, charge: impl Fn(u32) -> u32) -> bool {
@@ -203,7 +202,8 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
 }
 
 /// The rules of a grant that judge by the answer, if any.
-pub(crate) type Judges = List<(Arc<RuleTag>, ChargeIf)>;
+/// Rules are known by their names: two of one list never share one.
+pub(crate) type Judges = List<(Arc<Labels>, ChargeIf)>;
 
 /// Settles a grant when it is dropped.
 pub(crate) struct Settling {
@@ -286,7 +286,7 @@ impl Settling {
             if charge_if(outcome) {
                 continue;
             }
-            let is_judged = |receipt: &Receipt| receipt.rule == *rule;
+            let is_judged = |receipt: &Receipt| Arc::ptr_eq(&receipt.labels, rule);
             if let Some(place) = grant.receipts().iter().position(is_judged) {
                 grant.ledger().write(|corrections| {
                     if let Some(entry) = corrections.entries.get_mut(place) {
@@ -335,14 +335,14 @@ fn has_trailers(headers: &HeaderMap) -> bool {
 }
 
 impl Charged {
-    fn has_charged(&self, store: &Arc<dyn AnyStore>, rule: &RuleTag, limiter: &Name) -> bool {
+    fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
         // What it cost must have been clear before the request was seen, and be the same here.
-        let same_cost = |other: &RuleTag| {
-            let cost = rule.fixed_cost.get();
-            cost.is_some() && cost == other.fixed_cost.get()
-        };
         let same = |receipt: &Receipt| {
-            receipt.name == *limiter && *receipt.rule == *rule && same_cost(&receipt.rule)
+            let (other, rule) = (&receipt.labels, &again.labels);
+            receipt.name() == again.name()
+                && other.name == rule.name
+                && rule.fixed_cost.is_some()
+                && other.fixed_cost == rule.fixed_cost
         };
         Arc::ptr_eq(&self.store, store)
             && self.grant.ledger().is_open()
@@ -368,7 +368,7 @@ impl Charged {
 }
 
 fn is_of(receipt: &Receipt, rule: &str) -> bool {
-    &*receipt.rule.name == rule
+    &*receipt.labels.name == rule
 }
 
 #[cfg(test)]

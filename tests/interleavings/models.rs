@@ -21,7 +21,7 @@ use loom::{
 use crate::{
     clock::ManualClock,
     decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, RuleTag},
+    demand::{Acquire, Charge, Labels},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -336,13 +336,8 @@ fn name() -> Name {
 fn question() -> Acquire {
     Acquire {
         first: Charge {
-            name: name(),
-            rule: RuleTag::unnamed("a"),
-            limit: LimitSource::Store,
-            permits: 1,
             id: PermitId([7; 16]),
-            shadow: false,
-            lead: 0,
+            ..Charge::named(name(), LimitSource::Store, Labels::unnamed("a"), 1)
         },
         rest: Vec::new(),
         on_failure: None,
@@ -355,7 +350,7 @@ fn question() -> Acquire {
 fn refusal() -> Decision {
     let wait = Duration::from_secs(3600);
     let state = LimitState {
-        rule: RuleTag::unnamed("a"),
+        labels: Labels::unnamed("a"),
         permits: 1,
         interval: wait,
         remaining: Some(0),

@@ -54,7 +54,7 @@ impl Limiter {
     }
 
     fn charge_more(&mut self, receipt: &Receipt, more: u32, now: Now) -> Result<i64, ErrorKind> {
-        let given = receipt.limit.given().map(|limit| limit.stored());
+        let given = receipt.limit().given().map(|limit| limit.stored());
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         self.limit = Some(limit);
         let id = receipt.id.for_more();

@@ -148,7 +148,7 @@ impl Breakers {
     fn looks_up(&self, acquire: &Acquire) -> Option<Error> {
         let now = self.now();
         let shut = |charge: &Charge| {
-            let node = self.nodes.get(self.traffic.index(&charge.name));
+            let node = self.nodes.get(self.traffic.index(charge.name()));
             node.is_some_and(|node| node.load().entry(now) == Entry::Nobody)
         };
         // What is only tried out is no reason to refuse.

@@ -19,7 +19,7 @@ use self::generations::{Generations, Seen};
 use crate::{
     clock::{Clock, SteadyClock, millis, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Charge, Labels, Limiter, Patience},
     error::Error,
     limit::Algorithm,
     list::List,
@@ -73,7 +73,7 @@ impl<S: Decide> Decide for DenyCache<S> {
             Decision::Allow(grant) => grant
                 .receipts()
                 .iter()
-                .for_each(|receipt| self.refusals.changed(&receipt.name)),
+                .for_each(|receipt| self.refusals.changed(receipt.name())),
             Decision::Deny(refusal) => {
                 if let Some(asked) = asked {
                     self.refusals.learn(acquire, asked, refusal);
@@ -102,7 +102,7 @@ impl<S: Decide> Decide for DenyCache<S> {
         // whether anything was taken, and whoever asks meanwhile may as well be refused: also by a store that is
         // silent.
         if receipt.was_granted() {
-            self.refusals.changed(&receipt.name);
+            self.refusals.changed(receipt.name());
         }
         self.inner.give_back(receipt, keep);
     }
@@ -185,7 +185,7 @@ impl Refusals {
     /// Notes that somebody asks; none where the answer is not to be told again.
     fn ask(&self, acquire: &Acquire) -> Option<Asked> {
         self.kept.as_ref()?;
-        let names = acquire.charges().map(|charge| &charge.name);
+        let names = acquire.charges().map(|charge| charge.name());
         Some(Asked {
             seen: self.generations.see(names),
             at: self.clock_of(acquire)?.now(),
@@ -231,7 +231,7 @@ impl Refusals {
             return;
         }
         let known = Arc::new(Known {
-            charges: acquire.charges().cloned().collect(),
+            charges: acquire.charges().map(Held::of).collect(),
             remaining: acquire.remaining,
             kind: refusal.kind,
             limits: refusal.limits.clone(),
@@ -300,7 +300,7 @@ impl Refusals {
         let Some(own) = &self.own_clock else {
             return Some(server);
         };
-        let windows = |charge: &Charge| charge.name.algorithm() == Algorithm::FixedWindow;
+        let windows = |charge: &Charge| charge.name().algorithm() == Algorithm::FixedWindow;
         if !acquire.charges().any(windows) {
             Some(ClockOf::Own(&**own))
         } else if acquire.charges().all(windows) {
@@ -343,7 +343,7 @@ impl ClockOf<'_> {
 
 /// A refusal, and what was asked.
 struct Known {
-    charges: List<Charge>,
+    charges: List<Held>,
     remaining: bool,
     kind: RefusalKind,
     limits: List<LimitState>,
@@ -405,35 +405,56 @@ struct Key(Arc<Known>);
 /// What is asked.
 struct Question<'a>(&'a Acquire);
 
-/// Whether the answer to one is that to the other. Ids differ with each caller, and stand in no answer.
-fn is_same(a: &Charge, b: &Charge) -> bool {
-    let same_rule = || {
-        let (a, b) = (&a.rule, &b.rule);
-        Arc::ptr_eq(a, b) || a.answers_like(b)
-    };
-    a.permits == b.permits
-        && a.shadow == b.shadow
-        && a.limit == b.limit
-        && a.name == b.name
-        && same_rule()
+/// A charge, as far as its answer depends on it: ids differ with each caller, and stand in none.
+struct Held {
+    limiter: Arc<Limiter>,
+    labels: Arc<Labels>,
+    permits: u32,
+    shadow: bool,
 }
 
-fn hash<'a>(charges: impl Iterator<Item = &'a Charge>, state: &mut impl Hasher) {
-    for charge in charges {
-        charge.name.hash(state);
-        charge.permits.hash(state);
+impl Held {
+    fn of(charge: &Charge) -> Self {
+        Self {
+            limiter: charge.limiter.share(),
+            labels: Arc::clone(&charge.labels),
+            permits: charge.permits,
+            shadow: charge.shadow,
+        }
     }
+
+    /// Whether its answer is that to these permits.
+    fn answers(
+        &self,
+        limiter: &Limiter,
+        labels: &Arc<Labels>,
+        (permits, shadow): (u32, bool),
+    ) -> bool {
+        (self.permits, self.shadow) == (permits, shadow)
+            && *self.limiter == *limiter
+            && (Arc::ptr_eq(&self.labels, labels) || self.labels.answers_like(labels))
+    }
+}
+
+/// Hashes a charge by its limiter and permits.
+fn hash(limiter: &Limiter, permits: u32, state: &mut impl Hasher) {
+    limiter.name.hash(state);
+    permits.hash(state);
 }
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        hash(self.0.charges.iter(), state);
+        for held in self.0.charges.iter() {
+            hash(&held.limiter, held.permits, state);
+        }
     }
 }
 
 impl Hash for Question<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        hash(self.0.charges(), state);
+        for charge in self.0.charges() {
+            hash(&charge.limiter, charge.permits, state);
+        }
     }
 }
 
@@ -442,7 +463,8 @@ impl PartialEq for Key {
         let (a, b) = (&self.0, &other.0);
         a.remaining == b.remaining
             && a.charges.len() == b.charges.len()
-            && (a.charges.iter().zip(b.charges.iter())).all(|(a, b)| is_same(a, b))
+            && (a.charges.iter().zip(b.charges.iter()))
+                .all(|(a, b)| a.answers(&b.limiter, &b.labels, (b.permits, b.shadow)))
     }
 }
 
@@ -453,7 +475,9 @@ impl Equivalent<Key> for Question<'_> {
         let (asked, known) = (self.0, &key.0);
         asked.remaining == known.remaining
             && 1 + asked.rest.len() == known.charges.len()
-            && (asked.charges().zip(known.charges.iter())).all(|(a, b)| is_same(a, b))
+            && (asked.charges().zip(known.charges.iter())).all(|(asked, held)| {
+                held.answers(&asked.limiter, &asked.labels, (asked.permits, asked.shadow))
+            })
     }
 }
 

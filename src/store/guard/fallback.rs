@@ -127,7 +127,7 @@ impl<S: Decide> Fallback<S> {
             _ => &[],
         };
         for charge in acquire.charges() {
-            if kept.iter().all(|receipt| receipt.name != charge.name) {
+            if kept.iter().all(|receipt| receipt.name() != charge.name()) {
                 self.inner.give_back(charge.receipt_made(acquire.asked), 0);
             }
         }

@@ -47,8 +47,8 @@ fn lease_of(acquire: &Acquire) -> Option<Duration> {
     let charge = &acquire.first;
     let leases = acquire.rest.is_empty() && !charge.shadow;
     // What has no entry of its own has no score.
-    let logged = charge.name.tells_grants_apart();
-    charge.rule.lease().filter(|_| leases && logged)
+    let logged = charge.name().tells_grants_apart();
+    charge.lease.filter(|_| leases && logged)
 }
 
 impl<S: Decide> Leasing<S> {
@@ -110,7 +110,7 @@ impl<S: Decide> Leasing<S> {
         let ahead = ahead(first, plan);
         let mut asking = Asking {
             leasing: self,
-            name: &first.first.name,
+            name: first.first.name(),
             unheard: Some(ahead.first.receipt()),
         };
         let mut all = run.to_vec();
@@ -122,7 +122,7 @@ impl<S: Decide> Leasing<S> {
         let mut decisions = decisions?;
         let lease = (decisions.len() == all.len()).then(|| decisions.pop());
         self.hear(run, &decisions);
-        let name = &first.first.name;
+        let name = first.first.name();
         match lease.flatten() {
             None => {}
             Some(Decision::Deny(_)) => self.pools.refused(name, plan.ahead),
@@ -137,7 +137,7 @@ impl<S: Decide> Leasing<S> {
                 let lease = Lease {
                     end: self.keeper.watch(Arc::clone(&account), left),
                     account,
-                    limit: first.first.limit,
+                    limit: first.first.limit(),
                     sent,
                     lasts,
                     received,
@@ -166,11 +166,11 @@ impl<S: Decide> Leasing<S> {
     fn hear(&self, run: &[Acquire], decisions: &[Decision]) {
         let told = run.first().zip(decisions.iter().find_map(state_of));
         let Some((first, state)) = told else { return };
-        self.end(self.pools.told(&first.first.name, state));
+        self.end(self.pools.told(first.first.name(), state));
         let mut answered = run.iter().zip(decisions);
         if answered.any(|(acquire, decision)| acquire.patience.is_some() && is_over_limit(decision))
         {
-            self.end(self.pools.remove(&first.first.name, false));
+            self.end(self.pools.remove(first.first.name(), false));
         }
     }
 

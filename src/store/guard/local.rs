@@ -8,15 +8,16 @@
 mod recent;
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use self::recent::Recent;
 use crate::{
     clock::{Clock, millis},
     decision::{Decision, Grant, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, Charge, Warning},
     error::{Error, ErrorKind},
     failure_policy::Local,
     limit::{Limit, LimitSource, RateType},
@@ -30,6 +31,9 @@ pub(crate) struct Locals {
     limiters: MemoryStore,
     /// Made when a rule first may come to need it.
     recent: OnceLock<Recent>,
+    /// The limits that only the store knows, as they were last seen on any limiter of a rule, by
+    /// the rule's name.
+    last_seen: Mutex<HashMap<Arc<str>, Limit>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -39,6 +43,7 @@ impl Locals {
         Self {
             limiters: MemoryStore::new().clock(Arc::clone(&clock)),
             recent: OnceLock::new(),
+            last_seen: Mutex::default(),
             clock,
         }
     }
@@ -51,19 +56,20 @@ impl Locals {
             let told = decision
                 .limits()
                 .iter()
-                .find(|state| Arc::ptr_eq(&state.rule, &charge.rule));
+                .find(|state| Arc::ptr_eq(&state.labels, &charge.labels));
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             let Some(state) = told else {
                 continue;
             };
-            if charge.limit == LimitSource::Store
+            if charge.limit() == LimitSource::Store
                 && let Ok(limit) = Limit::try_new(state.permits, state.interval)
             {
-                charge.rule.fallback.sees(limit);
+                self.last_seen()
+                    .insert(Arc::clone(&charge.labels.name), limit);
             }
-            if granted || charge.limit == LimitSource::Store {
+            if granted || charge.limit() == LimitSource::Store {
                 let permits = if granted { charge.permits } else { 0 };
-                recent.note(&charge.name, state, permits, now);
+                recent.note(charge.name(), state, permits, now);
             }
         }
     }
@@ -83,7 +89,7 @@ impl Locals {
         if let Some(recent) = self.recent.get()
             && receipt.was_granted()
         {
-            recent.settle(&receipt.name, receipt.permits, keep, self.now());
+            recent.settle(receipt.name(), receipt.permits, keep, self.now());
         }
         Some(receipt)
     }
@@ -104,12 +110,12 @@ impl Locals {
             return Err(error);
         };
         for charge in shared.charges() {
-            let Some(limit) = charge.limit.given() else {
+            let Some(limit) = charge.limiter.limit.given() else {
                 continue;
             };
             let interval = limit.stored().interval;
             if let Some(recent) = self.recent.get() {
-                recent.hand_over(&charge.name, interval, self.now(), |past| {
+                recent.hand_over(charge.name(), interval, self.now(), |past| {
                     let past = latest(past, limit.permits());
                     self.limiters.begin_with(charge, &past)
                 })?;
@@ -135,7 +141,7 @@ impl Locals {
     ///
     /// Neither what is only tried out nor what passes uncounted while the store fails.
     fn share(&self, acquire: &Acquire, local: Local) -> Option<Acquire> {
-        let counted = |charge: &&Charge| !charge.shadow && !charge.rule.fallback.passes();
+        let counted = |charge: &&Charge| !charge.shadow && !charge.passes;
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
@@ -147,10 +153,8 @@ impl Locals {
                 // Each process has all of it.
                 RateType::PerClient => limit,
             };
-            charges.push(Charge {
-                limit: LimitSource::Code(limit.for_request_key()),
-                ..charge.clone()
-            });
+            let limit = LimitSource::Code(limit.for_request_key());
+            charges.push(charge.clone().by(limit));
         }
         let mut charges = charges.into_iter();
         Some(Acquire {
@@ -167,14 +171,22 @@ impl Locals {
     /// The limit to decide by. Where only the store knows it: as it was last seen on this limiter,
     /// or on any of its rule.
     fn limit(&self, charge: &Charge) -> Option<Limit> {
-        match charge.limit {
+        match charge.limit() {
             LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
             LimitSource::Store => {
                 let recent = self.recent.get();
-                let of_limiter = recent.and_then(|recent| recent.limit(&charge.name));
-                of_limiter.or_else(|| charge.rule.fallback.last_seen())
+                let of_limiter = recent.and_then(|recent| recent.limit(charge.name()));
+                of_limiter.or_else(|| self.last_seen().get(&charge.labels.name).copied())
             }
         }
+    }
+
+    fn last_seen(&self) -> MutexGuard<'_, HashMap<Arc<str>, Limit>> {
+        // What is behind the lock is whole between any two statements, so a panic elsewhere does
+        // not spoil it.
+        self.last_seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> i64 {
@@ -184,9 +196,9 @@ impl Locals {
 
 /// Says once of a rule that its requests are refused because its limit is not known.
 fn note_unknown(charge: &Charge) {
-    if charge.rule.fallback.is_to_warn() {
+    if charge.labels.is_to_warn(Warning::Unknown) {
         warning!(
-            rule = charge.rule.for_logs(),
+            rule = charge.labels.for_logs(),
             "requests are refused because only the store knows the limit, and it has not answered yet: give the rule \
              `or_init`"
         );

@@ -1,10 +1,8 @@
 //! The answer by a failure policy, and the few cases in which none is asked.
 
-use std::sync::atomic::Ordering;
-
 use crate::{
     decision::{Decision, Grant, Refusal},
-    demand::Acquire,
+    demand::{Acquire, Warning},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     macros::warning,
@@ -37,9 +35,9 @@ pub(crate) fn settled(
     }
     if error.is_not_initialized() {
         for charge in acquire.charges() {
-            if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
+            if charge.labels.is_to_warn(Warning::Unset) {
                 warning!(
-                    rule = charge.rule.for_logs(),
+                    rule = charge.labels.for_logs(),
                     "requests are refused because nobody has set the limit: call `RateLimiter::try_set_rate`, or give the \
                      rule `or_init`"
                 );
@@ -94,9 +92,9 @@ fn note_uncounted(acquire: &Acquire, error: &Error) {
         return;
     }
     for charge in acquire.charges().filter(|charge| charge.shadow) {
-        if !charge.rule.told_unset.swap(true, Ordering::Relaxed) {
+        if charge.labels.is_to_warn(Warning::Unset) {
             warning!(
-                rule = charge.rule.for_logs(),
+                rule = charge.labels.for_logs(),
                 error = %error,
                 "requests are not counted by a rule that is tried out: once it is enforced, they will be refused"
             );

@@ -54,7 +54,7 @@ impl Shared {
         // last.
         let mut places: Vec<_> = first
             .charges()
-            .map(|charge| Self::shard_of(&charge.name))
+            .map(|charge| Self::shard_of(charge.name()))
             .collect();
         places.sort_unstable();
         places.dedup();
@@ -67,13 +67,13 @@ impl Shared {
         // Taken out while they are counted with, as a shard lends one at a time.
         let mut taken = Vec::with_capacity(places.len());
         for (charge, has_room) in first.charges().zip(have_room) {
-            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
-            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name.text()));
-            let counted = match (kept, charge.limit.given()) {
+            let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
+            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name().text()));
+            let counted = match (kept, charge.limit().given()) {
                 (Some(kept), _) => Some(Counting::Own(kept)),
                 (None, Some(limit)) if !has_room => strangers
                     .get_or_insert_with(|| self.strangers())
-                    .meet(&charge.name, limit, self.max)
+                    .meet(charge.name(), limit, self.max)
                     .map(Counting::Stranger),
                 (None, _) => None,
             };
@@ -81,13 +81,13 @@ impl Shared {
         }
         let answers = count_with(&mut taken, first.remaining, callers, now);
         for (charge, counted) in taken {
-            let shard = locked(&charge.name).and_then(|place| shards.get_mut(place));
+            let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
             match (counted, shard, &mut strangers) {
                 (Some(Counting::Own(mut kept)), Some(shard), _) => {
                     if matches!(answers, Ok(Some(_))) {
                         kept.keep_alive(now);
                     }
-                    shard.limiters.insert(charge.name.text().clone(), kept);
+                    shard.put(kept);
                 }
                 (Some(Counting::Stranger(stranger)), _, Some(strangers)) => {
                     strangers.keep(&stranger);
@@ -109,7 +109,7 @@ impl Shared {
         match found {
             Ok(()) => Ok(true),
             Err(error) if error.kind() != ErrorKind::Full => Err(error),
-            Err(_) if Strangers::can_count(charge.limit.given()) => Ok(false),
+            Err(_) if Strangers::can_count(charge.limit().given()) => Ok(false),
             Err(full) => Err(full),
         }
     }

@@ -31,7 +31,7 @@ use crate::{
     algorithm::answer::Answer,
     clock::{Clock, Now, SteadyClock},
     decision::Decision,
-    demand::{Acquire, Charge},
+    demand::{Acquire, Charge, Limiter},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -131,14 +131,14 @@ impl MemoryStore {
             .collect();
         match shared.shard_with(charge, now) {
             Ok(mut shard) => {
-                let kept = shard.limiters.get_mut(charge.name.text());
+                let kept = shard.limiters.get_mut(charge.name().text());
                 kept.map_or(Ok(()), |kept| {
-                    shared.charge_past(kept, &charge.name, charge.limit, &past, now)
+                    shared.charge_past(kept, charge.name(), charge.limit(), &past, now)
                 })
             }
             Err(full)
                 if full.kind() == ErrorKind::Full
-                    && shared.charge_stranger(&charge.name, charge.limit, &past) =>
+                    && shared.charge_stranger(charge.name(), charge.limit(), &past) =>
             {
                 Ok(())
             }
@@ -276,20 +276,19 @@ impl Decide for Shared {
     fn give_back(&self, receipt: Receipt, keep: u32) {
         let now = self.now();
         {
-            let mut shard = self.shard(&receipt.name);
-            if shard.get_mut(&receipt.name, now, &self.count).is_none() {
-                if keep <= receipt.permits || receipt.limit.given().is_none() {
+            let mut shard = self.shard(receipt.name());
+            if shard.get_mut(receipt.name(), now, &self.count).is_none() {
+                if keep <= receipt.permits || receipt.limit().given().is_none() {
                     return;
                 }
                 drop(shard);
-                let Ok(with_room) = self.shard_with_room(&receipt.name, receipt.limit, false, now)
-                else {
+                let Ok(with_room) = self.shard_with_room(&receipt.limiter, false, now) else {
                     self.owe(&receipt, keep, now);
                     return;
                 };
                 shard = with_room;
             }
-            let Some(kept) = shard.limiters.get_mut(receipt.name.text()) else {
+            let Some(kept) = shard.limiters.get_mut(receipt.name().text()) else {
                 return;
             };
             let credited = kept.limiter.settle(&receipt, keep, now).unwrap_or(0);
@@ -298,13 +297,14 @@ impl Decide for Shared {
             }
             if kept.limiter.full_at().is_none_or(|at| at <= now.tick) && !kept.lasting {
                 // Idle earlier than was noted.
-                shard.note_idle(now.tick, &receipt.name);
+                let limiter = kept.as_named();
+                shard.note_idle(now.tick, limiter);
             }
             if credited <= 0 {
                 return;
             }
         }
-        self.lines.nudge(&receipt.name);
+        self.lines.nudge(receipt.name());
     }
 }
 
@@ -313,7 +313,6 @@ impl Shared {
         let run = std::slice::from_ref(acquire);
         let decision = if acquire.rest.is_empty() {
             self.decide_one(acquire)
-                .map(|answer| acquire.decision(&[answer]))
         } else {
             self.decide(run).map(|answers| acquire.decision(&answers))
         };
@@ -342,15 +341,16 @@ impl Shared {
     }
 
     /// Decides for one caller of one limiter.
-    fn decide_one(&self, acquire: &Acquire) -> Result<Answer, Error> {
+    fn decide_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         acquire.check()?;
         let own = self.with_limiter(&acquire.first, |kept, now| kept.decide_one(acquire, now));
         match own {
+            Ok((answer, limiter)) => Ok(acquire.decision_alone(&answer, limiter)),
             Err(error) if error.kind() == ErrorKind::Full => {
                 let answers = self.decide_list(acquire, &[caller(acquire)], true)?;
-                answers.first().copied().ok_or(error)
+                Ok(acquire.decision(&answers))
             }
-            answer => answer,
+            Err(error) => Err(error),
         }
     }
 
@@ -361,15 +361,15 @@ impl Shared {
         decide: impl FnOnce(&mut Kept, Now) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let now = self.now();
-        let mut shard = self.shard(&charge.name);
-        if let Some(kept) = shard.limiters.get_mut(charge.name.text())
+        let mut shard = self.shard(charge.name());
+        if let Some(kept) = shard.limiters.get_mut(charge.name().text())
             && kept.is_there(now)
         {
             return decide(kept, now);
         }
         drop(shard);
         let mut shard = self.shard_with(charge, now)?;
-        let kept = shard.limiters.get_mut(charge.name.text());
+        let kept = shard.limiters.get_mut(charge.name().text());
         decide(kept.ok_or(ErrorKind::Full)?, now)
     }
 
@@ -397,35 +397,34 @@ impl Shared {
 
     /// The shard of a charge's limiter, with the limiter in it.
     fn shard_with(&self, charge: &Charge, now: Now) -> Result<MutexGuard<'_, Shard>, Error> {
-        let mut shard = self.shard(&charge.name);
-        if shard.get_mut(&charge.name, now, &self.count).is_some() {
+        let mut shard = self.shard(charge.name());
+        if shard.get_mut(charge.name(), now, &self.count).is_some() {
             return Ok(shard);
         }
-        if charge.limit == LimitSource::Store {
+        if charge.limit() == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
         drop(shard);
-        self.shard_with_room(&charge.name, charge.limit, false, now)
+        self.shard_with_room(&charge.limiter.share(), false, now)
     }
 
-    /// The shard of a newcomer, with the newcomer in it. It begins with what it took by a `limit`
-    /// as a stranger.
+    /// The shard of a newcomer, with the newcomer in it. It begins with what it took as a stranger.
     fn shard_with_room(
         &self,
-        name: &Name,
-        limit: LimitSource,
+        limiter: &Arc<Limiter>,
         lasting: bool,
         now: Now,
     ) -> Result<MutexGuard<'_, Shard>, Error> {
+        let name = &limiter.name;
         self.make_room(name, now)?;
         let mut shard = self.shard(name);
         if shard.limiters.contains_key(name.text()) {
             // Another caller of the same name was faster.
             self.count.fetch_sub(1, Ordering::Relaxed);
         } else {
-            shard.insert(name, lasting, now);
+            shard.insert(Arc::clone(limiter), lasting, now);
             if let Some(kept) = shard.limiters.get_mut(name.text()) {
-                self.begin(kept, name, limit, now)?;
+                self.begin(kept, name, limiter.limit, now)?;
             }
         }
         Ok(shard)

@@ -1,10 +1,12 @@
 //! A part of the limiters in this process, behind a lock of its own: who is there, and who may be forgotten.
 
 use std::{
+    borrow::Borrow,
     cmp::Ordering as Order,
     collections::{BinaryHeap, HashMap},
+    hash::{Hash, Hasher},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -16,9 +18,9 @@ use crate::{
         counted::Counted,
     },
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, Charge, Limiter, Target},
     error::Error,
-    limit::{Algorithm, LimitSource},
+    limit::LimitSource,
     list::List,
     name::{BuildSpread, Name, Text},
     receipt::PermitId,
@@ -27,13 +29,38 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
-    pub(crate) limiters: HashMap<Text, Kept, BuildSpread>,
+    pub(crate) limiters: HashMap<Place, Kept, BuildSpread>,
     /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
     /// it may be out of date, but never too late by more than a grant that was given back.
     idle: BinaryHeap<Idle>,
 }
 
+/// Finds a limiter by the text of its name.
+pub(crate) struct Place(Arc<Limiter>);
+
+impl Borrow<Text> for Place {
+    fn borrow(&self) -> &Text {
+        self.0.name.text()
+    }
+}
+
+impl Hash for Place {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.text().hash(state);
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name.text() == other.0.name.text()
+    }
+}
+
+impl Eq for Place {}
+
 pub(crate) struct Kept {
+    /// As those hold it who keep what they were granted: one for all who name it alike.
+    named: Arc<Limiter>,
     pub(crate) limiter: Counted,
     /// Whether a verb set it: it stays until it is deleted.
     pub(crate) lasting: bool,
@@ -42,12 +69,35 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn new(algorithm: Algorithm, lasting: bool) -> Self {
+    fn new(named: Arc<Limiter>, lasting: bool) -> Self {
         Self {
-            limiter: Counted::new(algorithm),
+            limiter: Counted::new(named.name.algorithm()),
+            named,
             lasting,
             expires_at: None,
         }
+    }
+
+    /// Returns the limiter of a charge, which is this one, as others can hold it.
+    pub(crate) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
+        if !self.named.counts_like(target) {
+            self.named = target.share();
+        }
+        Arc::clone(&self.named)
+    }
+
+    /// Returns the limiter as it was last named.
+    pub(crate) fn as_named(&self) -> Arc<Limiter> {
+        Arc::clone(&self.named)
+    }
+
+    /// Gives it another name. Returns the limiter as it is named then.
+    pub(crate) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
+        self.named = Arc::new(Limiter {
+            name: name.clone(),
+            limit: self.named.limit,
+        });
+        self.as_named()
     }
 
     /// Whether its time is not over.
@@ -55,14 +105,19 @@ impl Kept {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
-    /// Decides for one caller of this limiter alone.
-    pub(crate) fn decide_one(&mut self, acquire: &Acquire, now: Now) -> Result<Answer, Error> {
+    /// Decides for one caller of this limiter alone. Returns the limiter, too, where it granted.
+    pub(crate) fn decide_one(
+        &mut self,
+        acquire: &Acquire,
+        now: Now,
+    ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
-        self.limiter.count_by(&charge.name, now);
-        let ask = ask(charge.limit, acquire.remaining);
-        let answer = call::acquire_one(self.limiter.counts(), ask, &take(charge), now)?;
+        self.limiter.count_by(charge.name(), now);
+        let ask = ask(charge.limit(), acquire.remaining);
+        let answer = self.limiter.acquire_one(ask, &take(charge), now)?;
         self.keep_alive(now);
-        Ok(answer)
+        let is_granted = answer.verdict == Verdict::Granted;
+        Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
     }
 
     /// Takes so many permits, or as many as there are.
@@ -82,8 +137,8 @@ impl Kept {
             lead: 0,
         };
         let mut ask_for = |permits| {
-            let counts = self.limiter.counts();
-            call::acquire_one(counts, ask(limit, true), &take(permits), now)
+            self.limiter
+                .acquire_one(ask(limit, true), &take(permits), now)
         };
         let answer = ask_for(permits)?;
         if answer.verdict != Verdict::Granted
@@ -103,8 +158,8 @@ impl Kept {
         callers: &[Caller],
         now: Now,
     ) -> Result<List<Answer>, Error> {
-        self.limiter.count_by(&charge.name, now);
-        let limiters = std::iter::once((self.limiter.counts(), ask(charge.limit, exact)));
+        self.limiter.count_by(charge.name(), now);
+        let limiters = std::iter::once((self.limiter.counts(), ask(charge.limit(), exact)));
         let answers = call::acquire(limiters, callers, now)?;
         self.keep_alive(now);
         Ok(answers)
@@ -126,7 +181,7 @@ impl Kept {
 struct Idle {
     /// In ticks.
     at: i64,
-    name: Text,
+    limiter: Arc<Limiter>,
 }
 
 impl Ord for Idle {
@@ -165,16 +220,21 @@ impl Shard {
         self.limiters.get_mut(name.text())
     }
 
-    pub(crate) fn insert(&mut self, name: &Name, lasting: bool, now: Now) {
+    pub(crate) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
         if !lasting {
             // Not yet: those of one list would take each other's places.
-            self.note_idle(now.tick + 1, name);
+            self.note_idle(now.tick + 1, Arc::clone(&limiter));
         }
-        let kept = Kept::new(name.algorithm(), lasting);
-        self.limiters.insert(name.text().clone(), kept);
+        self.put(Kept::new(limiter, lasting));
     }
 
-    pub(crate) fn note_idle(&mut self, at: i64, name: &Name) {
+    /// Stores a limiter under its name. Returns the one that was there.
+    pub(crate) fn put(&mut self, kept: Kept) -> Option<Kept> {
+        self.limiters.insert(Place(Arc::clone(&kept.named)), kept)
+    }
+
+    /// Writes down when a limiter is idle, at the earliest.
+    pub(crate) fn note_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
         if self.idle.len() > 2 * self.limiters.len() + 16 {
             // Many were given back: keep one note of each.
             let limiters = &self.limiters;
@@ -182,7 +242,7 @@ impl Shard {
                 .iter()
                 .filter(|(_, kept)| !kept.lasting || kept.expires_at.is_some());
             self.idle = idle
-                .map(|(name, kept)| {
+                .map(|(Place(limiter), kept)| {
                     let end = if kept.lasting {
                         kept.expires_at
                     } else {
@@ -190,15 +250,12 @@ impl Shard {
                     };
                     Idle {
                         at: end.unwrap_or(at),
-                        name: name.clone(),
+                        limiter: Arc::clone(limiter),
                     }
                 })
                 .collect();
         }
-        self.idle.push(Idle {
-            at,
-            name: name.text().clone(),
-        });
+        self.idle.push(Idle { at, limiter });
     }
 
     /// Forgets one limiter that has all its permits, if there is one.
@@ -207,10 +264,10 @@ impl Shard {
             if noted.at > now.tick {
                 return false;
             }
-            let Some(Idle { name, .. }) = self.idle.pop() else {
+            let Some(Idle { limiter, .. }) = self.idle.pop() else {
                 return false;
             };
-            let Some(kept) = self.limiters.get(&name) else {
+            let Some(kept) = self.limiters.get(limiter.name.text()) else {
                 continue;
             };
             let gone_at = match (kept.expires_at, kept.lasting) {
@@ -221,9 +278,9 @@ impl Shard {
             match gone_at {
                 // Set by a verb, and without an end by now.
                 None => {}
-                Some(at) if at > now.tick => self.idle.push(Idle { at, name }),
+                Some(at) if at > now.tick => self.idle.push(Idle { at, limiter }),
                 Some(_) => {
-                    self.limiters.remove(&name);
+                    self.limiters.remove(limiter.name.text());
                     return true;
                 }
             }

@@ -267,7 +267,7 @@ impl Shared {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
-            self.charge_stranger(&receipt.name, receipt.limit, &[(now.score(), more)]);
+            self.charge_stranger(receipt.name(), receipt.limit(), &[(now.score(), more)]);
         }
     }
 
@@ -318,12 +318,12 @@ pub(crate) fn count_with(
     let limiters = taken.iter_mut().filter_map(|(charge, counted)| {
         let counts: &mut dyn Counts = match counted.as_mut()? {
             Counting::Own(kept) => {
-                kept.limiter.count_by(&charge.name, now);
+                kept.limiter.count_by(charge.name(), now);
                 kept.limiter.counts()
             }
             Counting::Stranger(stranger) => stranger,
         };
-        Some((counts, ask(charge.limit, exact)))
+        Some((counts, ask(charge.limit(), exact)))
     });
     let mut answers = call::acquire(limiters, callers, now)?;
     for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {

@@ -1,9 +1,10 @@
 //! The verbs that take no permits.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use super::Shared;
 use crate::{
+    demand::Limiter,
     error::{Error, ErrorKind},
     limit::LimitSource,
     name::Name,
@@ -25,7 +26,11 @@ impl Shared {
                 None,
             ) => {
                 drop(shard);
-                shard = self.shard_with_room(name, LimitSource::Store, true, now)?;
+                let limiter = Limiter {
+                    name: name.clone(),
+                    limit: LimitSource::Store,
+                };
+                shard = self.shard_with_room(&Arc::new(limiter), true, now)?;
                 shard.limiters.get_mut(name.text())
             }
             (_, found) => found,
@@ -112,25 +117,24 @@ impl Shared {
                 let moved = shard.limiters.remove(name.text());
                 drop(shard);
                 let mut shard = self.shard(new_name);
-                if let Some(kept) = moved {
-                    if shard
-                        .limiters
-                        .insert(new_name.text().clone(), kept)
-                        .is_some()
-                    {
+                if let Some(mut kept) = moved {
+                    let limiter = kept.rename(new_name);
+                    if shard.put(kept).is_some() {
                         self.count.fetch_sub(1, Ordering::Relaxed);
                     }
-                    shard.note_idle(now.tick, new_name);
+                    shard.note_idle(now.tick, limiter);
                 }
                 return Ok(Outcome::Changed(true));
             }
         };
-        let end = shard
+        let ends = shard
             .limiters
             .get(name.text())
-            .and_then(|kept| kept.expires_at);
-        if let (Some(end), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) = (end, op) {
-            shard.note_idle(end, name);
+            .and_then(|kept| Some((kept.expires_at?, kept.as_named())));
+        if let (Some((end, limiter)), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) =
+            (ends, op)
+        {
+            shard.note_idle(end, limiter);
         }
         Ok(outcome)
     }

@@ -5,7 +5,7 @@ use redis::{RedisError, Value, parse_redis_value};
 
 use super::wire::{self, gcra};
 use crate::{
-    demand::{Acquire, Charge, RuleTag},
+    demand::{Acquire, Charge, Labels},
     error::{Error, ErrorKind},
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Name,
@@ -82,16 +82,16 @@ fn any_reply() -> impl Strategy<Value = Value> {
 fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acquire {
     let limit = LimitSource::Code(Limit::per_minute(5));
     let charge = |number: usize| Charge {
-        name: Name::exact(&format!("{{fuzz}}:{number}"))
-            .unwrap()
-            .counted_by(algorithm)
-            .noted_in(slots),
-        rule: RuleTag::new("fuzz", false),
-        limit,
-        permits: 1,
         id: PermitId([7; 16]),
-        shadow: false,
-        lead: 0,
+        ..Charge::named(
+            Name::exact(&format!("{{fuzz}}:{number}"))
+                .unwrap()
+                .counted_by(algorithm)
+                .noted_in(slots),
+            limit,
+            Labels::new("fuzz", false, None),
+            1,
+        )
     };
     Acquire {
         first: charge(0),
@@ -230,7 +230,7 @@ proptest! {
         let mut acquire = acquire(Algorithm::Gcra, None, 1);
         // A permit in each microsecond, or a few.
         let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
-        acquire.first.limit = LimitSource::Code(limit);
+        acquire.first = acquire.first.by(LimitSource::Code(limit));
         let lone = gcra::Lone::new(&acquire.first, &limit.stored()).unwrap();
         if let Ok(Some(answer)) = lone.answer(&reply) {
             let allowed = acquire.decision(&[answer]).is_allowed();

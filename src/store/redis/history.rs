@@ -303,13 +303,13 @@ impl World {
             receipts.remove(place)
         };
         let mut limiters = limiters.iter();
-        let limiter = limiters.find(|limiter| limiter.name() == receipt.name.as_str())?;
+        let limiter = limiters.find(|limiter| limiter.name() == receipt.name().as_str())?;
         limiter.settle(&receipt, [0, 0, 0, 1, 5][random.place(5)]);
         Some(limiter)
     }
 
     fn history(&self, guards: Guards, shown: Vec<i64>) -> History {
-        let name = |limiter: &RateLimiter| limiter.charge(1).unwrap().name;
+        let name = |limiter: &RateLimiter| limiter.charge(1).unwrap().name().clone();
         let clock = match self.clock {
             Some(_) => Counted::ByHand(shown),
             None => Counted::ByServer,

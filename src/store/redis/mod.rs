@@ -299,6 +299,7 @@ impl AnyStore for Shared {
         match random_id() {
             Ok(id) => {
                 acquire.identify(id);
+                acquire.share();
                 None
             }
             // Without entropy nothing can be sent; the policy decides, as for any other failure.

@@ -171,7 +171,7 @@ impl Returns {
         // A tenth less than its entry lives, as the way to the server takes time, too.
         let charges_until = charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR));
         let item = Return {
-            name: receipt.name.clone(),
+            name: receipt.name().clone(),
             undone,
             arguments,
             made: receipt.made.unwrap_or(queued),

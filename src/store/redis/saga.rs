@@ -86,7 +86,7 @@ pub(crate) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
 fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     let mut charges: Vec<&Charge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
-        let made_up = |charge: &Charge| !charge.rule.is_bounded();
+        let made_up = |charge: &Charge| !charge.bounded;
         let by_key = made_up(a).cmp(&made_up(b));
         by_key.then_with(|| likelier_to_refuse(a, b))
     });
@@ -94,7 +94,7 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| go_together(&part.first.name, &charge.name, in_slots))
+            .find(|part| go_together(part.first.name(), charge.name(), in_slots))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {
@@ -118,7 +118,7 @@ fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
 }
 
 fn known_rate(charge: &Charge) -> Option<u64> {
-    match charge.limit {
+    match charge.limit() {
         LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit.permits()),
         LimitSource::Store => None,
     }

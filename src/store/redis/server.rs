@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -22,7 +22,7 @@ use crate::{
     algorithm::answer::{Answer, Changed},
     clock::{Clock, Millis, millis, moment},
     decision::Decision,
-    demand::{Acquire, Charge},
+    demand::{Acquire, Charge, Warning},
     error::{Error, ErrorKind},
     limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
@@ -69,7 +69,7 @@ impl Decide for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| &charge.name);
+        let names = acquire.charges().map(|charge| charge.name());
         saga::is_one_call(names, self.connection.has_nodes())
     }
 
@@ -178,8 +178,8 @@ impl Server {
         let Ok(client_id) = self.client_id() else {
             return;
         };
-        let arguments = match receipt.name.algorithm() {
-            Algorithm::SlidingLog if receipt.name.slots().is_none() => {
+        let arguments = match receipt.name().algorithm() {
+            Algorithm::SlidingLog if receipt.name().slots().is_none() => {
                 wire::settle(receipt, keep, client_id, self.now())
             }
             Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::Gcra => match receipt
@@ -187,7 +187,7 @@ impl Server {
             {
                 Some(Taken::Window(end)) => wire::settle_in_window(receipt, keep, end, client_id),
                 Some(Taken::Slot(end)) => {
-                    let Some(slots) = receipt.name.slots() else {
+                    let Some(slots) = receipt.name().slots() else {
                         return;
                     };
                     wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
@@ -231,8 +231,10 @@ impl Server {
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
         let limiters = 1 + first.rest.len();
-        let in_slots = first.charges().any(|charge| charge.name.slots().is_some());
-        let algorithm = first.first.name.algorithm();
+        let in_slots = first
+            .charges()
+            .any(|charge| charge.name().slots().is_some());
+        let algorithm = first.first.name().algorithm();
         let lone = algorithm == Algorithm::SlidingLog && !in_slots && limiters == 1 && is_lone(run);
         let script = match algorithm {
             Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
@@ -275,7 +277,7 @@ impl Server {
         let [Acquire { first, .. }] = run else {
             return Ok(None);
         };
-        let lone = match first.limit {
+        let lone = match first.limiter.limit {
             // A differing limit that is to be left for now is not found here.
             LimitSource::Code(limit) if self.rewrites(first) => {
                 gcra::Lone::new(first, &limit.stored())
@@ -285,7 +287,7 @@ impl Server {
         let Some(lone) = lone else {
             return Ok(None);
         };
-        let arguments = lone.arguments(&first.name, self.client_id()?, self.now());
+        let arguments = lone.arguments(first.name(), self.client_id()?, self.now());
         let acquire = &*script::gcra::ACQUIRE;
         let reply = self.call_for(acquire, &arguments, run).await?;
         lone.answer(&reply)
@@ -307,12 +309,12 @@ impl Server {
         let mut names = run
             .iter()
             .flat_map(Acquire::charges)
-            .map(|charge| &charge.name);
+            .map(|charge| charge.name());
         let Some(first) = run.first() else {
             return Err(ErrorKind::Permits.into());
         };
         // All of one call are on one node.
-        let pass = self.breakers.enter(&first.first.name, longest_wait(run))?;
+        let pass = self.breakers.enter(first.first.name(), longest_wait(run))?;
         let called = if names.all(Name::tells_grants_apart) {
             script.call(&self.connection, arguments).await
         } else {
@@ -321,7 +323,7 @@ impl Server {
         };
         match called {
             Ok(reply) => {
-                self.breakers.traffic().replied_for(&first.first.name);
+                self.breakers.traffic().replied_for(first.first.name());
                 pass.ends(Told::Answered);
                 Ok(reply)
             }
@@ -379,7 +381,7 @@ impl Server {
     }
 
     fn rewrites(&self, charge: &Charge) -> bool {
-        matches!(charge.limit, LimitSource::Code(_)) && !self.rewritten.lately(&charge.name)
+        matches!(charge.limit(), LimitSource::Code(_)) && !self.rewritten.lately(charge.name())
     }
 
     async fn call(&self, script: &Script, arguments: &Arguments) -> Result<redis::Value, Error> {
@@ -429,20 +431,20 @@ impl Server {
     /// Notes, and says, what an acquire did beside what it was asked for.
     fn note(&self, charge: &Charge, answer: &Answer) {
         if answer.changed != Changed::Nothing {
-            self.refusals.changed(&charge.name);
+            self.refusals.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
-            self.rewritten.note(&charge.name);
-            if !charge.rule.told_rewritten.swap(true, Ordering::Relaxed) {
+            self.rewritten.note(charge.name());
+            if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
-                    rule = charge.rule.for_logs(),
+                    rule = charge.labels.for_logs(),
                     "the stored limit differed and was rewritten: another process has other code, or an older version"
                 );
             }
         }
-        if answer.repaired > 0 && !charge.rule.told_repaired.swap(true, Ordering::Relaxed) {
+        if answer.repaired > 0 && charge.labels.is_to_warn(Warning::Repaired) {
             warning!(
-                rule = charge.rule.for_logs(),
+                rule = charge.labels.for_logs(),
                 entries = answer.repaired,
                 "grants from the future were set back: a process with a wrong clock shares this limit"
             );
@@ -500,20 +502,21 @@ fn uuid(PermitId(mut bytes): PermitId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demand::RuleTag;
+    use crate::demand::Labels;
 
     // The script for lone callers does not read how a charge is taken.
     #[test]
     fn a_caller_is_lone_that_takes_now_and_in_earnest() {
         let acquire = |shadow, lead| Acquire {
             first: Charge {
-                name: Name::exact("orders").unwrap(),
-                rule: RuleTag::new("orders", false),
-                limit: LimitSource::Store,
-                permits: 1,
-                id: PermitId::NONE,
                 shadow,
                 lead,
+                ..Charge::named(
+                    Name::exact("orders").unwrap(),
+                    LimitSource::Store,
+                    Labels::new("orders", false, None),
+                    1,
+                )
             },
             rest: Vec::new(),
             on_failure: None,

@@ -271,7 +271,7 @@ impl Told<'_> {
     fn policies(&self, text: &mut Draft) -> Option<HeaderValue> {
         let mut limits = shown(self.limits);
         if let (Some((_, only)), None) = (limits.next(), limits.next()) {
-            let policy = only.rule.policy_text.of(only.permits, only.interval, || {
+            let policy = only.labels.policy_text.of(only.permits, only.interval, || {
                 push_policy(text, only);
                 let policy = Bytes::copy_from_slice(text.as_bytes());
                 text.truncate(0);

@@ -16,12 +16,12 @@ use http::request::Parts;
 use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    demand::RuleTag,
+    demand::{Charge, Labels},
     error::ConfigError,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, LimitSource, Slots},
     macros::warning,
-    name::{Identity, Naming, check_rule_name},
+    name::{Naming, check_rule_name},
     store::{AnyStore, rule_names::Holder},
     web::{
         charge::ChargeIf,
@@ -36,12 +36,16 @@ const LONGEST_QUEUE: usize = 100;
 pub(crate) struct Ready {
     limits: Limits,
     key: Option<Arc<dyn AnyKey>>,
+    /// Whether callers cannot make up keys of it.
+    bounded: bool,
     cost: Cost,
     pub(crate) on_failure: FailurePolicy,
     /// Which answers it charges; all without it.
     pub(crate) charge_if: Option<ChargeIf>,
     /// For whom it may refuse.
     pub(crate) share: Share,
+    /// For how long permits are taken ahead.
+    lease: Option<Duration>,
     /// How long, and among how many, a request waits.
     pub(crate) patience: Option<(Duration, usize)>,
     warned_of_missing_key: AtomicBool,
@@ -56,28 +60,24 @@ enum Limits {
     Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
 }
 
-/// A charge that lacks its id.
-pub(crate) type Planned<'a> = (&'a Named, Identity, LimitSource, u32);
-
 /// A rule's name, and how it names limiters.
 #[derive(Clone)]
 pub(crate) struct Named {
-    pub(crate) rule: Arc<RuleTag>,
+    pub(crate) labels: Arc<Labels>,
     pub(crate) naming: Naming,
 }
 
 impl Named {
     fn derived(
         prefix: &str,
-        rule: &str,
-        hidden: bool,
+        labels: Arc<Labels>,
         (algorithm, slots): (Algorithm, Option<Slots>),
     ) -> Result<Self, ConfigError> {
         Ok(Self {
-            rule: RuleTag::new(rule, hidden),
-            naming: Naming::derived(prefix, rule)?
+            naming: Naming::derived(prefix, &labels.name)?
                 .counted_by(algorithm)
                 .noted_in(slots),
+            labels,
         })
     }
 }
@@ -116,16 +116,21 @@ impl Ready {
         }
         rule.check_countable()?;
         let counted = (rule.algorithm, rule.checked_slots()?);
+        let fixed_cost = match rule.cost {
+            Cost::Fixed(permits) => Some(permits),
+            Cost::Parts(_) => None,
+        };
+        let labels = |name: &str| Labels::new(name, hidden, fixed_cost);
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
                 let source = LimitSource::Code(limit.for_request_key());
-                let named = Named::derived(prefix, &label, hidden, counted)?;
+                let named = Named::derived(prefix, labels(&label), counted)?;
                 Limits::One(named, source)
             }
             LimitOf::Parts(limit) => {
                 check_cost(&label, &rule.cost, None)?;
-                let named = Named::derived(prefix, &label, hidden, counted)?;
+                let named = Named::derived(prefix, labels(&label), counted)?;
                 Limits::Parts(named, Arc::clone(limit))
             }
             LimitOf::Tiers(tiers) => {
@@ -137,7 +142,7 @@ impl Ready {
                         return Err(ConfigError::Tiers(label));
                     }
                     let name = format!("{label}.{tier}");
-                    let name = Named::derived(prefix, &name, hidden, counted)?;
+                    let name = Named::derived(prefix, labels(&name), counted)?;
                     named.push((tier.clone(), name, limit.for_request_key()));
                 }
                 if named.is_empty() {
@@ -153,7 +158,7 @@ impl Ready {
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
-                        rule: RuleTag::new(&label, hidden),
+                        labels: labels(&label),
                         naming,
                     },
                     source,
@@ -169,18 +174,6 @@ impl Ready {
             (Some(_), false) => return Err(ConfigError::UnusedKey(label)),
             _ => {}
         }
-        limits.tags().for_each(|tag| tag.leases(rule.lease));
-        if rule.on_failure == FailurePolicy::Allow {
-            limits.tags().for_each(|tag| tag.fallback.lets_pass());
-        }
-        if rule.key.as_ref().is_some_and(|key| key.is_bounded()) {
-            limits.tags().for_each(|tag| tag.bounds());
-        }
-        if let Cost::Fixed(permits) = rule.cost {
-            for tag in limits.tags() {
-                let _ = tag.fixed_cost.set(permits);
-            }
-        }
         for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
             if !names.claim(&name, fingerprint, holder) {
                 return Err(ConfigError::DuplicateName(name.to_string()));
@@ -188,6 +181,8 @@ impl Ready {
         }
         Ok(Self {
             limits,
+            bounded: rule.key.as_ref().is_some_and(|key| key.is_bounded()),
+            lease: (!rule.lease.is_zero()).then_some(rule.lease),
             key: rule.key,
             cost: rule.cost,
             on_failure: rule.on_failure,
@@ -206,9 +201,8 @@ impl Ready {
         })
     }
 
-    /// What a request is charged: by which name, whom, against which limit, how much. `None` where the rule does not concern
-    /// it.
-    pub(crate) fn plan(&self, parts: &Parts) -> Result<Option<Planned<'_>>, Missing> {
+    /// Returns what a request is charged; `None` where the rule does not concern it.
+    pub(crate) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
         let permits = match &self.cost {
             Cost::Fixed(cost) => *cost,
             Cost::Parts(cost) => cost(parts),
@@ -255,7 +249,14 @@ impl Ready {
                 (named, LimitSource::Code(*limit))
             }
         };
-        Ok(Some((named, key.0, limit, permits)))
+        let name = named.naming.name(&key.0);
+        Ok(Some(Charge {
+            shadow: !self.share.has(&name),
+            passes: self.on_failure == FailurePolicy::Allow,
+            bounded: self.bounded,
+            lease: self.lease,
+            ..Charge::named(name, limit, Arc::clone(&named.labels), permits)
+        }))
     }
 
     /// Rules of one entry on one limiter are charged together: what they cost is summed, and settled as one.
@@ -287,7 +288,7 @@ impl Ready {
                 && !judges
                 && !*that_judges;
             if !agree {
-                let names = [&*that, &this].map(|named| named.rule.name.to_string());
+                let names = [&*that, &this].map(|named| named.labels.name.to_string());
                 return Err(ConfigError::OneLimiter(names));
             }
         }
@@ -350,8 +351,10 @@ impl Ready {
 
     fn rule(&self) -> &str {
         match &self.limits {
-            Limits::One(named, _) | Limits::Parts(named, _) => &named.rule.name,
-            Limits::Tiers(tiers, _) => tiers.first().map_or("", |(_, named, _)| &*named.rule.name),
+            Limits::One(named, _) | Limits::Parts(named, _) => &named.labels.name,
+            Limits::Tiers(tiers, _) => tiers
+                .first()
+                .map_or("", |(_, named, _)| &*named.labels.name),
         }
     }
 }
@@ -365,24 +368,13 @@ impl fmt::Debug for Ready {
 }
 
 impl Limits {
-    fn tags(&self) -> impl Iterator<Item = &RuleTag> {
-        let (one, tiers) = match self {
-            Self::One(named, _) | Self::Parts(named, _) => (Some(named), &[][..]),
-            Self::Tiers(tiers, _) => (None, &tiers[..]),
-        };
-        let named = one
-            .into_iter()
-            .chain(tiers.iter().map(|(_, named, _)| named));
-        named.map(|named| &*named.rule)
-    }
-
     /// The names that answers call the rule by, each with all that makes it this rule and no other.
     fn fingerprints(&self, key: Option<&Arc<dyn AnyKey>>) -> Vec<(Arc<str>, String)> {
         let key = key.map(|key| key.description());
         match self {
             Self::One(named, limit) => {
                 vec![(
-                    Arc::clone(&named.rule.name),
+                    Arc::clone(&named.labels.name),
                     format!(
                         "{limit:?} {key:?} {:?} {}",
                         named.naming.algorithm(),
@@ -392,7 +384,7 @@ impl Limits {
             }
             Self::Parts(named, limit) => {
                 vec![(
-                    Arc::clone(&named.rule.name),
+                    Arc::clone(&named.labels.name),
                     format!(
                         "{:p} {key:?} {:?}",
                         Arc::as_ptr(limit),
@@ -404,7 +396,7 @@ impl Limits {
                 .iter()
                 .map(|(_, named, limit)| {
                     (
-                        Arc::clone(&named.rule.name),
+                        Arc::clone(&named.labels.name),
                         format!(
                             "{:?} {key:?} {:?} {}",
                             LimitSource::Code(*limit),

@@ -27,7 +27,6 @@ use crate::{
     error::ConfigError,
     failure_policy::FailurePolicy,
     macros::warning,
-    receipt::PermitId,
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::HeaderStyle,
@@ -394,7 +393,7 @@ impl Planner {
         let mut judges = Judges::EMPTY;
         let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
-            let (named, identity, limit, permits) = match rule.plan(parts) {
+            let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
                 // Browsers send no credentials with it: refusing it would lock their users out.
@@ -404,37 +403,28 @@ impl Planner {
                     None => continue,
                 },
             };
-            let name = named.naming.name(&identity);
-            if outer.is_some_and(|(store, outer)| outer.has_charged(store, &named.rule, &name)) {
-                self.tell_of_twin(&named.rule.name);
+            if outer.is_some_and(|(store, outer)| outer.has_charged(store, &charge)) {
+                self.tell_of_twin(&charge.labels.name);
                 continue;
             }
-            let shadow = !rule.share.has(&name);
+            let shadow = charge.shadow;
             if !shadow {
                 strictest = strictest.stricter(rule.on_failure);
                 let both = patience.zip(rule.patience);
                 patience = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
             if let Some(charge_if) = &rule.charge_if {
-                judges.push((Arc::clone(&named.rule), Arc::clone(charge_if)));
+                judges.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
-            let charge = Charge {
-                name,
-                rule: Arc::clone(&named.rule),
-                limit,
-                permits,
-                id: PermitId::NONE,
-                shadow,
-                lead: 0,
-            };
             let mut others = first.iter_mut().chain(&mut rest);
-            match others.find(|earlier| earlier.name == charge.name) {
+            match others.find(|earlier| earlier.name() == charge.name()) {
                 // One limiter is charged once, with what its rules cost together.
                 Some(earlier) if earlier.shadow == shadow => {
-                    earlier.permits = earlier.permits.saturating_add(permits);
+                    earlier.permits = earlier.permits.saturating_add(charge.permits);
                     // One of them counts it while the store fails.
-                    if earlier.rule.fallback.passes() && !charge.rule.fallback.passes() {
-                        earlier.rule = charge.rule;
+                    if earlier.passes && !charge.passes {
+                        (earlier.labels, earlier.passes) = (charge.labels, false);
+                        (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
                     }
                 }
                 // What is only tried out must not refuse by way of another rule.
@@ -454,7 +444,7 @@ impl Planner {
         let patience = patience.filter(|_| enforced);
         let acquire = Acquire {
             // What is left says how much may be taken ahead.
-            remaining: self.defaults.remaining || first.rule.lease().is_some(),
+            remaining: self.defaults.remaining || first.lease.is_some(),
             first,
             rest,
             on_failure: Some(strictest),

@@ -12,7 +12,7 @@ use super::{
     word::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PROBE},
     *,
 };
-use crate::{clock::ManualClock, demand::RuleTag, limit::LimitSource, receipt::PermitId};
+use crate::{clock::ManualClock, demand::Labels, limit::LimitSource};
 
 const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;
@@ -25,13 +25,13 @@ fn breakers(failures: u32, nodes: usize, clock: &ManualClock) -> Breakers {
 
 fn charge(name: &str, shadow: bool) -> Charge {
     Charge {
-        name: Name::exact(name).unwrap(),
-        rule: RuleTag::new("orders", false),
-        limit: LimitSource::Store,
-        permits: 1,
-        id: PermitId::NONE,
         shadow,
-        lead: 0,
+        ..Charge::named(
+            Name::exact(name).unwrap(),
+            LimitSource::Store,
+            Labels::new("orders", false, None),
+            1,
+        )
     }
 }
 
@@ -52,7 +52,7 @@ fn orders() -> Acquire {
 }
 
 fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
-    let pass = breakers.enter(&acquire.first.name, Duration::ZERO);
+    let pass = breakers.enter(acquire.first.name(), Duration::ZERO);
     if let Err(error) = &pass {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(
@@ -332,7 +332,8 @@ fn answers_never_open_it() {
 #[test]
 fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     let clock = ManualClock::new();
-    let name = &orders().first.name;
+    let orders = orders().first;
+    let name = orders.name();
     let late = SLOW / 10 * 9;
     let millisecond = Duration::from_millis(1);
     for (waited, earlier, expected) in [
@@ -427,7 +428,7 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
-    breakers.traffic().replied_for(&well.first.name);
+    breakers.traffic().replied_for(well.first.name());
     clock.advance(SLOW / 2);
     drop(passes);
     let states: Vec<_> = breakers.look().into_iter().map(|seen| seen.state).collect();

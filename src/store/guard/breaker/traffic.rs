@@ -165,7 +165,7 @@ impl Traffic {
     /// The same of a list of limiters: whether any of their nodes did.
     pub(crate) fn let_down(&self, acquire: &Acquire, asked: Duration, patience: Duration) -> bool {
         let mut charges = acquire.charges();
-        charges.any(|charge| self.lets_down(self.index(&charge.name), asked, patience))
+        charges.any(|charge| self.lets_down(self.index(charge.name()), asked, patience))
     }
 
     /// Whether the connection to the only node has been silent for so long, though an answer is

@@ -13,10 +13,9 @@ use super::{
 use crate::{
     clock::ManualClock,
     decision::{Grant, Refusal, RefusalKind, Source},
-    demand::{Charge, RuleTag},
+    demand::{Charge, Labels},
     limit::{Limit, LimitSource},
     list::List,
-    receipt::PermitId,
 };
 
 const KINDS: [ErrorKind; 13] = [
@@ -101,13 +100,13 @@ impl Fallback<ByHand> {
 
 fn charge(name: &str, shadow: bool) -> Charge {
     Charge {
-        name: Name::exact(name).unwrap(),
-        rule: RuleTag::new(name, false),
-        limit: LimitSource::Code(Limit::per_second(8)),
-        permits: 1,
-        id: PermitId::NONE,
         shadow,
-        lead: 0,
+        ..Charge::named(
+            Name::exact(name).unwrap(),
+            LimitSource::Code(Limit::per_second(8)),
+            Labels::new(name, false, None),
+            1,
+        )
     }
 }
 
@@ -214,7 +213,7 @@ fn what_is_tried_out_is_left_out_where_it_may_be_the_fault() {
         let instead = without_trials(&run, &kind.into());
         assert_eq!(instead.is_some(), faults.contains(&kind), "{kind:?}");
         for acquire in instead.into_iter().flatten() {
-            let names = acquire.charges().map(|charge| charge.name.as_str());
+            let names = acquire.charges().map(|charge| charge.name().as_str());
             assert_eq!(names.collect::<Vec<_>>(), ["ann"]);
         }
         for same in [[("ann", false), ("bob", false)], [("a", true), ("b", true)]] {

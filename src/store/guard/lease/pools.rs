@@ -104,8 +104,8 @@ impl Pools {
     /// Grants out of the lease, if it has enough.
     pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
         lease_of(acquire)?;
-        let mut shard = self.shard(&acquire.first.name)?;
-        let pool = shard.pools.get_mut(&acquire.first.name)?;
+        let mut shard = self.shard(acquire.first.name())?;
+        let pool = shard.pools.get_mut(acquire.first.name())?;
         pool.take(acquire, &self.timer)
     }
 
@@ -121,13 +121,13 @@ impl Pools {
         let Some(first) = run.first() else {
             return plan;
         };
-        let Some(mut shard) = self.shard(&first.first.name) else {
+        let Some(mut shard) = self.shard(first.first.name()) else {
             return plan;
         };
         plan.generation = shard.generation;
-        let Some(pool) = shard.pools.get_mut(&first.first.name) else {
+        let Some(pool) = shard.pools.get_mut(first.first.name()) else {
             // Of one call nobody can tell how often it comes.
-            shard.insert(&first.first.name, self.places, &self.timer);
+            shard.insert(first.first.name(), self.places, &self.timer);
             return plan;
         };
         run.iter()
@@ -261,7 +261,7 @@ impl Pool {
 
     fn take(&mut self, acquire: &Acquire, timer: &Timer) -> Option<Decision> {
         let lease = self.lease.as_ref()?;
-        if !lease.serves(acquire.first.limit) {
+        if !lease.serves(acquire.first.limit()) {
             return None;
         }
         let elapsed = timer.elapsed(&lease.sent);
@@ -291,7 +291,7 @@ impl Lease {
         let answered = elapsed.saturating_sub(self.received);
         let remaining = acquire.remaining.then_some(self.state.remaining).flatten();
         let state = LimitState {
-            rule: Arc::clone(&charge.rule),
+            labels: Arc::clone(&charge.labels),
             permits: self.state.permits,
             interval: self.state.interval,
             remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
@@ -301,7 +301,7 @@ impl Lease {
             refused: false,
             retry_after: None,
             shadow: false,
-            hidden: charge.rule.hidden,
+            hidden: charge.labels.hidden,
         };
         let receipt = Receipt {
             id,

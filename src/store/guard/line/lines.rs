@@ -168,9 +168,9 @@ pub(crate) fn key(acquire: &Acquire) -> Key {
     acquire
         .charges()
         .map(|charge| {
-            let name = charge.name.clone();
+            let name = charge.name().clone();
             let slots = name.slots();
-            (name, slots, charge.limit, charge.shadow)
+            (name, slots, charge.limit(), charge.shadow)
         })
         .collect()
 }

@@ -189,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::demand::RuleTag;
+    use crate::demand::Labels;
 
     proptest! {
         /// What was granted within the interval is there, at its time or up to a part later; of what is older, at most what
@@ -239,7 +239,7 @@ mod tests {
 
     fn state() -> LimitState {
         LimitState {
-            rule: RuleTag::new("login", false),
+            labels: Labels::new("login", false, None),
             permits: 10,
             interval: Duration::from_millis(1000),
             remaining: None,

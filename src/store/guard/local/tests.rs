@@ -17,12 +17,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::ManualClock,
-    demand::RuleTag,
+    demand::Labels,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
     list::List,
     name::Name,
-    receipt::PermitId,
     store::{Decide, Op, Outcome, guard::fallback::Fallback},
 };
 
@@ -137,15 +136,12 @@ impl World {
 }
 
 fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
-    Charge {
-        name: Name::exact(name).unwrap(),
-        rule: RuleTag::new("login", false),
+    Charge::named(
+        Name::exact(name).unwrap(),
         limit,
+        Labels::new("login", false, None),
         permits,
-        id: PermitId::NONE,
-        shadow: false,
-        lead: 0,
-    }
+    )
 }
 
 /// So many permits of a limit of so many.
@@ -301,8 +297,8 @@ fn all_ways_to_count_are_counted_by() {
         let world = World::new(FailurePolicy::local(0.25));
         let charge = |name, permits| {
             let charge = of(name, permits, 20);
-            let name = charge.name.counted_by(algorithm);
-            [Charge { name, ..charge }]
+            let name = charge.name().clone().counted_by(algorithm);
+            [charge.of(name)]
         };
         assert!(world.takes(&charge("ann", 3)));
         assert!(world.takes(&charge("flood", 9)));
@@ -326,8 +322,8 @@ fn an_outage_after_another_is_as_exact() {
     ] {
         let world = World::new(FailurePolicy::local(0.25));
         let charge = of("ann", 5, 20);
-        let name = charge.name.counted_by(algorithm);
-        let charge = [Charge { name, ..charge }];
+        let name = charge.name().clone().counted_by(algorithm);
+        let charge = [charge.of(name)];
         for outage in 0..3 {
             assert!(world.takes(&charge));
             world.advance(500);
@@ -391,7 +387,11 @@ fn a_limit_of_the_store_is_known_from_its_answers() {
     world.fail(true);
     assert!(world.takes(&shared(LimitSource::Store)));
     assert!(!world.takes(&shared(LimitSource::Store)));
-    let unknown = refusal(world.ask(&[charge("unknown", 1, LimitSource::Store)]));
+    // Of another rule, as what one limiter of a rule shows goes for all of them.
+    let unknown = refusal(world.ask(&[Charge {
+        labels: Labels::new("other", false, None),
+        ..charge("unknown", 1, LimitSource::Store)
+    }]));
     assert_eq!(unknown.kind, RefusalKind::Unavailable);
     assert_eq!(unknown.error.unwrap().kind(), ErrorKind::Unavailable);
 }

@@ -14,7 +14,7 @@ use super::{
     ways::{Hint, Time},
 };
 use crate::store::redis::wire::script::{AVAILABLE, SETTLE};
-use crate::{demand::Charge, name::Name, receipt::PermitId, store::Op};
+use crate::{name::Name, receipt::PermitId, store::Op};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began to look for calls.
 const SHOWN_BEFORE: i64 = 5;
@@ -48,9 +48,9 @@ impl<'a> Shown<'a> {
         let mut ids: HashMap<PermitId, Vec<(Name, Places)>> = HashMap::new();
         for event in histories.flat_map(|history| &history.events) {
             if let What::Acquire(acquire, _) = &event.what {
-                for Charge { id, name, .. } in acquire.charges() {
-                    for id in [*id, id.for_more()] {
-                        let places = (name.clone(), Places::default());
+                for charge in acquire.charges() {
+                    for id in [charge.id, charge.id.for_more()] {
+                        let places = (charge.name().clone(), Places::default());
                         ids.entry(id).or_default().push(places);
                     }
                 }
@@ -177,7 +177,7 @@ impl<'a> Shown<'a> {
             let What::Acquire(acquire, _) = &caller.what else {
                 return None;
             };
-            let places = self.places(acquire.first.id, &acquire.first.name)?;
+            let places = self.places(acquire.first.id, acquire.first.name())?;
             let (added, score) = places.added?;
             (place..=end).contains(&added).then_some(score)
         });
@@ -199,7 +199,7 @@ impl<'a> Shown<'a> {
                 } else {
                     receipt.id
                 };
-                let places = self.places(id, &receipt.name)?;
+                let places = self.places(id, receipt.name())?;
                 if let (true, Some((place, score))) = (more, places.added) {
                     return Some(Hint::new(place, Time::Exactly(score)));
                 }

@@ -89,7 +89,7 @@ impl History {
         let what = match what {
             What::Acquire(acquire, told) => {
                 let charges = acquire.charges();
-                let charges = charges.map(|charge| (self.place(&charge.name), charge.permits));
+                let charges = charges.map(|charge| (self.place(charge.name()), charge.permits));
                 let charges: Vec<_> = charges.collect();
                 let told = match told {
                     Told::Nothing => String::from("unheard"),
@@ -104,7 +104,7 @@ impl History {
             }
             What::Settle(receipt, keep) => {
                 let (id, permits, place) =
-                    (receipt.id.0[0], receipt.permits, self.place(&receipt.name));
+                    (receipt.id.0[0], receipt.permits, self.place(receipt.name()));
                 format!("id {id:02x} of {permits} in {place} settled at {keep}")
             }
             What::Manage(name, op, outcome) => format!("{}: {op:?}: {outcome:?}", self.place(name)),

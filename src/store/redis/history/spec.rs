@@ -110,10 +110,10 @@ impl State {
                 }
             },
             What::Settle(receipt, keep) => {
-                let place = history.place(&receipt.name);
+                let place = history.place(receipt.name());
                 let credited = self.limiters[place].settle(receipt, *keep, Now::millis(now));
                 if credited.map_err(|kind| format!("{kind:?}"))? > 0 {
-                    self.ages(history, event, &receipt.name);
+                    self.ages(history, event, receipt.name());
                 }
                 Ok(())
             }
@@ -193,12 +193,12 @@ impl State {
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
         let limiters = first.charges().filter_map(|charge| {
             let ask = Ask {
-                limit: charge.limit,
+                limit: charge.limit(),
                 rewrite: true,
                 exact: acquires.iter().any(|acquire| acquire.remaining),
                 resendable: true,
             };
-            let limiter: &mut dyn Counts = all[history.place(&charge.name)].take()?;
+            let limiter: &mut dyn Counts = all[history.place(charge.name())].take()?;
             Some((limiter, ask))
         });
         let instant = match history.clock {
@@ -231,7 +231,7 @@ impl State {
         let (before, others_made_room) = history.line_of(index);
         // What it asked for is taken already: would there be room for the others, too?
         let mut lacks_room = |charge: &Charge| {
-            let limiter = &mut after.limiters[history.place(&charge.name)];
+            let limiter = &mut after.limiters[history.place(charge.name())];
             let left = limiter.available(Now::millis(now), charge.id).unwrap_or(0);
             left < i64::try_from(before).unwrap_or(i64::MAX)
         };
@@ -314,7 +314,7 @@ impl State {
             let What::Acquire(acquire, _) = &event.what else {
                 continue;
             };
-            if event.handle == by.handle && acquire.charges().any(|charge| charge.name == *name) {
+            if event.handle == by.handle && acquire.charges().any(|charge| charge.name() == name) {
                 known.old_from = Some(
                     known
                         .old_from
@@ -383,7 +383,8 @@ fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
 fn is_same(a: &Acquire, b: &Acquire) -> bool {
     let question = |acquire: &Acquire| -> Vec<_> {
         let charges = acquire.charges();
-        let question = charges.map(|charge| (charge.name.clone(), charge.limit, charge.permits));
+        let question =
+            charges.map(|charge| (charge.name().clone(), charge.limit(), charge.permits));
         question.collect()
     };
     a.remaining == b.remaining && question(a) == question(b)

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Patience, RuleTag},
+    demand::{Acquire, Charge, Labels, Patience},
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
@@ -73,13 +73,8 @@ impl Tale {
     fn ask(&mut self, handle: usize, at: i64, permits: u32) -> Asked<'_> {
         let number = u8::try_from(self.events.len()).unwrap();
         let charge = Charge {
-            name: name(),
-            rule: RuleTag::unnamed("tale"),
-            limit: LimitSource::Store,
-            permits,
             id: PermitId([number; 16]),
-            shadow: false,
-            lead: 0,
+            ..Charge::named(name(), LimitSource::Store, Labels::unnamed("tale"), permits)
         };
         let acquire = Acquire {
             first: charge,
@@ -201,7 +196,7 @@ fn name() -> Name {
 fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
     let time = |millis: i64| Duration::from_millis(millis.cast_unsigned());
     LimitState {
-        rule: RuleTag::unnamed("tale"),
+        labels: Labels::unnamed("tale"),
         permits: RATE,
         interval: time(INTERVAL),
         remaining,

@@ -18,7 +18,7 @@ use crate::{
         fixed_window::{Limiter, Window},
     },
     clock::Now,
-    demand::{Charge, RuleTag},
+    demand::{Charge, Labels},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
     list::List,
@@ -283,13 +283,13 @@ impl Pair {
             .iter()
             .map(|(permits, waits)| {
                 let charge = Charge {
-                    name: self.name.clone(),
-                    rule: RuleTag::new("model", false),
-                    limit,
-                    permits: *permits,
                     id: PermitId([0; 16]),
-                    shadow: false,
-                    lead: 0,
+                    ..Charge::named(
+                        self.name.clone(),
+                        limit,
+                        Labels::new("model", false, None),
+                        *permits,
+                    )
                 };
                 (charge, *waits)
             })
@@ -565,13 +565,13 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let end = pair.now() + 50_000;
     let _: Value = pair.on_value("SET", &["1", "PXAT", &end.to_string()]);
     let charge = Charge {
-        name: pair.name.clone(),
-        rule: RuleTag::new("model", false),
-        limit: LimitSource::Store,
-        permits: 2,
         id: PermitId([0; 16]),
-        shadow: false,
-        lead: 0,
+        ..Charge::named(
+            pair.name.clone(),
+            LimitSource::Store,
+            Labels::new("model", false, None),
+            2,
+        )
     };
     let mut exact = 0;
     for _ in 0..100 {

@@ -22,7 +22,7 @@ use crate::{
         gcra::{Limiter, Pace, State},
     },
     clock::{Millis, Now},
-    demand::{Charge, RuleTag},
+    demand::{Charge, Labels},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
     list::List,
@@ -257,13 +257,13 @@ impl Pair {
 
     fn charge(&self, permits: u32, limit: LimitSource) -> Charge {
         Charge {
-            name: self.name.clone(),
-            rule: RuleTag::new("model", false),
-            limit,
-            permits,
             id: PermitId([0; 16]),
-            shadow: false,
-            lead: 0,
+            ..Charge::named(
+                self.name.clone(),
+                limit,
+                Labels::new("model", false, None),
+                permits,
+            )
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
         call::{self, Ask, Caller, Counts, Take},
     },
     clock::Now,
-    demand::{Charge, RuleTag},
+    demand::{Charge, Labels},
     error::ErrorKind,
     limit::{LimitSource, RateType},
     list::List,
@@ -186,13 +186,14 @@ impl Stage {
                 let charges = takes.iter().zip(&list.which).zip(&hows);
                 charges
                     .map(|(((sent, shadow), limiter), how)| Charge {
-                        name: self.pairs[*limiter].name.clone(),
-                        rule: RuleTag::new("model", false),
-                        limit: how.limit,
-                        permits: sent.permits,
                         id: sent.id,
                         shadow: *shadow,
-                        lead: 0,
+                        ..Charge::named(
+                            self.pairs[*limiter].name.clone(),
+                            how.limit,
+                            Labels::new("model", false, None),
+                            sent.permits,
+                        )
                     })
                     .collect()
             })
@@ -278,13 +279,13 @@ fn a_key_that_is_no_log_changes_nothing() {
     second.command(&["SET", &log, "no log"]);
     let lower = LimitSource::Code(first.limit(10, 1000));
     let charges = [&*first, &*second].map(|pair| Charge {
-        name: pair.name.clone(),
-        rule: RuleTag::new("model", false),
-        limit: lower,
-        permits: 1,
         id: PermitId([7; 16]),
-        shadow: false,
-        lead: 0,
+        ..Charge::named(
+            pair.name.clone(),
+            lower,
+            Labels::new("model", false, None),
+            1,
+        )
     });
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));

@@ -19,7 +19,7 @@ use crate::{
         sliding_log::{Entry, Limiter, Log, ahead_of},
     },
     clock::{Millis, Now},
-    demand::{Charge, RuleTag},
+    demand::{Charge, Labels},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType, Slots, StoredLimit},
     list::List,
@@ -397,13 +397,14 @@ impl Pair {
 
     pub(crate) fn charge(&self, sent: Sent, how: How) -> Charge {
         Charge {
-            name: self.name.clone(),
-            rule: RuleTag::new("model", false),
-            limit: how.limit,
-            permits: sent.permits,
             id: sent.id,
-            shadow: false,
             lead: sent.lead,
+            ..Charge::named(
+                self.name.clone(),
+                how.limit,
+                Labels::new("model", false, None),
+                sent.permits,
+            )
         }
     }
 

@@ -172,7 +172,7 @@ pub(crate) fn settle(
     now: Option<Millis>,
 ) -> Arguments {
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let (source, limit) = wire::limit_source(receipt.limit, true);
+    let (source, limit) = wire::limit_source(receipt.limit(), true);
     let mut argv = vec![
         Word::number(credited),
         wire::time(now),
@@ -181,7 +181,7 @@ pub(crate) fn settle(
         source,
     ];
     argv.extend(limit);
-    Arguments::new(wire::keys(&receipt.name, client_id), argv)
+    Arguments::new(wire::keys(receipt.name(), client_id), argv)
 }
 
 /// As the scripts keep numbers: doubles, little-endian. All are whole and below 2^53.

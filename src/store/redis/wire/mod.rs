@@ -114,7 +114,7 @@ where
     let count = 5 * width + 2 + 6 * width + height * (1 + 3 * width);
     let mut arguments = Arguments::with_capacity(count, width * KEYS_BYTES + count * WORD_BYTES);
     for (charge, _) in limiters.clone() {
-        for pieces in key_pieces(&charge.name, ask.client_id) {
+        for pieces in key_pieces(charge.name(), ask.client_id) {
             arguments.push_key(&pieces.map(str::as_bytes));
         }
     }
@@ -122,10 +122,10 @@ where
     arguments.push(flag_byte(ask.exact));
     let mut slots = List::EMPTY;
     for (charge, rewrite) in limiters {
-        let (source, limit) = limit_source(charge.limit, rewrite);
+        let (source, limit) = limit_source(charge.limit(), rewrite);
         arguments.push(source);
         limit.iter().for_each(|field| arguments.push(field));
-        slots.push(charge.name.slots());
+        slots.push(charge.name().slots());
     }
     for (charges, waits) in callers {
         arguments.push(flag_byte(waits));
@@ -179,7 +179,7 @@ pub(crate) fn settle(
         Some(more) => (
             Word::default(),
             Word::from(member(receipt.id.for_more(), more)),
-            receipt.limit.given(),
+            receipt.limiter.limit.given(),
         ),
         None => {
             let rest = (keep > 0).then(|| Word::from(member(receipt.id, keep)));
@@ -189,7 +189,7 @@ pub(crate) fn settle(
     };
     let mut argv = vec![taken, time(now), rest];
     argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
-    Arguments::new(keys(&receipt.name, client_id), argv)
+    Arguments::new(keys(receipt.name(), client_id), argv)
 }
 
 /// The same for what was taken in the slot that ends at `end`.
@@ -215,9 +215,9 @@ pub(crate) fn settle_in_window(
 ) -> Arguments {
     let credited = i64::from(receipt.permits) - i64::from(keep);
     let mut argv = Vec::from([credited, end].map(Word::number));
-    let limit = receipt.limit.given().filter(|_| credited < 0);
+    let limit = receipt.limiter.limit.given().filter(|_| credited < 0);
     argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
-    Arguments::new(keys(&receipt.name, client_id), argv)
+    Arguments::new(keys(receipt.name(), client_id), argv)
 }
 
 /// rate, interval, type, keepAliveTime.
@@ -246,7 +246,7 @@ pub(crate) fn lone_answer(
         return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
     };
     // It stands as it was given, or more would have been said.
-    let LimitSource::Code(limit) = charge.limit else {
+    let LimitSource::Code(limit) = charge.limit() else {
         return Err(unreadable());
     };
     let limit = limit.stored();

@@ -1,7 +1,7 @@
 //! Whom a lease serves, what ends it, and how much the next one takes.
 
 use super::*;
-use crate::{clock::Now, demand::RuleTag};
+use crate::clock::Now;
 
 /// What a lease taken by one limit has for a caller that goes by another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
@@ -9,7 +9,7 @@ fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
     let lease = &world.processes[0];
     let by = |limit| {
         let mut acquire = world.acquire(1);
-        acquire.first.limit = limit;
+        acquire.first = acquire.first.by(limit);
         acquire
     };
     for _ in 0..2 {
@@ -51,7 +51,7 @@ async fn a_lease_does_not_outlast_the_limit_of_another_caller() {
     let lease = &world.processes[0];
     let asks = |limit| {
         let mut acquire = world.acquire(1);
-        acquire.first.limit = limit;
+        acquire.first = acquire.first.by(limit);
         let taken = lease.take(&acquire);
         taken.unwrap_or_else(|| poll(lease.acquire(&acquire), 9).unwrap().unwrap())
     };
@@ -82,10 +82,11 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     assert_eq!(with(|charge| charge.shadow = true), None);
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let mut acquire = plain.clone();
-        acquire.first.name = acquire.first.name.counted_by(algorithm);
+        let name = acquire.first.name().clone().counted_by(algorithm);
+        acquire.first = acquire.first.of(name);
         assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
     }
-    let asks_for_none = |charge: &mut Charge| charge.rule = RuleTag::new("cold", false);
+    let asks_for_none = |charge: &mut Charge| charge.lease = None;
     assert_eq!(with(asks_for_none), None);
 }
 

@@ -20,7 +20,7 @@ use crate::{
     },
     clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, Source},
-    demand::{Acquire, Charge, RuleTag},
+    demand::{Acquire, Charge, Labels},
     error::Error,
     limit::{Limit, LimitSource},
     list::List,
@@ -70,7 +70,7 @@ impl Connection {
             })
             .collect();
         let ask = Ask {
-            limit: run[0].first.limit,
+            limit: run[0].first.limit(),
             rewrite: true,
             exact: run[0].remaining,
             resendable: true,
@@ -140,7 +140,8 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Leasing<Connection>>,
     pub(crate) clock: ManualClock,
     pub(crate) name: Name,
-    tag: Arc<RuleTag>,
+    labels: Arc<Labels>,
+    lease: Duration,
     ids: Cell<u64>,
 }
 
@@ -159,14 +160,13 @@ impl World {
             let connection = Connection(Arc::clone(&server));
             Leasing::new(connection, Some(Arc::clone(&own)), own, Lines::default())
         };
-        let tag = RuleTag::new("hot", false);
-        tag.leases(lease);
         Self {
             processes: std::iter::repeat_with(process).take(processes).collect(),
             server,
             clock,
             name: Name::exact("hot").unwrap(),
-            tag,
+            labels: Labels::new("hot", false, None),
+            lease,
             ids: Cell::new(0),
         }
     }
@@ -177,13 +177,14 @@ impl World {
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
         Acquire {
             first: Charge {
-                name: self.name.clone(),
-                rule: Arc::clone(&self.tag),
-                limit: LimitSource::Store,
-                permits,
                 id: PermitId(id),
-                shadow: false,
-                lead: 0,
+                lease: (!self.lease.is_zero()).then_some(self.lease),
+                ..Charge::named(
+                    self.name.clone(),
+                    LimitSource::Store,
+                    Arc::clone(&self.labels),
+                    permits,
+                )
             },
             rest: Vec::new(),
             on_failure: None,

@@ -2,7 +2,7 @@
 
 use super::store::{World, acquire};
 use crate::{
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Patience},
     name::Name,
     store::Op,
 };
@@ -10,10 +10,7 @@ use crate::{
 fn elsewhere(id: u64) -> Acquire {
     let acquire = acquire(id);
     Acquire {
-        first: Charge {
-            name: Name::exact("elsewhere").unwrap(),
-            ..acquire.first
-        },
+        first: acquire.first.of(Name::exact("elsewhere").unwrap()),
         ..acquire
     }
 }
@@ -38,7 +35,7 @@ fn it_is_known_of_which_limiters_permits_are_waited_for() {
 /// Whatever may have made room has those asked for who wait for it, under either name; nobody else.
 #[test]
 fn a_change_has_those_asked_for_who_wait_there() {
-    let names = [acquire(1), elsewhere(1)].map(|acquire| acquire.first.name);
+    let names = [acquire(1), elsewhere(1)].map(|acquire| acquire.first.name().clone());
     let [here, there] = &names;
     for (name, op, asks) in [
         (here, Op::Available, [false, false]),

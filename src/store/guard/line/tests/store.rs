@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Patience, RuleTag},
+    demand::{Acquire, Charge, Labels, Patience},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -499,13 +499,8 @@ pub(crate) fn acquire(id: u64) -> Acquire {
     bytes[..8].copy_from_slice(&id.to_le_bytes());
     Acquire {
         first: Charge {
-            name: name(),
-            rule: RuleTag::unnamed("line"),
-            limit: LimitSource::Store,
-            permits: 1,
             id: PermitId(bytes),
-            shadow: false,
-            lead: 0,
+            ..Charge::named(name(), LimitSource::Store, Labels::unnamed("line"), 1)
         },
         rest: Vec::new(),
         on_failure: None,
@@ -559,7 +554,7 @@ fn refusal(wait: u64) -> Decision {
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,
         limits: List::one(LimitState {
-            rule: RuleTag::unnamed("line"),
+            labels: Labels::unnamed("line"),
             permits: 5,
             interval: wait,
             remaining: None,

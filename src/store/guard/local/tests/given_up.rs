@@ -27,7 +27,7 @@ impl Decide for Silent {
         assert_eq!(receipt.place, Place::Store);
         assert!(!receipt.was_granted());
         let mut given_back = self.given_back.lock().unwrap();
-        given_back.push((receipt.name.as_str().to_owned(), keep));
+        given_back.push((receipt.name().as_str().to_owned(), keep));
     }
 
     fn decides_together(&self, _: &Acquire) -> bool {
@@ -73,9 +73,10 @@ fn back(name: &str, keep: u32) -> (String, u32) {
 
 /// A charge of a rule that lets pass while the store fails.
 fn passing(name: &str, permits: u32, limit: u64) -> Charge {
-    let charge = of(name, permits, limit);
-    charge.rule.fallback.lets_pass();
-    charge
+    Charge {
+        passes: true,
+        ..of(name, permits, limit)
+    }
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn of_a_list_only_what_is_counted_here_is_kept() {
     assert_eq!(guard.given_back(), [back("open", 0), back("trial", 0)]);
     let names: Vec<_> = receipts(&taken)
         .into_iter()
-        .map(|receipt| receipt.name.as_str().to_owned())
+        .map(|receipt| receipt.name().as_str().to_owned())
         .collect();
     assert_eq!(names, ["ann"]);
 }
@@ -150,9 +151,9 @@ fn a_rule_that_lets_pass_neither_refuses_nor_loosens_the_others() {
 #[test]
 fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     let world = World::new(FailurePolicy::local(0.5));
-    let rule = RuleTag::new("orders", false);
+    let rule = Labels::new("orders", false, None);
     let shared = |name: &str, limit| Charge {
-        rule: Arc::clone(&rule),
+        labels: Arc::clone(&rule),
         ..charge(name, 1, limit)
     };
     let set = |limit: u64| LimitSource::StoreOrInit(Limit::new(limit, INTERVAL));
