@@ -30,13 +30,19 @@ mod web;
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
 #[cfg(feature = "redis")]
+pub use deadpool_redis;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use inspect::{
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
+};
+pub use redis;
+#[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use store::redis::{
-    BreakerState, ConnectionState, Diagnosis, Finding, Health, NodeHealth, OtherClient, RedisStore,
-    RedisStoreBuilder, RedissonReleases, ServerFinding, Severity, Verification, VerifiedServer,
+    BreakerState, ConnectionState, Health, NodeHealth, RedisStore, RedisStoreBuilder,
 };
-#[cfg(feature = "redis")]
-pub use {deadpool_redis, redis};
 
 pub use web::key;
 
@@ -51,7 +57,7 @@ pub use web::rules_file::{RulesFile, watch::Watch};
 /// The trait of tower that [`RateLimitLayer`] implements: in scope, `layer.layer(service)` works.
 pub use tower_layer::Layer;
 
-pub use self::{
+pub use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, Error, ErrorKind},

@@ -28,8 +28,10 @@ use crate::{
             server::Server,
             transport::connection::Connection,
             wire::{
-                self, gcra,
-                script::{Arguments, DIAGNOSE, Word},
+                self,
+                arguments::{Arguments, Word},
+                gcra,
+                script::DIAGNOSE,
             },
         },
     },

@@ -15,11 +15,12 @@ use crate::{
         RedisStore,
         classify::{self, Class},
         health::slot,
-        server::random_id,
-        transport::connection::{Connection, To},
+        transport::{connection::Connection, link::To},
         wire::{
             self,
-            script::{self, Arguments, VERIFY, is_refused},
+            arguments::Arguments,
+            random_id,
+            script::{self, VERIFY, is_refused},
         },
     },
 };

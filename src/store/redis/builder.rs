@@ -6,8 +6,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::TlsCertificates;
 
 use super::{
-    CONNECT_TIMEOUT, RESPONSE_TIMEOUT, RedisStore, Settings, health::DEFAULT_FAILURES,
-    transport::endpoint::Endpoint,
+    health::DEFAULT_FAILURES,
+    store::{RedisStore, Settings},
+    transport::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, endpoint::Endpoint},
 };
 use crate::{
     clock::Clock,

@@ -2,7 +2,12 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use super::{RedisStore, Settings, classify::Class, transport::connection::Failed, wire};
+use super::{
+    classify::Class,
+    store::{RedisStore, Settings},
+    transport::connection::{ConnectionState, Failed},
+    wire,
+};
 use crate::{
     clock::SteadyClock,
     name::Name,
@@ -150,20 +155,6 @@ pub enum BreakerState {
     Open,
     /// One does, to find out whether it answers
     HalfOpen,
-}
-
-/// Whether there is a connection to Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ConnectionState {
-    /// None, and nobody has needed one since the store was made or the last one was lost
-    Idle,
-    /// It is being made
-    Connecting,
-    /// There is one. A user's own looks after itself, and is always said to be
-    Connected,
-    /// The last attempt to make one failed, or led to a server that cannot be used
-    Failing,
 }
 
 /// What a call that failed tells of the server. `in_slots`: it is one of several.

@@ -392,7 +392,13 @@ fn setting(name: &str) -> Option<u64> {
 /// Every combination of guards, as often as `TOWER_RATELIMIT_HISTORIES` says.
 fn histories(by_hand: bool) {
     let seed = setting("TOWER_RATELIMIT_SEED").unwrap_or_else(|| {
-        u64::from_le_bytes(*super::random_id().unwrap().0.first_chunk::<8>().unwrap())
+        u64::from_le_bytes(
+            *super::wire::random_id()
+                .unwrap()
+                .0
+                .first_chunk::<8>()
+                .unwrap(),
+        )
     });
     println!("TOWER_RATELIMIT_SEED={seed}");
     let mut random = Random(seed);

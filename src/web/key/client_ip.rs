@@ -95,6 +95,13 @@ pub enum ForwardedHeader {
     Single(&'static str),
 }
 
+impl PeerIp {
+    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
+    pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
+        ClientIp::none().ipv6_prefix(bits)
+    }
+}
+
 impl ClientIp {
     /// Behind proxies in these networks, as `10.0.0.0/8`, `fd00::/8` or single addresses. With none of them the peer
     /// counts.

@@ -7,7 +7,7 @@ use std::{
 
 use http::{Extensions, request::Parts};
 
-use super::{ClientIp, Key, KeyExtractor, NoKey, mistakes::Mistakes};
+use super::{Key, KeyExtractor, NoKey, mistakes::Mistakes};
 
 /// The address at the other end of the connection.
 ///
@@ -22,17 +22,10 @@ use super::{ClientIp, Key, KeyExtractor, NoKey, mistakes::Mistakes};
 ///
 /// # Deployment caveat
 ///
-/// Behind a proxy or a load balancer this is *its* address, and everybody shares one limit: use [`ClientIp`]. A peer in
+/// Behind a proxy or a load balancer this is *its* address, and everybody shares one limit: use [`ClientIp`](super::ClientIp). A peer in
 /// a private network that sends X-Forwarded-For or `Forwarded` looks like one, and a warning says so once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerIp;
-
-impl PeerIp {
-    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
-    pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
-        ClientIp::none().ipv6_prefix(bits)
-    }
-}
 
 /// The peer's address, for servers that have no extension of their own for it: put it into the request's extensions.
 ///

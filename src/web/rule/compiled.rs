@@ -13,7 +13,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults};
+use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::RuleTag,
@@ -31,6 +31,21 @@ use crate::{
 
 /// How many requests wait for the same limits, unless the user says otherwise.
 const LONGEST_QUEUE: usize = 100;
+
+/// What the layer says of all its rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    /// Whether permits left are counted.
+    pub(crate) remaining: bool,
+    /// Whether all rules are only tried out.
+    pub(crate) shadow: bool,
+    /// How long requests wait, where their rules do not say.
+    pub(crate) wait: Option<Duration>,
+    /// How many of them, where their rules do not say.
+    pub(crate) queue: Option<usize>,
+    /// Whether CORS preflights pass uncounted.
+    pub(crate) skip_preflight: bool,
+}
 
 /// One rule, checked and with the parts of its names.
 pub(crate) struct Ready {

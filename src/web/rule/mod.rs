@@ -14,7 +14,10 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use self::share::Share;
-pub(crate) use self::table::{Defaults, Plan, Planner};
+pub(crate) use self::{
+    compiled::Defaults,
+    table::{Plan, Planner},
+};
 pub use self::{list::Requests, table::Rules};
 use super::{
     charge::{ChargeIf, Outcome},

@@ -14,11 +14,11 @@ use http::request::Parts;
 
 use super::{
     IntoRules, Rule,
-    compiled::Ready,
+    compiled::{Defaults, Ready},
     index::Index,
     list::{Listed, Lists, Requests},
     pattern::Pattern,
-    reach::first_unreached,
+    reach::{Entry, first_unreached},
     unmatched::Unmatched,
 };
 use crate::{
@@ -85,9 +85,6 @@ pub struct Rules {
     deny: Vec<Requests>,
     allow: Vec<Requests>,
 }
-
-/// An entry as it was written, what it matches, and its rules.
-pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
 impl Rules {
     /// No rules yet. A layer needs one, else it is a [`ConfigError::NoRules`].
@@ -238,21 +235,6 @@ pub(crate) enum Plan {
     /// With the rules that judge by the answer
     Ask(Acquire, Judges),
     Refuse(Refusal),
-}
-
-/// What the layer says of all its rules.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Defaults {
-    /// Whether permits left are counted.
-    pub(crate) remaining: bool,
-    /// Whether all rules are only tried out.
-    pub(crate) shadow: bool,
-    /// How long requests wait, where their rules do not say.
-    pub(crate) wait: Option<Duration>,
-    /// How many of them, where their rules do not say.
-    pub(crate) queue: Option<usize>,
-    /// Whether CORS preflights pass uncounted.
-    pub(crate) skip_preflight: bool,
 }
 
 /// The table, checked and with its names made: what a layer asks for each request.

@@ -6,10 +6,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{
-    super::policy::{settle, without_trials},
-    *,
-};
+use super::*;
+use crate::store::guard::policy::{settle, without_trials};
 use crate::{
     clock::ManualClock,
     decision::{Grant, Refusal, RefusalKind, Source},

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, Arguments, SETTLE, Script},
+    arguments::Arguments,
+    script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, SETTLE, Script},
 };
 use crate::{
     algorithm::answer::{Changed, Verdict},

@@ -5,7 +5,8 @@ use redis::Value;
 use super::pair::{Clock, How, Pair, START, Sent};
 use crate::store::redis::wire::{
     self,
-    script::{self, ACQUIRE_LIST, Arguments, VERIFY, Word},
+    arguments::{Arguments, Word},
+    script::{self, ACQUIRE_LIST, VERIFY},
 };
 use crate::{
     error::ErrorKind,

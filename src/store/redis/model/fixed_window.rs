@@ -9,7 +9,8 @@ use redis::{Connection, Value};
 use super::support::{RedisServer, unique};
 use crate::store::redis::wire::{
     self,
-    script::{Arguments, Script, TRY_SET_RATE, Verbs, Word, fixed_window, is_unknown_script},
+    arguments::{Arguments, Word},
+    script::{Script, TRY_SET_RATE, Verbs, fixed_window, is_unknown_script},
 };
 use crate::{
     algorithm::{

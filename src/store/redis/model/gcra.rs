@@ -11,9 +11,11 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::store::redis::wire::{
-    self, gcra as format,
+    self,
+    arguments::{Arguments, Word},
+    gcra as format,
     gcra::Lone,
-    script::{Arguments, Script, Verbs, Word, gcra, is_unknown_script},
+    script::{Script, Verbs, gcra, is_unknown_script},
 };
 use crate::{
     algorithm::{

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, Script, Word, is_unknown_script},
+    arguments::{Arguments, Word},
+    script::{self, ACQUIRE, ACQUIRE_LIST, Script, is_unknown_script},
 };
 use crate::{
     algorithm::{

@@ -5,7 +5,8 @@ use redis::Value;
 use super::pair::{CLIENT, Clock, How, Pair, Sent};
 use crate::store::redis::wire::{
     self,
-    script::{AVAILABLE, Arguments, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE, Word},
+    arguments::{Arguments, Word},
+    script::{AVAILABLE, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE},
 };
 use crate::{
     clock::Now,

@@ -1,34 +1,26 @@
 //! Who carries a command: one shared connection, replaced when it is lost.
 
 use std::{
-    fmt, io,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-#[cfg(feature = "cluster")]
-use redis::cluster_async::ClusterConnection;
-use redis::{
-    Cmd, RedisError, RedisFuture, RedisResult, RetryMethod, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-};
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::{runtime::Handle, sync::watch};
 
 #[cfg(feature = "cluster")]
 use super::topology;
 use super::{
-    source::{Source, io_error},
-    stream::Driving,
+    lacked::Lacked,
+    link::{Link, To, io_error, silent},
+    source::Source,
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
     store::{
         guard::breaker::Traffic,
-        redis::{
-            classify::{Class, Executed},
-            health::ConnectionState,
-            wire::script::Lacked,
-        },
+        redis::classify::{Class, Executed},
     },
 };
 
@@ -53,6 +45,20 @@ pub(crate) struct Connection {
     pub(crate) lacked: Lacked,
     /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
     once: Option<Box<Self>>,
+}
+
+/// Whether there is a connection to Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionState {
+    /// None, and nobody has needed one since the store was made or the last one was lost
+    Idle,
+    /// It is being made
+    Connecting,
+    /// There is one. A user's own looks after itself, and is always said to be
+    Connected,
+    /// The last attempt to make one failed, or led to a server that cannot be used
+    Failing,
 }
 
 /// Why a command has no reply, and whether it may have been carried out all the same.
@@ -85,20 +91,6 @@ impl From<Failed> for RedisError {
     }
 }
 
-/// Which master a command is for. Where there is one, it is for that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "cluster"),
-    allow(dead_code, reason = "only a Cluster has several masters")
-)]
-pub(crate) enum To<'a> {
-    Any,
-    /// That of a slot
-    Slot(u16),
-    /// That of a key's slot
-    Key(&'a [u8]),
-}
-
 /// Where commands go at present.
 struct Slot {
     state: State,
@@ -124,51 +116,11 @@ enum State {
         began: Instant,
         attempt: Attempt,
     },
-    Connected(Wire),
+    Connected(Link),
 }
 
 /// How an attempt ended: the connection, and when it was made.
-type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
-
-/// A connection that many callers share.
-#[derive(Clone)]
-pub(crate) enum Wire {
-    /// With what drives it, where it was made here
-    Multiplexed(
-        MultiplexedConnection,
-        #[allow(dead_code, reason = "it is held: dropping it ends the connection")]
-        Option<Arc<Driving>>,
-    ),
-    #[cfg(feature = "cluster")]
-    Cluster(ClusterConnection),
-    Own(Arc<dyn OwnConnection>),
-}
-
-/// A connection of the user's, whatever its type.
-pub(crate) trait OwnConnection: Send + Sync {
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>>;
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_command(command).await })
-    }
-
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_commands(commands, 0, count).await })
-    }
-}
+type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
     pub(crate) fn new(
@@ -178,7 +130,7 @@ impl Connection {
         response_timeout: Duration,
     ) -> Self {
         let state = match &source {
-            Source::Own(own) => State::Connected(Wire::Own(Arc::clone(own))),
+            Source::Own(own) => State::Connected(Link::Own(Arc::clone(own))),
             _ => State::Idle { not_before: None },
         };
         let once = source.once().map(|source| {
@@ -256,7 +208,7 @@ impl Connection {
         #[cfg(feature = "cluster")]
         if to != To::Any {
             let (wire, since) = self.connected().await?;
-            if let Wire::Cluster(connection) = &wire {
+            if let Link::Cluster(connection) = &wire {
                 let reply = topology::send_to(connection, to, command).await;
                 self.note(since, reply.as_ref().err());
                 return reply;
@@ -289,20 +241,20 @@ impl Connection {
         let (wire, since) = self.connected().await?;
         let replies = match &wire {
             #[cfg(feature = "cluster")]
-            Wire::Cluster(connection) => {
+            Link::Cluster(connection) => {
                 let replies = topology::send_all(connection, commands, self.response_timeout).await;
                 for reply in &replies {
                     self.note(since, reply.as_ref().err());
                 }
                 return Ok(replies);
             }
-            Wire::Multiplexed(connection, _) => {
+            Link::Multiplexed(connection, _) => {
                 connection
                     .clone()
                     .req_packed_commands(commands, 0, count)
                     .await
             }
-            Wire::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
+            Link::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
         };
         let replies: RedisResult<Vec<_>> =
             replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
@@ -354,22 +306,22 @@ impl Connection {
         sent.unwrap_or_else(|| Err(silent()))
     }
 
-    async fn send_over(&self, wire: &Wire, since: Instant, command: &Cmd) -> RedisResult<Value> {
+    async fn send_over(&self, wire: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
         let mut given_up = GivenUp {
             connection: self,
             since,
             armed: true,
         };
         let reply = match wire {
-            Wire::Multiplexed(connection, _) => {
+            Link::Multiplexed(connection, _) => {
                 connection.clone().send_packed_command(command).await
             }
             #[cfg(feature = "cluster")]
-            Wire::Cluster(connection) => {
+            Link::Cluster(connection) => {
                 let mut connection = connection.clone();
                 self.in_time(connection.req_packed_command(command)).await
             }
-            Wire::Own(connection) => self.in_time(connection.send(command)).await,
+            Link::Own(connection) => self.in_time(connection.send(command)).await,
         };
         // What the server refuses comes as a value here.
         let reply = reply.and_then(Value::extract_error);
@@ -397,7 +349,7 @@ impl Connection {
     }
 
     /// The connection, made now if there is none, and when it was made.
-    async fn connected(&self) -> RedisResult<(Wire, Instant)> {
+    async fn connected(&self) -> RedisResult<(Link, Instant)> {
         // Also where there is a connection: its timer would panic.
         let runtime = runtime().ok_or_else(|| io_error(NO_TIMER))?;
         let mut attempt = {
@@ -533,7 +485,7 @@ impl Drop for GivenUp<'_> {
 }
 
 impl Slot {
-    fn settle(&mut self, number: u64, outcome: &RedisResult<(Wire, Instant)>) {
+    fn settle(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
         if self.attempts != number {
             // Given up as dead, and another was begun.
             return;
@@ -561,11 +513,6 @@ impl Slot {
         let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
         Some((moment() + pause, error.clone()))
     }
-}
-
-/// What it means that nothing was answered in time.
-pub(crate) fn silent() -> RedisError {
-    io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
 /// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.

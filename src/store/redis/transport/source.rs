@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool_redis::{Pool, PoolError};
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
+use deadpool_redis::Pool;
+use redis::{AsyncConnectionConfig, RedisResult};
 
 #[cfg(feature = "tls")]
 use super::tls;
@@ -12,7 +12,7 @@ use super::topology::Cluster;
 #[cfg(feature = "sentinel")]
 use super::topology::{self, Sentinels};
 use super::{
-    connection::{OwnConnection, Wire},
+    link::{Link, OwnConnection, checked_out},
     stream,
 };
 use crate::store::guard::breaker::Traffic;
@@ -47,7 +47,7 @@ impl Source {
         &self,
         response_timeout: Duration,
         traffic: Arc<Traffic>,
-    ) -> RedisResult<Wire> {
+    ) -> RedisResult<Link> {
         #[cfg(feature = "tls")]
         if self.may_want_tls() {
             tls::choose_provider();
@@ -60,7 +60,7 @@ impl Source {
             #[cfg(feature = "cluster")]
             Self::ClusterPool(pool) => {
                 let nodes = checked_out(pool.get().await)?;
-                return Ok(Wire::Cluster(deadpool_redis::cluster::Connection::take(
+                return Ok(Link::Cluster(deadpool_redis::cluster::Connection::take(
                     nodes,
                 )));
             }
@@ -72,14 +72,14 @@ impl Source {
                 connection
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => return cluster.connect().await.map(Wire::Cluster),
+            Self::Cluster(cluster) => return cluster.connect().await.map(Link::Cluster),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels, config) => {
                 return stream::connect(&sentinels.master().await?, config, traffic).await;
             }
-            Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
+            Self::Own(own) => return Ok(Link::Own(Arc::clone(own))),
         };
-        Ok(Wire::Multiplexed(connection, None))
+        Ok(Link::Multiplexed(connection, None))
     }
 
     pub(crate) fn renews(&self) -> bool {
@@ -130,16 +130,4 @@ impl Source {
             _ => true,
         }
     }
-}
-
-/// What a pool has given, or why it has not.
-pub(crate) fn checked_out<C>(given: Result<C, PoolError>) -> RedisResult<C> {
-    given.map_err(|error| match error {
-        PoolError::Backend(error) => error,
-        error => io_error(&error.to_string()),
-    })
-}
-
-pub(crate) fn io_error(reason: &str) -> RedisError {
-    RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
 }

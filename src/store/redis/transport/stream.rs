@@ -22,10 +22,10 @@ use tokio::net::UnixStream;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, lookup_host},
-    task::{AbortHandle, JoinSet},
+    task::JoinSet,
 };
 
-use super::connection::Wire;
+use super::link::{Driving, Link};
 use crate::store::guard::breaker::{Traffic, Watch};
 
 /// Connects to the server that a client has the address of.
@@ -39,7 +39,7 @@ pub(crate) async fn connect(
     client: &Client,
     config: &AsyncConnectionConfig,
     traffic: Arc<Traffic>,
-) -> RedisResult<Wire> {
+) -> RedisResult<Link> {
     let info = client.get_connection_info();
     let settings = info.redis_settings();
     match info.addr() {
@@ -61,7 +61,7 @@ pub(crate) async fn connect(
         }
         _ => {
             let connection = client.get_multiplexed_async_connection_with_config(config);
-            Ok(Wire::Multiplexed(connection.await?, None))
+            Ok(Link::Multiplexed(connection.await?, None))
         }
     }
 }
@@ -99,24 +99,14 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: Seen<S>,
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
-) -> RedisResult<Wire> {
+) -> RedisResult<Link> {
     let watch = stream.watch.clone();
     let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
     let (connection, driver) = connecting.await?;
     // It was let in.
     watch.owes_nothing();
     let driving = Driving(tokio::spawn(driver).abort_handle());
-    Ok(Wire::Multiplexed(connection, Some(Arc::new(driving))))
-}
-
-/// The task that reads and writes for a connection. It ends with the last who holds the connection,
-/// also where the server never answers what was sent.
-pub(crate) struct Driving(AbortHandle);
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    Ok(Link::Multiplexed(connection, Some(Arc::new(driving))))
 }
 
 /// A stream that records when bytes come in and go out.

@@ -23,12 +23,11 @@ mod cluster {
     };
     use tokio::task::JoinSet;
 
-    use super::super::super::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
     #[cfg(feature = "tls")]
     use super::super::tls;
     use super::super::{
-        connection::{To, silent},
-        endpoint::tcp_settings,
+        CONNECT_TIMEOUT, RESPONSE_TIMEOUT,
+        link::{To, silent, tcp_settings},
     };
     use super::shown_all;
     use crate::clock::within;
@@ -216,10 +215,7 @@ mod sentinel {
     };
     use tokio::task::JoinSet;
 
-    use super::super::{
-        endpoint::tcp_settings,
-        source::{checked_out, io_error},
-    };
+    use super::super::link::{checked_out, io_error, tcp_settings};
     use super::shown_all;
 
     /// How to find a master.
@@ -325,7 +321,7 @@ mod sentinel {
         };
 
         use super::{
-            super::super::{endpoint::tcp_settings, tls},
+            super::super::{link::tcp_settings, tls},
             Sentinels,
         };
         use crate::error::ConfigError;

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::script::{Arguments, Word};
+use super::arguments::{Arguments, Word};
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},

@@ -1,5 +1,6 @@
 //! Redisson's format: names of keys, packed members, and the replies of our scripts. Pure.
 
+pub(crate) mod arguments;
 pub(crate) mod gcra;
 pub(crate) mod refusals;
 pub(crate) mod script;
@@ -8,14 +9,14 @@ use std::{ops::Deref, time::Duration};
 
 use redis::{RedisError, Value};
 
-use self::script::{Arguments, Word};
+use self::arguments::{Arguments, Word};
 use super::classify;
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     clock::{Millis, Now},
     demand::Charge,
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, Slots, StoredLimit, at_least_zero},
+    limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit, at_least_zero},
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
@@ -514,6 +515,30 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
         None => told,
     }
     .caused_by(refusals::unquoted(error))
+}
+
+/// Whether one script decides for all of these limiters.
+pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
+    let first = names.next();
+    first.is_none_or(|first| names.all(|name| go_together(first, name, in_slots)))
+}
+
+/// Hash tags that differ may share a slot, and are taken apart all the same.
+pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
+    // A window's script is not safe to send again.
+    let logs = [a, b].map(Name::algorithm) == [Algorithm::SlidingLog; 2];
+    logs && (!in_slots || tag(a) == tag(b))
+}
+
+/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
+pub(crate) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
 }
 
 #[cfg(test)]
