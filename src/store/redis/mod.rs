@@ -6,14 +6,11 @@ mod classify;
 mod connection;
 mod diagnose;
 mod endpoint;
-#[cfg(test)]
-mod fuzz;
 mod gcra;
 mod health;
-#[cfg(test)]
-mod history;
-#[cfg(test)]
-mod model;
+#[cfg(all(test, inside))]
+#[path = "../../../tests/inside/mod.rs"]
+mod inside;
 mod returns;
 pub(crate) mod rewritten;
 mod saga;

@@ -344,7 +344,7 @@ impl Script {
     }
 
     /// Whether a call names it, by hash or text.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn is_named(&self, script: &[u8]) -> bool {
         script == self.sha1.as_bytes() || script == self.text.as_bytes()
     }
@@ -473,7 +473,7 @@ impl Arguments {
     }
 
     /// The same for other keys.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn on(self, keys: impl Into<Vec<String>>) -> Self {
         Self::new(keys.into(), self.iter().skip(self.keys))
     }
