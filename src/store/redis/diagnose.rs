@@ -457,7 +457,8 @@ impl Seen {
     }
 }
 
-#[cfg(all(test, inside))]
+#[cfg(test)]
+#[cfg(inside)]
 #[path = "../../../tests/inside/diagnose.rs"]
 mod inside;
 

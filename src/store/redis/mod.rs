@@ -8,7 +8,8 @@ mod diagnose;
 mod endpoint;
 mod gcra;
 mod health;
-#[cfg(all(test, inside))]
+#[cfg(test)]
+#[cfg(inside)]
 #[path = "../../../tests/inside/mod.rs"]
 mod inside;
 mod returns;
