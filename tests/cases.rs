@@ -190,6 +190,18 @@ async fn in_slots() {
     assert!(played >= 30, "only {played} cases were played");
 }
 
+/// Plays on one server what `in_redis` plays on all: for `tests/run.sh --quick`.
+#[tokio::test]
+async fn on_one_server() {
+    let stores = Stores::new(Topology::Tcp, Guards::all()[0]).await;
+    for (file, case) in cases() {
+        if case.algorithm.as_deref() != Some("FixedWindow") {
+            let what = format!("{file}: {}", case.name);
+            play(&what, &mut stores.world(), &case).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn in_redis() {
     let (topologies, guards) = (Topology::all(), Guards::all());

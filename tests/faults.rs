@@ -23,13 +23,13 @@ mod down;
 #[path = "faults/local.rs"]
 mod local;
 #[cfg(feature = "tracing")]
-#[path = "support/log.rs"]
+#[path = "../src/macros/logged/log.rs"]
 mod log;
 #[path = "faults/logs.rs"]
 mod logs;
 #[path = "faults/loss.rs"]
 mod loss;
-#[path = "faults/page.rs"]
+#[path = "../src/store/redis/classify/page.rs"]
 mod page;
 #[path = "faults/permissions.rs"]
 mod permissions;

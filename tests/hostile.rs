@@ -21,7 +21,7 @@ mod first;
 mod floods;
 #[path = "hostile/injection.rs"]
 mod injection;
-#[path = "support/log.rs"]
+#[path = "../src/macros/logged/log.rs"]
 mod log;
 #[path = "hostile/secrets.rs"]
 mod secrets;

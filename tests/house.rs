@@ -106,6 +106,8 @@ fn the_peers_stay_outside() {
     let listed = String::from_utf8_lossy(&output.stdout);
     assert!(listed.contains("src/lib.rs"), "{listed}");
     assert!(!listed.contains("benches/"), "{listed}");
+    let is_test = |file: &str| file.starts_with("tests/");
+    assert!(!listed.lines().any(is_test), "{listed}");
 }
 
 /// What is tried in every order is the library with what it stands on everywhere else.
@@ -216,6 +218,7 @@ fn the_readme_knows_every_feature() {
 fn documents_name_only_what_exists() {
     let documents = [
         "README.md",
+        "CONTRIBUTING.md",
         "lua/README.md",
         "examples/README.md",
         "benches/README.md",

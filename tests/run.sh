@@ -11,8 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings]
-                    [--servers[=LIST]] [--long] [--help] [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside]
+                    [--interleavings] [--servers[=LIST]] [--long] [--help] [-- ARGS...]
 
 Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
 these alone:
@@ -20,6 +20,12 @@ these alone:
     tests/run.sh -- -- --nocapture
 
 Options:
+    --quick            what to run before a commit, in about a minute: format, clippy of the library,
+                       its unit tests, which need no server, tests/house.rs, and the cases of
+                       tests/cases in memory and on one server
+    --inside           nothing else but the library's unit tests at full length, and with those that
+                       need a server, too: see tests/inside. ARGS select some of them:
+                       tests/run.sh --inside -- -- inside::model
     --redisson         then the tests against the real Redisson, too: they need a JDK and Maven, which are installed
                        with apt-get if missing, and bring in Redisson's jars from the Maven repository
     --redisson-only    those tests alone
@@ -125,9 +131,17 @@ on_servers() {
     fi
 }
 
-everything=1 redisson='' faults='' interleavings='' servers='' long=''
+everything=1 quick='' inside='' redisson='' faults='' interleavings='' servers='' long=''
 while (($# > 0)); do
     case $1 in
+        --quick)
+            quick=1 everything=''
+            shift
+            ;;
+        --inside)
+            inside=1 everything=''
+            shift
+            ;;
         --redisson)
             redisson=1
             shift
@@ -212,10 +226,29 @@ if [[ -n $everything ]]; then
     tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
 fi
 
-# all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out for curl and Python.
+# inside_tests ARGS...: cargo calls the wrapper for this package alone, so no dependency is built again.
+inside_tests() {
+    cargo test "${cargo_args[@]}" --lib \
+        --config "build.rustc-workspace-wrapper='tests/inside/rustc'" "$@"
+}
+
+if [[ -n $quick ]]; then
+    cargo fmt --check
+    cargo clippy "${cargo_args[@]}" --lib -- -D warnings
+    cargo test "${cargo_args[@]}" --lib --test house
+    exec cargo test "${cargo_args[@]}" --test cases -- in_memory on_one_server
+fi
+if [[ -n $inside ]]; then
+    inside_tests "$@"
+    exit
+fi
+
+# all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
+# library, and what needs curl and Python.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then
+        inside_tests
         cargo test "${cargo_args[@]}" --test clients --test examples
     fi
 }

@@ -6,7 +6,7 @@
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
-#[path = "support/log.rs"]
+#[path = "../src/macros/logged/log.rs"]
 mod log;
 #[path = "warnings/twice.rs"]
 mod twice;

@@ -513,7 +513,7 @@ mod tests {
 
     const ID: PermitId = PermitId([0; 16]);
 
-    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
+    /// The rest is held against the scripts: `tests/inside/model`. They forget nothing that can still be asked for.
     #[test]
     fn it_is_full_an_interval_after_the_newest_entry() {
         assert_eq!(limiter(&[]).full_at(), None);

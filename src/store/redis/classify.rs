@@ -325,7 +325,6 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
 ];
 
 #[cfg(test)]
-#[path = "../../../tests/faults/page.rs"]
 #[allow(
     unreachable_pub,
     clippy::panic,

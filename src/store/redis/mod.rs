@@ -2,13 +2,11 @@
 
 pub(crate) mod builder;
 pub(crate) mod classify;
-#[cfg(test)]
-pub(crate) mod fuzz;
 pub(crate) mod health;
 #[cfg(test)]
-pub(crate) mod history;
-#[cfg(test)]
-pub(crate) mod model;
+#[cfg(inside)]
+#[path = "../../../tests/inside/mod.rs"]
+pub(crate) mod inside;
 pub(crate) mod open;
 pub(crate) mod returns;
 pub(crate) mod rewritten;

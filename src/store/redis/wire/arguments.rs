@@ -72,7 +72,7 @@ impl Arguments {
     }
 
     /// The same for other keys.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn on(self, keys: impl Into<Vec<String>>) -> Self {
         Self::new(keys.into(), self.iter().skip(self.keys))
     }

@@ -343,7 +343,7 @@ impl Script {
     }
 
     /// Whether a call names it, by hash or text.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn is_named(&self, script: &[u8]) -> bool {
         script == self.sha1.as_bytes() || script == self.text.as_bytes()
     }

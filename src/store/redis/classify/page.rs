@@ -1,6 +1,6 @@
 //! The table of errors on the page `failure`, as tests read it.
 
-const PAGE: &str = include_str!("../../src/docs/failure.md");
+const PAGE: &str = include_str!("../../../docs/failure.md");
 
 /// Its rows: what is said, redis-rs' kind, carried out, class, kind, connection, breaker, what to do.
 pub fn rows() -> Vec<[&'static str; 8]> {

@@ -12,7 +12,7 @@
 )]
 
 mod check;
-#[path = "../../../tests/monitor/feed.rs"]
+#[path = "../monitor/feed.rs"]
 #[allow(
     unreachable_pub,
     reason = "the integration tests bring it in, too, as a module of theirs"
@@ -44,7 +44,7 @@ use self::{
     record::{Recorder, Tape, Told, What},
     recorded::{Counted, History},
 };
-use super::{RedisStore, RedisStoreBuilder, model::support};
+use super::{RedisStore, RedisStoreBuilder, support};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Source},

@@ -14,6 +14,6 @@ mod members;
 mod pair;
 mod settling;
 mod slots;
-#[path = "../../../tests/support/mod.rs"]
-pub(crate) mod support;
 mod verbs;
+
+use super::support;
