@@ -407,6 +407,12 @@ const fn whole_millis(interval: Duration) -> Option<Millis> {
     }
 }
 
+/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A
+/// constant of the format.
+pub(crate) fn ahead_of(interval: i64) -> i64 {
+    interval.div_euclid(10)
+}
+
 /// Returns a count that other processes may have brought below zero.
 pub(crate) fn at_least_zero(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)

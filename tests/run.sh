@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside]
+Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside] [--size]
                     [--interleavings] [--servers[=LIST]] [--long] [--help] [-- ARGS...]
 
 Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
@@ -23,6 +23,8 @@ Options:
     --quick            what to run before a commit, in about a minute: format, clippy of the library,
                        its unit tests, which need no server, tests/house.rs, and the cases of
                        tests/cases in memory and on one server
+    --size             nothing else but the sizes of the crate: lines by module, the largest files and
+                       functions, and the functions that one request passes (by valgrind)
     --inside           nothing else but the library's unit tests at full length, and with those that
                        need a server, too: see tests/inside. ARGS select some of them:
                        tests/run.sh --inside -- -- inside::model
@@ -131,11 +133,15 @@ on_servers() {
     fi
 }
 
-everything=1 quick='' inside='' redisson='' faults='' interleavings='' servers='' long=''
+everything=1 quick='' inside='' size='' redisson='' faults='' interleavings='' servers='' long=''
 while (($# > 0)); do
     case $1 in
         --quick)
             quick=1 everything=''
+            shift
+            ;;
+        --size)
+            size=1
             shift
             ;;
         --inside)
@@ -201,6 +207,10 @@ if [[ -n ${CI:-} ]]; then
     cargo_args+=(--locked)
 fi
 
+if [[ -n $size ]]; then
+    exec cargo test "${cargo_args[@]}" --test architecture -- --ignored --exact --nocapture size::sizes
+fi
+
 if [[ -n $servers ]]; then
     # shellcheck disable=SC2086 # one word for each of them
     on_servers ${servers//,/ } -- "$@"
@@ -235,7 +245,7 @@ inside_tests() {
 if [[ -n $quick ]]; then
     cargo fmt --check
     cargo clippy "${cargo_args[@]}" --lib -- -D warnings
-    cargo test "${cargo_args[@]}" --lib --test house
+    cargo test "${cargo_args[@]}" --lib --test house --test architecture
     exec cargo test "${cargo_args[@]}" --test cases -- in_memory on_one_server
 fi
 if [[ -n $inside ]]; then

@@ -1,14 +1,10 @@
 //! A limiter in this process, counted in one of the ways, and in another one after its name was moved to that.
 
-use super::{
-    call::Counts,
-    fixed_window, gcra,
-    sliding_log::{self, ahead_of},
-};
+use super::{call::Counts, fixed_window, gcra, sliding_log};
 use crate::{
     clock::Now,
     error::ErrorKind,
-    limit::{Algorithm, StoredLimit},
+    limit::{Algorithm, StoredLimit, ahead_of},
     name::Name,
     receipt::{PermitId, Receipt, Taken, Tat},
 };

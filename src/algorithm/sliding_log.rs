@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::{Now, TICKS},
     error::ErrorKind,
-    limit::StoredLimit,
+    limit::{StoredLimit, ahead_of},
     list::List,
     receipt::PermitId,
 };
@@ -34,12 +34,6 @@ pub(crate) struct Limiter {
     pub(crate) log: Log,
     /// Where the present call notes its grants, unless each is an entry of its own.
     pub(crate) noting: Option<Noting>,
-}
-
-/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A
-/// constant of the format.
-pub(crate) fn ahead_of(interval: i64) -> i64 {
-    interval.div_euclid(10)
 }
 
 impl Counts for Limiter {

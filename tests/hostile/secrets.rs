@@ -301,7 +301,7 @@ async fn no_debug_output_shows_a_secret() {
         "Severity",
     ];
     let mut missing = Vec::new();
-    for name in ["src/lib.rs", "src/key/mod.rs"]
+    for name in ["src/lib.rs", "src/web/key/mod.rs"]
         .into_iter()
         .flat_map(exported)
     {

@@ -11,7 +11,4 @@ mod model;
 #[path = "../support/mod.rs"]
 pub(crate) mod support;
 
-use super::{
-    RedisStore, RedisStoreBuilder,
-    wire::{self, gcra, random_id, script},
-};
+use super::{RedisStore, RedisStoreBuilder, wire};

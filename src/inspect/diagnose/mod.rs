@@ -16,10 +16,10 @@ pub use self::{
     report::{Diagnosis, Finding, OtherClient},
 };
 use crate::{
-    algorithm::{gcra::State, sliding_log::ahead_of},
+    algorithm::gcra::State,
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
-    limit::{Algorithm, at_least_zero},
+    limit::{Algorithm, ahead_of, at_least_zero},
     name::Name,
     store::{
         TimeToLive,

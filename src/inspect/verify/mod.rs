@@ -14,7 +14,7 @@ use crate::{
     store::redis::{
         RedisStore,
         classify::{self, Class},
-        health::slot,
+        node::slot,
         transport::{connection::Connection, link::To},
         wire::{
             self,

@@ -7,6 +7,7 @@ pub(crate) mod health;
 #[cfg(inside)]
 #[path = "../../../tests/inside/mod.rs"]
 pub(crate) mod inside;
+pub(crate) mod node;
 pub(crate) mod open;
 pub(crate) mod returns;
 pub(crate) mod rewritten;

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     classify::Class,
-    health,
+    node,
     returns::Returns,
     rewritten::Rewritten,
     saga::{self, OneCall},
@@ -342,7 +342,7 @@ impl Server {
                 if silent && failed.unheard {
                     pass.ends_unanswered();
                 } else {
-                    pass.ends(health::told(&failed, self.connection.has_nodes()));
+                    pass.ends(node::told(&failed, self.connection.has_nodes()));
                 }
                 if failed.unheard {
                     receipts

@@ -13,21 +13,6 @@ use super::{
     transport::{connection::Connection, endpoint::Endpoint, source::Source},
     wire,
 };
-use crate::store::{
-    AnyStore, Decide, Deciding, Managing, Op,
-    guard::{
-        breaker::Traffic,
-        deadline::Deadline,
-        deny_cache::{DenyCache, Refusals},
-        fallback::Fallback,
-        lease::Leasing,
-        line::{Line, Lines},
-        local::Locals,
-        policy,
-    },
-    rule_names::RuleNames,
-    sealed::{Handle, Sealed},
-};
 use crate::{
     clock::{self, Clock, SteadyClock, moment},
     decision::Decision,
@@ -35,6 +20,21 @@ use crate::{
     error::{Error, ErrorKind},
     name::Name,
     receipt::Receipt,
+    store::{
+        AnyStore, Decide, Deciding, Managing, Op,
+        guard::{
+            breaker::Traffic,
+            deadline::Deadline,
+            deny_cache::{DenyCache, Refusals},
+            fallback::Fallback,
+            lease::Leasing,
+            line::{Line, Lines},
+            local::Locals,
+            policy,
+        },
+        rule_names::RuleNames,
+        sealed::{Handle, Sealed},
+    },
 };
 
 /// How many leases are given back at once when a store is closed: each is a receipt.

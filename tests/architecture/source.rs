@@ -1,60 +1,64 @@
-//! Holds the boundaries between modules: which file may use which, from parsed `use` trees.
-
-#![allow(
-    clippy::panic,
-    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
-)]
+//! The files of `src` and what they use, from their syntax.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use syn::{Attribute, Item, UseTree, visit::Visit};
 
 /// A path in the crate, without `crate`: `["store", "memory", "MemoryStore"]`.
-type Names = Vec<String>;
+pub(crate) type Names = Vec<String>;
 
 /// What the files of `src` define and use, without their tests.
-struct Source {
-    files: BTreeMap<Names, File>,
+pub(crate) struct Source {
+    pub(crate) files: BTreeMap<Names, File>,
 }
 
-struct File {
-    path: PathBuf, // shown where a boundary is crossed
+pub(crate) struct File {
+    pub(crate) path: PathBuf,
     /// What `use` gives a name here, for re-exports: the name, and what it stands for.
-    imports: BTreeMap<String, Names>,
+    pub(crate) imports: BTreeMap<String, Names>,
     /// Every path that begins in this crate.
-    used: BTreeSet<Names>,
+    pub(crate) used: BTreeSet<Names>,
     /// Every path that begins in another.
-    outside: BTreeSet<String>,
+    pub(crate) outside: BTreeSet<Names>,
+    pub(crate) reads_clock: bool,
+    /// How many attributes ask for the feature `redis`.
+    pub(crate) asks_for_redis: usize,
 }
 
 impl Source {
-    fn read() -> Self {
-        let mut source = Self {
-            files: BTreeMap::new(),
-        };
-        source.add(Path::new("src/lib.rs"), Vec::new());
-        source
+    /// Reads them once for all tests: the syntax is parsed in a second or two.
+    pub(crate) fn read() -> &'static Self {
+        static SOURCE: OnceLock<Source> = OnceLock::new();
+        SOURCE.get_or_init(|| {
+            let mut source = Self {
+                files: BTreeMap::new(),
+            };
+            source.add(Path::new("src/lib.rs"), Vec::new());
+            source
+        })
     }
 
     fn add(&mut self, path: &Path, module: Names) {
-        let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let parsed = syn::parse_file(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let items = parse(path);
         let mut reader = Reader {
             module: module.clone(),
-            children: parsed.items.iter().filter_map(child).collect(),
+            children: items.iter().filter_map(child).collect(),
             nested: 0,
             file: File {
                 path: path.to_owned(),
                 imports: BTreeMap::new(),
                 used: BTreeSet::new(),
                 outside: BTreeSet::new(),
+                reads_clock: false,
+                asks_for_redis: 0,
             },
         };
-        reader.visit_file(&parsed);
+        items.iter().for_each(|item| reader.visit_item(item));
         let below = match path.file_stem().and_then(|stem| stem.to_str()) {
             Some("lib" | "mod") => path.with_file_name(""),
             _ => path.with_extension(""),
@@ -72,7 +76,7 @@ impl Source {
     }
 
     /// The module in which the item of a path stands, behind all re-exports.
-    fn home(&self, path: &[String]) -> Names {
+    pub(crate) fn home(&self, path: &[String]) -> Names {
         let mut length = path.len();
         while !self.files.contains_key(&path[..length]) {
             length -= 1;
@@ -88,7 +92,7 @@ impl Source {
     }
 
     /// Which modules each module uses, itself left out.
-    fn uses(&self) -> BTreeMap<&Names, BTreeSet<Names>> {
+    pub(crate) fn uses(&self) -> BTreeMap<&Names, BTreeSet<Names>> {
         let of = |(module, file): (&'_ Names, &File)| {
             let homes = file.used.iter().map(|path| self.home(path));
             homes.filter(|home| home != module).collect::<BTreeSet<_>>()
@@ -98,6 +102,13 @@ impl Source {
             .map(|(module, file)| (module, of((module, file))))
             .collect()
     }
+}
+
+/// Returns the items of a file. Syntax stays on its thread, so each test parses what it reads.
+pub(crate) fn parse(path: &Path) -> Vec<Item> {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let parsed = syn::parse_file(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    parsed.items
 }
 
 /// The name of a child module in a file of its own.
@@ -111,7 +122,7 @@ fn child(item: &Item) -> Option<String> {
 }
 
 /// Whether an item is compiled for tests or documents alone.
-fn is_aside(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_aside(attributes: &[Attribute]) -> bool {
     let conditions = attributes
         .iter()
         .filter_map(|attribute| match &attribute.meta {
@@ -163,7 +174,7 @@ impl Reader {
         let resolved = self.resolve(path);
         match &resolved {
             Some(inside) => drop(self.file.used.insert(inside.clone())),
-            None => drop(self.file.outside.extend(path.first().cloned())),
+            None => drop(self.file.outside.insert(path.to_vec())),
         }
         resolved
     }
@@ -234,58 +245,29 @@ impl<'ast> Visit<'ast> for Reader {
         }
     }
 
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta
+            && list.path.is_ident("cfg")
+            && list.tokens.to_string().contains("feature = \"redis\"")
+        {
+            self.file.asks_for_redis += 1;
+        }
+    }
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Names = path
             .segments
             .iter()
             .map(|part| part.ident.to_string())
             .collect();
+        if names.ends_with(&["Instant".to_owned(), "now".to_owned()])
+            || names.ends_with(&["SystemTime".to_owned(), "now".to_owned()])
+        {
+            self.file.reads_clock = true;
+        }
         if names.len() > 1 && names[0].chars().all(|c| c.is_lowercase() || c == '_') {
             self.note(&names);
         }
         syn::visit::visit_path(self, path);
-    }
-}
-
-/// The groups of files that use each other in a circle.
-fn circles(uses: &BTreeMap<&Names, BTreeSet<Names>>) -> Vec<BTreeSet<Names>> {
-    let reached = |from: &Names| {
-        let mut seen = BTreeSet::new();
-        let mut next: Vec<&Names> = uses[from].iter().collect();
-        while let Some(module) = next.pop() {
-            if seen.insert(module.clone()) {
-                next.extend(&uses[module]);
-            }
-        }
-        seen
-    };
-    let all: BTreeMap<&Names, BTreeSet<Names>> = uses.keys().map(|m| (*m, reached(m))).collect();
-    let mut found: Vec<BTreeSet<Names>> = Vec::new();
-    for (module, below) in &all {
-        let circle = below.iter().filter(|other| all[other].contains(*module));
-        let circle: BTreeSet<_> = circle.cloned().collect();
-        if circle.contains(*module) && !found.contains(&circle) {
-            found.push(circle);
-        }
-    }
-    found
-}
-
-#[test]
-fn no_circle() {
-    let source = Source::read();
-    let uses = source.uses();
-    for circle in circles(&uses) {
-        let names: Vec<_> = circle.iter().map(|m| m.join("::")).collect();
-        eprintln!("{} files: {}", names.len(), names.join(" "));
-    }
-}
-
-#[test]
-fn edges() {
-    let source = Source::read();
-    for (m, us) in source.uses() {
-        let u: Vec<_> = us.iter().map(|m| m.join("::")).collect();
-        eprintln!("EDGE {} -> {}", m.join("::"), u.join(" "));
     }
 }
