@@ -7,10 +7,10 @@ use crate::callgrind::{Counts, said_by};
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.toml");
 /// A row may cost so much more than it did.
 const MOST: f64 = 1.05;
-/// A row that costs so much less is worth writing down: what was won is not to be lost again.
+/// A row that costs so much less is to be written down, so that the gain is not lost unseen.
 const LESS: f64 = 0.95;
 
-/// What the file says.
+/// The committed file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Book {
     pub(crate) made_by: String,
@@ -21,9 +21,9 @@ pub(crate) struct Book {
 pub(crate) struct Compared {
     /// As Markdown.
     pub(crate) table: String,
-    /// What must not be.
+    /// Reasons to fail.
     pub(crate) mistakes: Vec<String>,
-    /// What is worth knowing.
+    /// Hints that are no reason to fail.
     pub(crate) notes: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn write(counts: &Counts) -> Result<(), String> {
     fs::write(FILE, print(&made_by()?, counts)).map_err(|error| format!("{FILE}: {error}"))
 }
 
-/// The tools that counts depend on.
+/// Names the tools that counts depend on.
 pub(crate) fn made_by() -> Result<String, String> {
     let tools = [
         ["rustc", "--version"],
@@ -132,7 +132,7 @@ impl Book {
 }
 
 impl Compared {
-    /// Judges a row, by what it is now of what it was.
+    /// Judges a row by its count as a multiple of the committed one.
     fn judge(&mut self, name: &str, change: Option<f64>) {
         match change {
             None => {

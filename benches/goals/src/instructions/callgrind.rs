@@ -13,7 +13,7 @@ use crate::{
     server,
 };
 
-/// What this program is told when it is to count a row.
+/// The argument with which this program counts a row.
 pub(crate) const COUNT: &str = "count";
 
 /// Instructions by the name of a row, in the order of the table.
@@ -23,10 +23,10 @@ pub(crate) type Counts = Vec<(&'static str, f64)>;
 ///
 /// # Errors
 ///
-/// A text that says what a process said that failed.
+/// A text with the output of a process that failed.
 pub(crate) fn count_all() -> Result<Counts, String> {
     let folder = Folder::make()?;
-    // The longest go first: they are the last of their kind.
+    // The last rows take longest, so they go first.
     let places = (0..=in_process::ROWS.len()).rev();
     let left = Mutex::new(places);
     let found = Mutex::new(Vec::new());
@@ -78,7 +78,7 @@ fn this_program() -> Result<PathBuf, String> {
     env::current_exe().map_err(|error| format!("this program is not to be found: {error}"))
 }
 
-/// What a program says, if it succeeds.
+/// Runs a program, and returns its output.
 pub(crate) fn said_by(command: &mut Command) -> Result<String, String> {
     let output = command
         .stdin(Stdio::null())
@@ -92,7 +92,7 @@ pub(crate) fn said_by(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// The instructions that a file of callgrind's sums up.
+/// Reads how many instructions a file of callgrind's has in all.
 pub(crate) fn total(file: &Path) -> Result<u64, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     text.lines()

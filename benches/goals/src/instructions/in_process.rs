@@ -20,7 +20,7 @@ use crate::{
     support::RedisServer,
 };
 
-/// How many requests are counted: what the first and the last of them cost more is lost in them.
+/// How many requests are counted.
 pub(crate) const REQUESTS: usize = 2000;
 const MANY: usize = 100_000;
 /// Shares no divisor with the number of keys: the requests come to different ones, and no two
@@ -44,7 +44,7 @@ pub(crate) struct Row {
     begin: fn(&Runtime) -> Asker,
 }
 
-/// What is asked in a row, with what must outlive it.
+/// The requests of a row, with the server that must outlive them.
 struct Asker {
     status: StatusCode,
     /// Makes one request, and drops its answer.
@@ -132,7 +132,7 @@ where
             place = (place + STRIDE) % users.len();
             ask(&mut service, &users[place])
         }),
-        // Each key is met, and what is made once is made.
+        // Each key has been seen, and values that are made once are made.
         before: keys.max(64),
         _server: None,
     }
@@ -210,7 +210,7 @@ fn store(server: &RedisServer, deny_cache: Duration) -> RedisStore {
         .unwrap()
 }
 
-/// Who decides on the next request.
+/// Asks once, and returns where the decision came from.
 async fn source(layer: &RateLimitLayer) -> Source {
     let user = &users(1)[0];
     let response = layer.layer(nothing()).oneshot(request(user)).await.unwrap();

@@ -85,7 +85,7 @@ fn check() -> Result<bool, String> {
         eprintln!("instructions: {note}");
     }
     for mistake in &compared.mistakes {
-        eprintln!("instructions: not as it may be: {mistake}");
+        eprintln!("instructions: failed: {mistake}");
     }
     Ok(compared.mistakes.is_empty())
 }

@@ -188,7 +188,7 @@ impl Counted {
         // Twice: afterwards no table of the server's grows any more.
         all().await;
         all().await;
-        // What is waited for is that the time has passed, also by a clock that is a little slower.
+        // Until the log has expired, also by a clock that is a little slower.
         tokio::time::sleep(later + later / 10).await;
         self.during(LONE, all()).await
     }
