@@ -160,8 +160,10 @@ fn governor(burst: u32, refill: Duration, status: StatusCode) -> Asker {
 
 fn memory(limit: Limit, algorithm: Algorithm, keys: usize, fields: bool) -> Asker {
     let store = MemoryStore::new().max_limiters(2 * keys);
+    // No limiter is forgotten, however slow the machine is.
+    let kept = limit.keep_alive(Duration::from_secs(86_400)).unwrap();
     let mut layer =
-        RateLimitLayer::builder(&store).otherwise(limit.by(by_user()).algorithm(algorithm));
+        RateLimitLayer::builder(&store).otherwise(kept.by(by_user()).algorithm(algorithm));
     if !fields {
         layer = layer.headers([]);
     }
