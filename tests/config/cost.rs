@@ -72,10 +72,9 @@ fn cost(files: &[String]) -> u64 {
 ///
 /// One large file is held against ten small ones, which fill the same memory: caches slow both
 /// alike. What else the machine does only adds to a turn, so the least of several is nearest to
-/// the work; where that is quadratic no turn helps.
+/// the work.
 #[test]
 fn the_cost_of_a_file_grows_with_its_rules() {
-    const TURNS: usize = 6;
     for (shape, text) in [
         ("rules with a route each", distinct as fn(_) -> String),
         ("routes with one rule", routes),
@@ -86,7 +85,8 @@ fn the_cost_of_a_file_grows_with_its_rules() {
         let (mut few, mut many) = (u64::MAX, u64::MAX);
         let mut growth = f64::INFINITY;
         let mut turns = 0;
-        while turns < 2 || (turns < TURNS && growth > 12.0) {
+        // What is near the bound may be so by chance, and what is far beyond is not.
+        while turns < 2 || (turns < 10 && growth > 12.0 && growth < 24.0) {
             few = few.min(cost(&small) / 10);
             many = many.min(cost(&large));
             growth = many as f64 / few as f64;
