@@ -119,7 +119,8 @@ on_servers() {
     shift
     if (($# == 0)); then
         set -- --test cases --test laws --test verify --test diagnose --test gcra --test slots \
-            --test fixed_window --test cluster --test sentinel --test faults --test matrix
+            --test fixed_window --test limiter --test cluster --test sentinel --test faults \
+            --test matrix
     fi
     tests/servers/prepare.sh "$home" "${servers[@]}"
     for server in "${servers[@]}"; do

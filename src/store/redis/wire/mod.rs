@@ -450,7 +450,8 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    const FEW: usize = 10;
+    /// Those of an acquire begin with two, then come seven of the limiter and two of the caller.
+    const FEW: usize = 2 + 7 + 2;
 
     /// All of them; `None` if one is none.
     fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
