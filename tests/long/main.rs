@@ -34,7 +34,7 @@ mod load;
 mod machine;
 #[path = "../matrix/oracles.rs"]
 mod oracles;
-#[path = "../faults/proxy.rs"]
+#[path = "../support/proxy.rs"]
 mod proxy;
 mod record;
 #[path = "../matrix/shares.rs"]

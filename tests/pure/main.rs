@@ -1,0 +1,19 @@
+//! What needs no server: values, files of rules, `MemoryStore`, and the house itself.
+
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
+              `#[test]` functions only"
+)]
+
+mod client_ip;
+mod config;
+mod headers;
+mod house;
+mod memory;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,34 @@
+//! Waiting for a state instead of for a time.
+
+#![allow(dead_code, reason = "each test binary uses part of it")]
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+/// Far longer than anything here takes on a busy machine.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// Asks again until it holds; how long that took.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) -> Duration {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < LONG, "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    began.elapsed()
+}
+
+/// Lets a future begin, and its command reach the socket; what is heard of it afterwards, nobody looks at.
+///
+/// On a runtime of one thread, with the connection made: its task runs while this one yields.
+pub async fn begin<F: Future>(mut future: Pin<&mut F>) {
+    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
+    assert!(pending.await, "decided at once");
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
