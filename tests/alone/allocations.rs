@@ -2,32 +2,14 @@
 
 #![cfg(feature = "redis")]
 
-use std::{
-    alloc::System,
-    convert::Infallible,
-    future::{Ready, ready},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use crate::scene::*;
+use std::{alloc::System, future::Ready, future::ready};
 
-use crate::{
-    ALONE,
-    support::{RedisServer, unique},
-};
+use crate::ALONE;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tower::{Layer, Service};
-use tower_ratelimit::{
-    BreakerState, Decision, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter,
-    RedisStore, Rule, Source, Store,
-    key::{FromHeader, KeyExtractor, PeerAddr, PeerIp, Route},
-};
+use tower::Service;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -283,7 +265,7 @@ fn a_flood_of_made_up_keys_takes_bounded_memory() {
             .unwrap();
         let mut service = layer.layer(Inner::default());
         let answer = std::pin::pin!(service.call(request));
-        match answer.poll(&mut Context::from_waker(std::task::Waker::noop())) {
+        match answer.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => assert_eq!(answer.unwrap().status(), StatusCode::OK),
             Poll::Pending => panic!("it waits"),
         }

@@ -1,12 +1,7 @@
 //! A limit or a layer that cannot be is reported where it was written, and not inside the crate.
 
-use std::{
-    panic::{self, AssertUnwindSafe},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-
-use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::FromHeader};
+use crate::scene::*;
+use std::{panic, panic::AssertUnwindSafe};
 
 use crate::ALONE;
 

@@ -14,6 +14,8 @@ mod allocations;
 mod call_sites;
 #[path = "../support/log.rs"]
 mod log;
+#[path = "../support/scene.rs"]
+mod scene;
 #[path = "../support/mod.rs"]
 mod support;
 mod warnings;

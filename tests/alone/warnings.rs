@@ -6,19 +6,11 @@ mod twice;
 mod unmatched;
 
 use crate::log;
-use std::{
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-};
+use crate::scene::*;
+use std::{net::IpAddr, net::SocketAddr};
 
-use http::{Request, Response, StatusCode, request::Parts};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Limit, MemoryStore, RateLimitLayer,
-    key::{
-        ClientIp, ForwardedHeader, FromHeader, Key, KeyExtractor, NoKey, PeerAddr, PeerIp, Secret,
-    },
-};
+use http::request::Parts;
+use tower_ratelimit::{key::ForwardedHeader, key::Key, key::NoKey};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{ALONE, log::Log};
@@ -362,10 +354,7 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
                 .named("tried"),
             "pass uncounted because they lack the key of the rule",
         ),
-        (
-            tower_ratelimit::Rule::shared("tried"),
-            "no limit is set for this limiter",
-        ),
+        (Rule::shared("tried"), "no limit is set for this limiter"),
     ] {
         let kept = Limit::per_hour(9).by(PeerIp).named("kept");
         let layer = RateLimitLayer::builder(&store)
@@ -408,7 +397,7 @@ async fn a_full_store_warns_once_a_minute() {
         assert!(line.contains("WARN tower_ratelimit:"), "{line}");
         assert!(line.contains("max_limiters"), "{line}");
         assert_eq!(store.estimated(), 3 * (minute + 1));
-        clock.advance(std::time::Duration::from_secs(60));
+        clock.advance(Duration::from_secs(60));
     }
 }
 

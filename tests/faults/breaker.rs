@@ -1,23 +1,13 @@
 //! A server that can be reached and does not answer is left alone, and asked again by itself.
 
-use std::{
-    pin::pin,
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use tokio::task::JoinSet;
-use tower::ServiceExt;
-use tower_ratelimit::{
-    BreakerState, ConnectionState, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
-};
+use crate::scene::*;
+use tower_ratelimit::ConnectionState;
 
 use super::{
     proxy::Proxy,
     traffic::{Http, ask, service},
     wait::{LONG, begin, until},
 };
-use crate::support::{RedisServer, unique};
 
 const HOURLY: Limit = Limit::per_hour(1_000_000);
 const BY_REDIS: (StatusCode, Source) = (StatusCode::OK, Source::Store);

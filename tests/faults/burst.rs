@@ -1,33 +1,14 @@
 //! A burst of new keys on a healthy server is no outage, and a server that hangs is one, however
 //! many ask.
 
-use std::{
-    collections::HashMap,
-    io::{Read, Write},
-    net::TcpStream,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use tokio::task::JoinSet;
-use tower::ServiceExt;
-use tower_ratelimit::{
-    Algorithm, BreakerState, Decision, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore,
-    Rule, Source,
-    key::{Constant, FromHeader},
-};
+use crate::scene::*;
+use std::{collections::HashMap, io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle};
 
 use super::{
     proxy::Proxy,
     traffic::{Http, service_with},
     wait::{LONG, until},
 };
-use crate::support::{RedisServer, unique};
 
 const BURST: usize = 20_000;
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -196,19 +177,17 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
     let open = Limit::per_hour(2)
         .by(Constant("all"))
         .named(&unique("open"));
-    let layer = tower_ratelimit::RateLimitLayer::builder(&store)
+    let layer = RateLimitLayer::builder(&store)
         .otherwise([
             open.on_failure(FailurePolicy::Allow),
             by_user(Limit::per_hour(3)),
         ])
         .build()
         .unwrap();
-    let inner = tower::service_fn(|_: Request<()>| async {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    });
-    let service = tower::Layer::layer(&layer, inner);
-    let service =
-        service.map_response(|response: http::Response<_>| response.map(|_| String::new()));
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let service = Layer::layer(&layer, inner);
+    let service = service.map_response(|response: Response<_>| response.map(|_| String::new()));
     let service = Http::new(service);
     until("Redis decides", || async {
         ask(service.clone(), 0).await.2 == Source::Store

@@ -1,11 +1,7 @@
 //! Calls that arrive twice take nothing twice.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Algorithm, Decision, ErrorKind, Limit, RateLimiter, RedisStore, Source};
-
 use super::proxy::Proxy;
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 fn through(proxy: &Proxy) -> RedisStore {
     RedisStore::builder(proxy.url())

@@ -1,23 +1,13 @@
 //! A server that is not there yet, or may not be written to.
 
-use std::{
-    net::{Ipv4Addr, TcpListener},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
-use http::StatusCode;
-use tower_ratelimit::{ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source};
+use crate::scene::*;
+use std::{net::Ipv4Addr, net::TcpListener};
 
 use super::{
     traffic::{ask, service},
     wait::until,
 };
-use crate::support::{RedisServer, scripted::ScriptedServer, unique};
+use crate::support::scripted::ScriptedServer;
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 

@@ -1,23 +1,15 @@
 //! While Redis is gone, this process decides by its share of the limit.
 
-use std::time::Duration;
-
-use http::{Request, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Decision, FailurePolicy, Limit, RateLimitLayer, RedisStore, Source, key::FromHeader,
-};
-
 use super::wait::until;
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 /// A quarter of it is five.
 const HOURLY: Limit = Limit::per_hour(20);
 
 /// One request of somebody: its status, and the decision.
 async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
-    let inner = service_fn(async |_| Ok::<_, std::convert::Infallible>(http::Response::new(())));
-    let inner = inner.map_response(|response: http::Response<()>| response.map(|()| String::new()));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(())));
+    let inner = inner.map_response(|response: Response<()>| response.map(|()| String::new()));
     let request = Request::builder().header("x-user", user).body(()).unwrap();
     let Ok(response) = layer.layer(inner).oneshot(request).await;
     let decision = response.extensions().get::<Decision>().unwrap().clone();

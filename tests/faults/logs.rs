@@ -1,11 +1,6 @@
 //! One line when a store starts failing, one when it answers again.
 
-use std::time::{Duration, Instant};
-
-use http::StatusCode;
-use tower_ratelimit::{
-    BreakerState, FailurePolicy, Limit, RateLimiter, RedisStore, Source, key::Constant,
-};
+use crate::scene::*;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
@@ -14,7 +9,6 @@ use super::{
     traffic::{ask, service_with},
     wait::until,
 };
-use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 

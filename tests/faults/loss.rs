@@ -1,11 +1,7 @@
 //! Connections, scripts, data or the whole server lost under traffic.
 
-use std::time::{Duration, Instant};
-
-use tower_ratelimit::RedisStore;
-
 use super::traffic::Traffic;
-use crate::support::{RedisServer, Reply};
+use crate::scene::*;
 
 /// Long enough that a busy machine is no failure.
 fn patient(server: &RedisServer) -> RedisStore {
@@ -71,7 +67,7 @@ async fn a_server_that_comes_back_is_used_within_a_second() {
     }
 
     // Returns when the server answers.
-    tokio::task::block_in_place(|| server.restart());
+    block_in_place(|| server.restart());
     let up = Instant::now();
     traffic.answered(1).await;
     let healed = up.elapsed();

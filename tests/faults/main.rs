@@ -25,6 +25,8 @@ mod permissions;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod runtimes;
+#[path = "../support/scene.rs"]
+mod scene;
 mod scripted;
 mod scripts;
 mod settling;

@@ -1,24 +1,12 @@
 //! Users of Redis that may do what is needed, and less.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-
-use http::StatusCode;
-use tower_ratelimit::{
-    Algorithm, BreakerState, Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter,
-    RedisStore, RedisStoreBuilder, Source, key::Constant,
-};
+use crate::scene::*;
+use tower_ratelimit::Error;
 
 use super::{
     traffic::{ask, service, service_with},
     wait::{begin, until},
 };
-use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(10);
 

@@ -1,20 +1,12 @@
 //! Runtimes that end, stand still, or are not there at all.
 
-use std::{
-    pin::pin,
-    task::{Context, Poll, Waker},
-    thread,
-    time::{Duration, Instant},
-};
-
+use crate::scene::*;
 use tokio::runtime::Runtime;
-use tower_ratelimit::{Limit, RateLimiter, RedisStore};
 
 use super::{
     proxy::Proxy,
     wait::{LONG, begin, until},
 };
-use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(20);
 

@@ -1,11 +1,9 @@
 //! Servers that lose scripts: newer ones drop those that came by EVAL, once 500 others have come.
 
-use std::time::Duration;
+use crate::scene::*;
+use tower_ratelimit::redis;
 
-use tokio::task::JoinSet;
-use tower_ratelimit::{Algorithm, ErrorKind, Limit, RateLimiter, RedisStore, redis};
-
-use crate::support::{RedisServer, scripted::ScriptedServer, unique};
+use crate::support::scripted::ScriptedServer;
 
 const LIMIT: Limit = Limit::per_hour(1000);
 

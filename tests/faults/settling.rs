@@ -1,11 +1,7 @@
 //! What is settled over a bad connection: once, or counted as lost.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, RedisStore};
-
 use super::{delivery::scripts_called, proxy::Proxy, wait::until};
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -1,22 +1,11 @@
 //! A server, or a way to it, that is there and says nothing.
 
-use std::{
-    pin::pin,
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use tower::ServiceExt;
-use tower_ratelimit::{
-    ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source, key::Constant,
-};
-
 use super::{
     proxy::Proxy,
     traffic::{ask, service, service_with},
     wait::{begin, until},
 };
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 /// Nothing expires while a test runs: what is free again was given back.
 const HOURLY: Limit = Limit::per_hour(20);

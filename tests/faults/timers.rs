@@ -1,22 +1,8 @@
 //! Runtimes without a timer, and executors that are none of tokio's: nobody waits there, nobody
 //! panics, and no limit is open.
 
-use std::{
-    convert::Infallible,
-    pin::pin,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
-
-use http::{Request, Response, StatusCode};
+use crate::scene::*;
 use tokio::runtime::{Builder, Runtime};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Decision, ErrorKind, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter,
-    RedisStore, Refusal, RefusalKind, Rule, Source, Store, key::Constant,
-};
-
-use crate::support::{RedisServer, unique};
 
 /// One permit a minute, for which requests wait so long.
 fn rule(wait: Duration) -> Rule {

@@ -1,7 +1,7 @@
 //! L2: refused at every instant before the announced wait, granted at it, if nobody else takes.
 
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::{Limit, Store};
 
 use super::world::{Request, World, check, check_in_redis, limit, take, traffic};
 

@@ -1,19 +1,11 @@
 //! The laws where permits are counted by fixed windows: in memory by a clock that is moved, in Redis in real time.
 
-use std::{
-    pin::pin,
-    task::{Context, Waker},
-    time::{Duration, Instant},
-};
-
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
 
 use super::{
-    guards::Guards,
-    never_over::fullest,
-    support::{RedisServer, Reply, unique},
-    world::{Grant, Request, World, check, in_all_at_once, limit, redis_store, take, traffic},
+    guards::Guards, never_over::fullest, world::Grant, world::Request, world::World, world::check,
+    world::in_all_at_once, world::limit, world::redis_store, world::take, world::traffic,
 };
 
 fn interval_of(limit: Limit) -> u64 {
@@ -126,7 +118,7 @@ fn nothing_is_lost() {
                 if number % 3 == 0 {
                     let call = pin!(limiter.try_acquire_many(request.permits));
                     let _ = call.poll(&mut Context::from_waker(Waker::noop()));
-                } else if let tower_ratelimit::Decision::Allow(grant) =
+                } else if let Decision::Allow(grant) =
                     limiter.try_acquire_many(request.permits).await.unwrap()
                     && number % 3 == 1
                 {

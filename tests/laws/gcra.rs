@@ -1,21 +1,12 @@
 //! The laws where permits are counted by GCRA: by a clock that is moved, in memory and in Redis, and in Redis by its own.
 
-use std::{
-    pin::pin,
-    task::{Context, Waker},
-    time::{Duration, Instant},
-};
-
+use crate::scene::*;
 use proptest::{prelude::*, sample::Index};
-use tower_ratelimit::{Algorithm, Decision, Limit, RateLimiter, RedisStore, Store};
 
 use super::{
-    guards::Guards,
-    support::{RedisServer, Reply, unique},
-    world::{
-        Grant, Request, World, check, check_in_redis, in_all_at_once, limit, redis_store, take,
-        traffic, wait_of,
-    },
+    guards::Guards, world::Grant, world::Request, world::World, world::check,
+    world::check_in_redis, world::in_all_at_once, world::limit, world::redis_store, world::take,
+    world::traffic, world::wait_of,
 };
 
 fn interval_of(limit: Limit) -> u64 {

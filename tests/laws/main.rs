@@ -33,6 +33,8 @@ mod never_over;
 mod next_permit;
 mod nothing_lost;
 mod real_time;
+#[path = "../support/scene.rs"]
+mod scene;
 mod settled;
 mod slots;
 #[path = "../support/mod.rs"]

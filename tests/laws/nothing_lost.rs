@@ -1,18 +1,9 @@
 //! L5: an interval and its tenth after the last grant, or after a lost key was noticed, all permits are free.
 
-use std::{
-    future::Future,
-    pin::pin,
-    task::{Context, Waker},
-};
-
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::{Limit, RateLimiter, Store};
 
-use super::{
-    support::RedisServer,
-    world::{World, check, check_in_redis, limit, take},
-};
+use super::{world::World, world::check, world::check_in_redis, world::limit, world::take};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {

@@ -1,17 +1,11 @@
 //! L1 and L2 by the server's own clock, in real time.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
-
-use tower_ratelimit::{Limit, RateLimiter};
+use crate::scene::*;
+use std::collections::BTreeMap;
 
 use super::{
-    guards::Guards,
-    never_over::fullest,
-    support::{RedisServer, Reply, unique},
-    world::{Grant, in_all_at_once, redis_store, take},
+    guards::Guards, never_over::fullest, world::Grant, world::in_all_at_once, world::redis_store,
+    world::take,
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -1,13 +1,10 @@
 //! The laws where some callers note their grants in slots, beside others that do not, and beside scores ahead of their grants.
 
-use proptest::prelude::*;
-use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, RedisStore, Store};
+use crate::scene::*;
 
 use super::{
-    guards::Guards,
-    never_over::fullest,
-    support::RedisServer,
-    world::{Grant, World, check, check_in_redis, limit, take},
+    guards::Guards, never_over::fullest, world::Grant, world::World, world::check,
+    world::check_in_redis, world::limit, world::take,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -276,6 +273,6 @@ fn lease(server: &RedisServer, limiter: &RateLimiter, score: u64, permits: u32) 
         name,
         &score.to_string(),
         &permits.to_string(),
-        &super::support::unique("lease"),
+        &unique("lease"),
     ]);
 }

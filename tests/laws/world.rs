@@ -1,22 +1,10 @@
 //! A store, a clock that is moved, and random traffic.
 
-use std::time::Duration;
-
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use crate::scene::*;
+use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
-use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore, RefusalKind, Source,
-    Store,
-};
 
-use super::{
-    guards::Guards,
-    support::{RedisServer, unique},
-    topologies::{Topology, connected},
-};
+use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 pub(crate) struct World<S> {
     pub(crate) store: S,

@@ -35,6 +35,8 @@ mod oracles;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod refusing;
+#[path = "../support/scene.rs"]
+mod scene;
 mod server;
 mod shares;
 mod sizes;

@@ -2,22 +2,15 @@
 //!
 //! `TOWER_RATELIMIT_KEYS` says how many keys there are (20,000); of a million a release build asks in some minutes.
 
-use std::{
-    convert::Infallible,
-    env, fs,
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{env, fs};
 
-use http::{Request, Response};
-use tokio::task::JoinSet;
-use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Source, key::FromHeader};
+use tower::Service;
 
 use super::{
     load::LONG,
     stage::{EXACT, Scene, patient},
 };
-use crate::support::{RedisServer, Reply, unique};
 
 fn scripts_called(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
@@ -218,7 +211,7 @@ async fn row_25_permits_that_expire_all_at_once() {
     const PERMITS: u64 = 500_000;
     const CHUNK: u64 = 5_000;
     let mut scene = Scene::begin("row 25, expired").await;
-    let direct = patient(tower_ratelimit::RedisStore::builder(scene.server.url()));
+    let direct = patient(RedisStore::builder(scene.server.url()));
     let name = unique("expired");
     let full = RateLimiter::new(&direct, &name).unwrap();
     // Long enough for the permit that is taken below to stay in use until that is looked at.

@@ -1,19 +1,9 @@
 //! Where a row is played: servers, handles under load, and the oracles at its end.
 
-use std::{
-    fmt::Debug,
-    ops::{Deref, DerefMut},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{fmt::Debug, ops::Deref, ops::DerefMut};
 
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::block_in_place,
-};
-use tower_ratelimit::{
-    Decision, ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder, Source,
-};
+use tokio::{runtime::Handle, runtime::RuntimeFlavor};
 
 use super::{
     answer::Answer,
@@ -26,7 +16,7 @@ use super::{
     random::seed,
     watch::{Watch, time_of},
 };
-use crate::support::{RedisServer, Reply, cluster::wait_until, unique};
+use crate::support::cluster::wait_until;
 
 /// How many handles ask: as many processes would.
 const HANDLES: usize = 2;

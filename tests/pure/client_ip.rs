@@ -12,22 +12,13 @@
 //! A header has one value or a list of them, one for each field line; a character stands for the byte of its number.
 //! `hops_added` appends so many trusted hops, `10.0.1.1`, to X-Forwarded-For.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    fs,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-};
+use crate::scene::*;
+use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr, path::Path};
 
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::HeaderValue;
 use proptest::prelude::*;
 use serde::Deserialize;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Limit, MemoryStore, RateLimitLayer, RateLimiter,
-    key::{ClientIp, ForwardedHeader, KeyExtractor, PeerAddr, PeerIp},
-};
+use tower_ratelimit::key::ForwardedHeader;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

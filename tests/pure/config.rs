@@ -7,15 +7,9 @@ mod reload;
 mod unlimited;
 mod watch;
 
-use crate::support;
-use std::convert::Infallible;
+use crate::scene::*;
 
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    ConfigError, Decision, MemoryStore, RateLimitLayer, Rules, RulesFile,
-    key::{FromExtension, PeerAddr, Secret},
-};
+use tower_ratelimit::{Rules, RulesFile};
 
 /// Every field there is.
 const GOOD: &str = include_str!("config/good.toml");
@@ -102,7 +96,7 @@ async fn slots_are_those_of_the_file() {
 
     let rules =
         "[rules.feed]\nrate = \"5/1s\"\nby = \"peer\"\nslots = 10\n[otherwise]\nrules = [\"feed\"]";
-    let clock = tower_ratelimit::ManualClock::new();
+    let clock = ManualClock::new();
     clock.set(Duration::from_millis(1_704_153_600_001));
     let store = MemoryStore::new().clock(clock);
     let builder = RateLimitLayer::builder(&store).rules(RulesFile::new().parse(rules).unwrap());
@@ -375,7 +369,7 @@ fn every_field_is_described_and_tried() {
 
 #[test]
 fn names_that_code_gives_are_checked() {
-    let peer = || tower_ratelimit::key::PeerIp;
+    let peer = || PeerIp;
     let parse = |file: RulesFile| file.parse(GOOD).unwrap_err();
     assert_eq!(
         parse(RulesFile::new().key("peer", peer())),
@@ -402,7 +396,7 @@ fn what_is_no_text_file_is_told() {
         other => panic!("{other:?}"),
     };
     assert_eq!(load(&folder), "it is no file");
-    let path = folder.join(support::unique("limits"));
+    let path = folder.join(unique("limits"));
     assert!(load(&path).contains("No such file"));
     std::fs::write(&path, [0xff]).unwrap();
     assert!(load(&path).contains("UTF-8"));

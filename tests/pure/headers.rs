@@ -3,12 +3,9 @@
 mod fields;
 mod problems;
 
-use std::convert::Infallible;
-
-use http::{HeaderMap, Request, Response};
+use crate::scene::*;
 use http_body_util::BodyExt;
-use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{Limit, ManualClock, MemoryStore, RateLimitLayer, Rule, key::FromHeader};
+use tower::Service;
 
 /// An answer, read to its end.
 struct Answer {
@@ -74,7 +71,7 @@ fn inner(
     fields: &'static [(&'static str, &'static str)],
 ) -> impl Service<Request<String>, Response = Response<String>, Error = Infallible, Future: Send> + Clone
 {
-    tower::service_fn(move |_: Request<String>| {
+    service_fn(move |_: Request<String>| {
         let mut response = Response::builder();
         for (name, value) in fields {
             response = response.header(*name, *value);

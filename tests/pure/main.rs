@@ -15,5 +15,7 @@ mod config;
 mod headers;
 mod house;
 mod memory;
+#[path = "../support/scene.rs"]
+mod scene;
 #[path = "../support/mod.rs"]
 mod support;

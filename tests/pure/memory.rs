@@ -5,24 +5,12 @@
 
 mod strangers;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    convert::Infallible,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Barrier},
-    task::{Context, Poll, Waker},
-    thread,
-    time::Duration,
-};
+use crate::scene::*;
+use std::{collections::BTreeMap, collections::HashSet, sync::Barrier};
 
-use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
-use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
-use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailurePolicy, Grant, Limit, ManualClock, MemoryStore,
-    RateLimitLayer, RateLimiter, RefusalKind, Rule, key::FromHeader,
-};
+use tower::{BoxError, util::BoxCloneSyncService};
+use tower_ratelimit::Error;
 
 const INTERVAL: u64 = 1000;
 const RATE: u32 = 2;

@@ -23,16 +23,11 @@
 
 mod world;
 
-use crate::{guards, support, topologies};
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    fs,
-    path::Path,
-    time::Duration,
-};
+use crate::scene::*;
+use crate::{guards, topologies};
+use std::{collections::HashMap, collections::hash_map::Entry, fs, path::Path};
 
 use serde::Deserialize;
-use tower_ratelimit::{Algorithm, Decision, Limit, RefusalKind, Source};
 
 use crate::guards::Guards;
 use crate::topologies::Topology;

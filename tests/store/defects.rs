@@ -18,5 +18,3 @@ mod release;
 mod resend;
 mod waits;
 mod world;
-
-use crate::support;

@@ -5,16 +5,9 @@ mod histories;
 mod outage;
 mod waiters;
 
-use crate::support;
-use std::{convert::Infallible, time::Duration};
+use crate::scene::*;
 
-use crate::support::{RedisServer, unique};
-use http::{Request, Response, request::Parts};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
-    RedisStoreBuilder, Rule, Source, key::Constant, limit_by,
-};
+use http::request::Parts;
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {

@@ -1,12 +1,7 @@
 //! A look at limiters that other hands have spoilt, and their repair.
 
-use std::time::Duration;
-
-use tower_ratelimit::{
-    Diagnosis, ErrorKind, Finding, Limit, MemoryStore, RateLimiter, RedisStore, TimeToLive,
-};
-
-use crate::support::{RedisServer, Reply, unique};
+use crate::scene::*;
+use tower_ratelimit::{Diagnosis, Finding};
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 const OTHER: &str = "0e8d1f3a-2222-4444-8888-0123456789ab";

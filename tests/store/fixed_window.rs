@@ -3,22 +3,7 @@
 mod receipts;
 mod state;
 
-use crate::support;
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::pin,
-    task::{Context, Poll, Waker},
-    time::{Duration, Instant},
-};
-
-use crate::support::{RedisServer, unique};
-use http::{Request, Response, header};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Grant, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    RateLimiter, RedisStore, RedisStoreBuilder, Rule, Store, key::Constant,
-};
+use crate::scene::*;
 
 /// So long that no window ends on its own while a test runs.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -63,7 +48,7 @@ async fn free(limiter: &RateLimiter) -> u64 {
 }
 
 fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 async fn until(mut condition: impl AsyncFnMut() -> bool) {

@@ -4,23 +4,11 @@
 
 mod history;
 
-use std::{
-    convert::Infallible,
-    env,
-    io::Read,
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{env, io::Read, process::Child, process::Command, process::Stdio};
 
 use crate::feed::Feed;
-use crate::support::{RedisServer, unique};
 use history::History;
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Source, key::Constant,
-};
 
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
@@ -180,7 +168,7 @@ async fn worker(url: &str, name: &str, how: How, limit: Limit) -> i64 {
     let rule = limit.by(Constant("all")).named(name);
     let layer = RateLimitLayer::new(&store, rule);
     let end = Instant::now() + RUN;
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     for task in 0..TASKS_PER_PROCESS {
         let (limiter, layer) = (limiter.clone(), layer.clone());
         tasks.spawn(async move {

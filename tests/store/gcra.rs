@@ -4,22 +4,7 @@ mod clocks;
 mod receipts;
 mod state;
 
-use crate::support;
-use std::{
-    convert::Infallible,
-    time::{Duration, Instant},
-};
-
-use crate::support::{RedisServer, unique};
-use http::{Request, Response, StatusCode, header};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, ErrorKind, FailurePolicy, Grant, Limit, ManualClock,
-    MemoryStore, RateLimitLayer, RateLimiter, RedisStore, RedisStoreBuilder, Rule, Source, Store,
-    Tiers, TimeToLive,
-    key::{Constant, FromHeader},
-    limit_by,
-};
+use crate::scene::*;
 
 /// So long that nothing comes free on its own while a test runs.
 const HOUR: Duration = Duration::from_secs(3600);

@@ -13,13 +13,12 @@ mod floods;
 mod injection;
 mod secrets;
 
+use crate::scene::*;
 use crate::{log, support};
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
-use crate::support::RedisServer;
-use http::{HeaderValue, Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{RateLimitBody, RateLimitLayer, RedisStore, key::PeerAddr};
+use http::HeaderValue;
+use tower_ratelimit::RateLimitBody;
 
 /// A store whose decisions a busy machine does not turn into answers by policy.
 fn patient(server: &RedisServer) -> RedisStore {

@@ -4,14 +4,7 @@ mod histories;
 mod outage;
 mod rules;
 
-use crate::support;
-use std::time::{Duration, Instant};
-
-use crate::support::{RedisServer, Reply, unique};
-use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore,
-    RedisStoreBuilder, Source,
-};
+use crate::scene::*;
 
 /// A store whose decisions a busy machine does not turn into errors.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
@@ -91,7 +84,7 @@ async fn so_it_does_however_many_ask_at_once() {
     let hot = leased(&store, Limit::new(10_000_000, minute), six).await;
     let before = scripts(&server);
     const EACH: u64 = 400;
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     for _ in 0..64 {
         let hot = hot.clone();
         tasks.spawn(async move {
@@ -126,7 +119,7 @@ async fn a_lease_is_an_entry_scored_at_its_end() {
     let [Reply::Bulk(member), Reply::Bulk(score)] = &newest[..] else {
         panic!("{newest:?}");
     };
-    let now = tower_ratelimit::Clock::now(&clock).as_millis();
+    let now = Clock::now(&clock).as_millis();
     assert_eq!(String::from_utf8_lossy(score), (now + 80).to_string());
     assert!(u32::from_le_bytes(member[17..].try_into().unwrap()) > 1);
 

@@ -1,21 +1,7 @@
 //! `RateLimiter` without HTTP: every verb, and waiting in line, on both stores.
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
-    time::{Duration, Instant},
-};
-
-use crate::support::{RedisServer, unique};
-use tower_ratelimit::{
-    Decision, ErrorKind, ExpireWhen, Grant, Limit, ManualClock, MemoryStore, RateLimiter, RateType,
-    RedisStore, RedisStoreBuilder, RefusalKind, Store, TimeToLive,
-};
+use crate::scene::*;
+use tower_ratelimit::RateType;
 
 /// Runs a scenario on both stores, by a clock that is moved.
 macro_rules! on_both {
@@ -721,7 +707,7 @@ async fn take(limiter: &RateLimiter, permits: u32) -> Grant {
     }
 }
 
-fn refusal(decision: Decision) -> tower_ratelimit::Refusal {
+fn refusal(decision: Decision) -> Refusal {
     match decision {
         Decision::Deny(refusal) => refusal,
         Decision::Allow(grant) => panic!("{grant:?}"),
@@ -729,7 +715,7 @@ fn refusal(decision: Decision) -> tower_ratelimit::Refusal {
 }
 
 fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+    match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }

@@ -3,21 +3,7 @@
 mod dropped;
 mod law;
 
-use std::{
-    convert::Infallible,
-    pin::{Pin, pin},
-    task::{Context, Poll, Waker},
-    time::{Duration, Instant},
-};
-
-use crate::support::{RedisServer, unique};
-use http::{Request, Response, StatusCode};
-use tokio::task::JoinSet;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Algorithm, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
-    RedisStoreBuilder, Rule, key::Constant,
-};
+use crate::scene::*;
 
 const CROWD: usize = 64;
 

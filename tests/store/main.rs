@@ -36,6 +36,8 @@ mod monitor;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod raw_state;
+#[path = "../support/scene.rs"]
+mod scene;
 mod slots;
 #[path = "../support/mod.rs"]
 mod support;

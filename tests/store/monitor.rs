@@ -1,15 +1,7 @@
 //! What a decision costs Redis: one command, as the server itself sees it.
 
-use std::{convert::Infallible, time::Duration};
-
 use crate::feed::Feed;
-use crate::support::{RedisServer, unique};
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Clock, Decision, Limit, RateLimitLayer, RateLimiter, RedisStore, Rule, Source, SystemClock,
-    key::{FromHeader, KeyExtractor, Secret},
-};
+use crate::scene::*;
 
 const LIMIT: Limit = Limit::per_hour(3);
 

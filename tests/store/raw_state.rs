@@ -8,21 +8,12 @@
 
 mod limits;
 
-use crate::support;
-use std::{convert::Infallible, time::Duration};
+use crate::scene::*;
 
-use http::{Request, Response};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, RateLimitLayer, RateLimiter, RedisStore,
-    RedisStoreBuilder, Rule, key::FromHeader,
-};
-
-use crate::support::{RedisServer, Reply, unique};
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 

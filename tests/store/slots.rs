@@ -4,14 +4,7 @@ mod built;
 mod memory;
 mod receipts;
 
-use crate::support;
-use std::time::{Duration, Instant};
-
-use crate::support::{RedisServer, unique};
-use tower_ratelimit::{
-    Algorithm, Decision, Grant, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore,
-    RedisStoreBuilder, Store,
-};
+use crate::scene::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 

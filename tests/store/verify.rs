@@ -2,15 +2,10 @@
 
 mod words;
 
+use crate::scene::*;
 use crate::support;
-use std::time::Duration;
 
-use tower_ratelimit::{
-    Clock, ErrorKind, RedisStore, RedisStoreBuilder, ServerFinding, Severity, SystemClock,
-    Verification,
-};
-
-use crate::support::RedisServer;
+use tower_ratelimit::{ServerFinding, Severity, Verification};
 
 fn open(url: &str) -> RedisStore {
     patient(RedisStore::builder(url))

@@ -2,14 +2,9 @@
 
 mod once;
 
-use std::time::{Duration, Instant};
-
-use crate::support::{Cluster, RedisServer, Reply, cluster::MASTERS, unique};
-use tokio::task::block_in_place;
-use tower_ratelimit::{
-    Algorithm, BreakerState, ConfigError, Decision, Error, ErrorKind, Limit, RateLimiter,
-    RedisStore, Source,
-};
+use crate::scene::*;
+use crate::{support::Cluster, support::cluster::MASTERS};
+use tower_ratelimit::Error;
 
 const LIMIT: Limit = Limit::per_hour(10);
 

@@ -15,6 +15,8 @@
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod cluster;
+#[path = "../support/scene.rs"]
+mod scene;
 mod sentinel;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,14 +1,12 @@
 //! A master, its replica and a sentinel, all real: after a failover decisions come from Redis again, with no restart.
 
+use crate::scene::*;
 use crate::support;
-use std::time::{Duration, Instant};
 
-use crate::support::{
-    RedisServer, Sentinel, cluster::wait_until, redis_server::command, sentinel::MASTER_NAME,
-    unique,
+use crate::{
+    support::Sentinel, support::cluster::wait_until, support::redis_server::command,
+    support::sentinel::MASTER_NAME,
 };
-use tokio::task::block_in_place;
-use tower_ratelimit::{ConfigError, ErrorKind, Limit, RateLimiter, RedisStore};
 
 const LIMIT: Limit = Limit::per_hour(10);
 const DEADLINE: Duration = Duration::from_millis(500);

@@ -5,22 +5,16 @@
 mod faults;
 mod settings;
 
+use crate::scene::*;
 use crate::{certificates, support, traffic, wait};
-use std::{
-    io::{Read, Write},
-    net::{Ipv4Addr, TcpListener},
-    thread,
-    time::Duration,
-};
+use std::{io::Read, io::Write, net::Ipv4Addr, net::TcpListener};
 
 use crate::certificates::{Authority, HERE};
-use crate::support::{
-    Cluster, RedisServer, Sentinel,
-    cluster::wait_until,
-    redis_server::Tls,
-    sentinel::{MASTER_NAME, Watch},
+use crate::{
+    support::Cluster, support::Sentinel, support::cluster::wait_until, support::redis_server::Tls,
+    support::sentinel::MASTER_NAME, support::sentinel::Watch,
 };
-use tower_ratelimit::{ErrorKind, RedisStore, RedisStoreBuilder, redis::TlsCertificates};
+use tower_ratelimit::redis::TlsCertificates;
 
 /// A busy machine is no failure.
 const LONG: Duration = Duration::from_secs(10);

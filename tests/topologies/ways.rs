@@ -2,11 +2,8 @@
 //!
 //! What is decided is the same on all of them: that is what `cases` and `laws` are played on each for.
 
-use std::time::Duration;
-
-use crate::support::{Cluster, RedisServer, Reply, cluster::wait_until, unique};
-use tokio::task::block_in_place;
-use tower_ratelimit::{ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder};
+use crate::scene::*;
+use crate::{support::Cluster, support::cluster::wait_until};
 
 use crate::{
     topologies::{self, Topology, connected},
@@ -35,7 +32,7 @@ async fn everything_works_everywhere() {
         let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
         assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
         let granted = limiter.try_acquire_many(4).await.unwrap();
-        let tower_ratelimit::Decision::Allow(grant) = granted else {
+        let Decision::Allow(grant) = granted else {
             panic!("{what}: ten are free");
         };
         assert!(!limiter.try_acquire_many(7).await.unwrap().is_allowed());
@@ -43,10 +40,7 @@ async fn everything_works_everywhere() {
         store.close().await;
         assert_eq!(limiter.available_permits().await.unwrap(), 10, "{what}");
         assert_eq!(store.lost_receipts(), 0, "{what}");
-        for algorithm in [
-            tower_ratelimit::Algorithm::Gcra,
-            tower_ratelimit::Algorithm::FixedWindow,
-        ] {
+        for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
             let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
             let limiter = limiter.algorithm(algorithm);
             assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");

@@ -4,18 +4,13 @@
 #![cfg(all(feature = "axum", feature = "tonic"))]
 
 use crate::orders;
-use std::{
-    convert::{self, Infallible},
-    error::Error,
-    net::Ipv4Addr,
-    task::{Context, Poll},
-    time::Duration,
-};
+use crate::scene::*;
+use std::{convert, error::Error, net::Ipv4Addr};
 
 use crate::orders::OrdersServer;
 use axum::{Router, routing::post};
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -27,7 +22,7 @@ use hyper_util::{
 use tokio::net::{TcpListener, TcpStream};
 use tonic::service::Routes;
 use tonic_web::GrpcWebLayer;
-use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
+use tower::{Service, util::BoxCloneSyncService};
 use tower_http::{
     add_extension::AddExtensionLayer,
     catch_panic::CatchPanicLayer,
@@ -51,7 +46,6 @@ use tower_http::{
     trace::{DefaultOnFailure, TraceLayer},
     validate_request::ValidateRequestHeaderLayer,
 };
-use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 

@@ -13,12 +13,9 @@ mod with_hyper;
 mod with_tonic;
 
 use crate::orders;
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{net::IpAddr, net::Ipv4Addr, net::SocketAddr};
 
-use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -26,9 +23,6 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
 };
-use tower_ratelimit::RedisStore;
-
-use crate::support::{RedisServer, unique};
 
 /// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
 macro_rules! on_both_stores {

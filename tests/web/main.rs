@@ -14,6 +14,8 @@ mod beside;
 mod http;
 #[path = "../../examples/orders/mod.rs"]
 mod orders;
+#[path = "../support/scene.rs"]
+mod scene;
 mod service;
 #[path = "../support/mod.rs"]
 mod support;

@@ -9,9 +9,9 @@
 #[path = "../../examples/service.rs"]
 mod example;
 
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use crate::scene::*;
+use std::{fs, net::SocketAddr, path::PathBuf};
 
-use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -19,9 +19,7 @@ use tokio::{
     time::timeout,
 };
 use tonic::{Code, transport::Channel};
-use tower_ratelimit::{MemoryStore, RedisStore, Store};
 
-use crate::support::{RedisServer, unique};
 use example::orders::OrdersClient;
 
 /// Longer than anything here takes, and shorter than the limits' minute.

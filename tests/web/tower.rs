@@ -13,32 +13,15 @@ mod twice;
 mod unlimited;
 mod waiting;
 
-use std::{
-    convert::Infallible,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use crate::scene::*;
+use std::future::poll_fn;
 
-use http::{Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 use tower::{
-    BoxError, Layer, Service, ServiceBuilder, ServiceExt,
-    buffer::Buffer,
-    limit::ConcurrencyLimit,
-    load_shed::{LoadShed, error::Overloaded},
-};
-use tower_ratelimit::{
-    Limit, MemoryStore, RateLimitLayer, RedisStore, RedisStoreBuilder, key::FromHeader,
+    BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit,
+    load_shed::LoadShed, load_shed::error::Overloaded,
 };
 use tower_test::mock;
-
-use crate::support::{RedisServer, unique};
 
 /// A service that counts its calls, the moment they are made.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +77,7 @@ fn redis() -> RedisStoreBuilder {
         .deadline(Duration::from_secs(5))
 }
 
-fn by_key(permits: u64) -> tower_ratelimit::Rule {
+fn by_key(permits: u64) -> Rule {
     Limit::per_hour(permits).by(FromHeader::new("x-key"))
 }
 
@@ -166,8 +149,7 @@ async fn an_error_of_the_inner_call_is_handed_on_as_it_is() {
     #[derive(Debug, PartialEq)]
     struct Broken(u32);
 
-    let broken =
-        tower::service_fn(async |_: Request<String>| Err::<Response<String>, _>(Broken(7)));
+    let broken = service_fn(async |_: Request<String>| Err::<Response<String>, _>(Broken(7)));
     let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(broken);
     assert_eq!(
         service.clone().oneshot(request("a")).await.unwrap_err(),
@@ -411,7 +393,7 @@ async fn many_at_once_share_one_permit_and_none_is_lost() {
     };
     let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
     let service = RateLimitLayer::new(&redis().build().unwrap(), by_key(20)).layer(limited);
-    let mut running = tokio::task::JoinSet::new();
+    let mut running = JoinSet::new();
     for n in 0..60 {
         let service = service.clone();
         let sent = if n % 3 == 0 { nobody() } else { request("a") };

@@ -1,10 +1,6 @@
 //! Two layers around each other with the same rule: one line.
 
-use std::convert::Infallible;
-
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rule, key::Constant};
+use crate::scene::*;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{ALONE, log::Log, taken};

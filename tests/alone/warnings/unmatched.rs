@@ -1,13 +1,8 @@
 //! Entries that match nothing: one line, after a thousand requests.
 
-use std::convert::Infallible;
-
+use crate::scene::*;
 use axum::{Router, body::Body, routing::get};
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, Rule, key::Constant,
-};
+use tower_ratelimit::RateLimitLayerBuilder;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{ALONE, log::Log, taken};

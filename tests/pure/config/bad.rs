@@ -1,7 +1,7 @@
 //! Bad files: each is refused with the line, the field and what to do.
 
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::ConfigError;
 
 use super::{GOOD, file};
 

@@ -2,9 +2,8 @@
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
-use std::{fmt::Write, fs, thread};
-
-use tower_ratelimit::{MemoryStore, RateLimitLayer};
+use crate::scene::*;
+use std::{fmt::Write, fs};
 
 use super::file;
 

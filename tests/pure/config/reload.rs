@@ -1,17 +1,9 @@
 //! Other rules for a layer that serves.
 
-use std::{sync::Arc, time::Duration};
+use crate::scene::*;
+use tower_ratelimit::{HeaderStyle, Rules};
 
-use http::Request;
-use tower_ratelimit::{
-    ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, RedisStore, Rule, Rules, Store,
-    key::{Constant, PeerIp},
-};
-
-use super::{
-    file, met, one, request, send,
-    support::{RedisServer, unique},
-};
+use super::{file, met, one, request, send};
 
 fn rules(permits: u64) -> Rules {
     Rules::new().otherwise(Limit::per_minute(permits).by(PeerIp).named("all"))
@@ -180,13 +172,13 @@ async fn a_request_sees_one_table() {
         .rules(tables[0].clone())
         .build()
         .unwrap();
-    let enough = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let mut asking = tokio::task::JoinSet::new();
+    let enough = Arc::new(AtomicUsize::new(0));
+    let mut asking = JoinSet::new();
     for _ in 0..3 {
         let (layer, enough) = (layer.clone(), Arc::clone(&enough));
         asking.spawn(async move {
             let mut seen = [0, 0];
-            while seen.contains(&0) || enough.load(std::sync::atomic::Ordering::Relaxed) < 500 {
+            while seen.contains(&0) || enough.load(Ordering::Relaxed) < 500 {
                 let met: Vec<_> = met(&layer, get())
                     .await
                     .into_iter()
@@ -203,7 +195,7 @@ async fn a_request_sees_one_table() {
     let turn = tokio::spawn(async move {
         for round in 0.. {
             layer.reload(tables[round % 2].clone()).unwrap();
-            enough.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            enough.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
         }
     });

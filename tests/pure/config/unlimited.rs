@@ -1,6 +1,7 @@
 //! Files that would limit nothing, and would not show it.
 
-use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, RulesFile, key::PeerIp};
+use crate::scene::*;
+use tower_ratelimit::RulesFile;
 
 use super::{file, met, one, request};
 
@@ -33,7 +34,7 @@ fn a_file_has_rules() {
 /// At start it is an error, and a layer that serves keeps the rules it has.
 #[tokio::test]
 async fn an_empty_file_is_refused_wherever_it_is_read() {
-    let path = std::env::temp_dir().join(super::support::unique("unlimited"));
+    let path = std::env::temp_dir().join(unique("unlimited"));
     std::fs::write(&path, "").unwrap();
     assert!(RulesFile::new().load(&path).is_err());
     let rule = Limit::per_minute(5).by(PeerIp).named("all");
@@ -42,7 +43,7 @@ async fn an_empty_file_is_refused_wherever_it_is_read() {
     let watch = layer.watch(RulesFile::new(), &path);
     let watch = watch.report(move |applied| sender.send(applied.is_ok()).unwrap());
     let watching = tokio::spawn(watch.run());
-    let patience = std::time::Duration::from_secs(60);
+    let patience = Duration::from_secs(60);
     let told = tokio::time::timeout(patience, told.recv()).await.unwrap();
     watching.abort();
     std::fs::remove_file(&path).unwrap();

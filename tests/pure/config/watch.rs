@@ -1,22 +1,13 @@
 //! A file that changes under a running service.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-    thread::{self, ThreadId},
-    time::Duration,
-};
+use crate::scene::*;
+use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread, thread::ThreadId};
 
 use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
-use tower_ratelimit::{
-    ConfigError, Limit, MemoryStore, RateLimitLayer, RulesFile,
-    key::{Key, KeyExtractor, NoKey, PeerIp},
-};
+use tower_ratelimit::{RulesFile, key::Key, key::NoKey};
 
-use super::{file, layer, met, one, request, support::unique};
+use super::{file, layer, met, one, request};
 
 /// Longer than anything here takes, on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,14 +1,11 @@
 //! The fields that tell how much is left.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use crate::scene::*;
+use std::{time::SystemTime, time::UNIX_EPOCH};
 
 use proptest::prelude::*;
 use sfv::{BareItem, ListEntry, Parser};
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{
-    Algorithm, ConfigError, HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit, Rule,
-    Store, Tiers, key::FromHeader, limit_by,
-};
+use tower_ratelimit::{HeaderStyle, ResetUnit};
 
 use super::{Answer, ask, by_key, call, get, inner, request, still};
 
@@ -426,7 +423,7 @@ async fn what_was_changed_on_its_way_stays() {
     let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &[DELTA]);
     let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
     let between = within.layer(inner(&[]));
-    let between = tower::service_fn(move |request| {
+    let between = service_fn(move |request| {
         let asked = between.clone().oneshot(request);
         async {
             asked.await.map(|mut response| {

@@ -1,11 +1,9 @@
 //! The bodies of refusals.
 
-use http::{Response, request::Parts};
+use crate::scene::*;
+use http::request::Parts;
 use serde_json::{Value, json};
-use tower_ratelimit::{
-    FailurePolicy, HeaderStyle, Limit, MemoryStore, RateLimitLayer, RedisStore, Refusal, Rule,
-    key::{FromHeader, Key, KeyExtractor, NoKey, PeerIp},
-};
+use tower_ratelimit::{HeaderStyle, key::Key, key::NoKey};
 
 use super::{Answer, ask, by_key, get, request, still};
 

@@ -1,22 +1,11 @@
 //! A full MemoryStore: names without a place are counted by an estimate, never too much.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    pin::pin,
-    sync::Barrier,
-    task::{Context, Poll, Waker},
-    thread,
-    time::Duration,
-};
+use crate::scene::*;
+use std::{collections::HashMap, sync::Barrier};
 
-use http::{Request, Response};
 use proptest::prelude::*;
-use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
-use tower_ratelimit::{
-    Algorithm, Charge, Decision, ErrorKind, IntoRules, Limit, ManualClock, MemoryStore,
-    RateLimitLayer, RateLimiter, RefusalKind, Rule, Source, key::FromHeader,
-};
+use tower::{BoxError, util::BoxCloneSyncService};
+use tower_ratelimit::IntoRules;
 
 const INTERVAL: Duration = Duration::from_millis(800);
 const EIGHTH: Duration = Duration::from_millis(100);
@@ -552,7 +541,7 @@ fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
     let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
     assert!(takes(&world.service(lasting), "place", 1));
     let service = world.service(rule("api", 5));
-    let start = tower_ratelimit::Clock::now(&world.clock);
+    let start = Clock::now(&world.clock);
     assert_eq!(granted(&service, "ann", 3), 3);
     for back in [EIGHTH, hour] {
         world.clock.set(start - back);

@@ -1,19 +1,11 @@
 //! What a case is played in: stores, one for each client, and layers on the first of them.
 
-use std::{collections::HashMap, convert::Infallible, time::Duration};
+use crate::scene::*;
+use std::collections::HashMap;
 
-use http::{Request, Response};
-use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneService};
-use tower_ratelimit::{
-    Algorithm, Clock, Limit, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
-    Rule, Store, Tiers, key::FromExtension, limit_by,
-};
+use tower::{BoxError, util::BoxCloneService};
 
-use super::{
-    guards::Guards,
-    support::unique,
-    topologies::{Topology, connected},
-};
+use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
 
@@ -175,7 +167,7 @@ impl World {
     }
 }
 
-fn user() -> impl tower_ratelimit::key::KeyExtractor {
+fn user() -> impl KeyExtractor {
     FromExtension::by(|wish: &Wish| wish.user.clone())
 }
 

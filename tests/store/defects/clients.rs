@@ -1,15 +1,10 @@
 //! Limits per client: whose keys are touched, and which stay behind.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Limit, ManualClock, RateLimitLayer, RateLimiter, Rule, key::FromHeader};
-
 use super::{
-    support::unique,
-    world::{Answer, Books, Keys, books, limiter, redis, store, take, unused},
+    world::Answer, world::Books, world::Keys, world::books, world::limiter, world::redis,
+    world::store, world::take, world::unused,
 };
+use crate::scene::*;
 
 const OURS: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 const THEIRS: &str = "1b4e28ba-2fa1-11d2-883f-0016d3cca427";

@@ -1,14 +1,10 @@
 //! Callers whose clock is wrong, and the server's clock.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Limit, ManualClock};
-
 use super::{
-    monitor::Monitor,
-    support::unique,
-    world::{Answer, Keys, START, World, books, limiter, redis, store, take},
+    monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
+    world::limiter, world::redis, world::store, world::take,
 };
+use crate::scene::*;
 
 const HOUR: u64 = 3_600_000;
 
@@ -113,7 +109,7 @@ async fn grants_from_the_near_future_stay() {
 struct Two {
     honest: World,
     wrong: ManualClock,
-    wrong_limiter: tower_ratelimit::RateLimiter,
+    wrong_limiter: RateLimiter,
 }
 
 impl Two {

@@ -1,10 +1,7 @@
 //! What keeps a limiter alive, and what takes it away.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Limit, TimeToLive};
-
 use super::world::{Answer, World, books, redis, unused};
+use crate::scene::*;
 
 const HOUR: i64 = 3_600_000;
 

@@ -1,8 +1,7 @@
 //! Keys that were evicted, deleted or outlived by others.
 
-use tower_ratelimit::{ErrorKind, Limit};
-
 use super::world::{Answer, World, books, redis, unused};
+use crate::scene::*;
 
 // Section 8.4 and 4.1, #2987, #4680: with the log gone and too little left Redisson throws "attempt to perform arithmetic
 // on a nil value", with every call until somebody deletes the limiter.

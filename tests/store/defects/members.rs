@@ -1,16 +1,10 @@
 //! Members of every generation, strangers among them, and bursts of them.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{ErrorKind, Limit, ManualClock, RateLimitLayer, Rule};
-
 use super::{
-    monitor::Monitor,
-    support::{RedisServer, Reply, unique},
-    world::{Answer, Keys, START, World, books, member, member_with, permits_of, redis, store},
+    monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
+    world::member, world::member_with, world::permits_of, world::redis, world::store,
 };
+use crate::scene::*;
 
 /// One grant in the bytes of each generation.
 fn generations(permits: u32) -> [Vec<u8>; 4] {

@@ -1,12 +1,7 @@
 //! Every command that reaches a server, scripts' own included, byte for byte.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::TcpStream,
-    time::Duration,
-};
-
-use super::support::{RedisServer, unique};
+use crate::scene::*;
+use std::{io::BufRead, io::BufReader, io::Write, net::TcpStream};
 
 pub(crate) struct Monitor {
     server: &'static RedisServer,

@@ -1,11 +1,7 @@
 //! Names whose keys a Cluster would put apart. The real Cluster is tested elsewhere.
 
-use tower_ratelimit::{ConfigError, RateLimiter};
-
-use super::{
-    support::RedisServer,
-    world::{Keys, store},
-};
+use super::{world::Keys, world::store};
+use crate::scene::*;
 
 // Section 1: with `a{b`, `a}b`, `{}x`, `x{}y` and the empty name every call of Redisson's fails with CROSSSLOT. They are
 // refused when the limiter is built; so is nothing that works.

@@ -1,13 +1,10 @@
 //! Zero, negative and huge numbers.
 
-use std::time::Duration;
-
-use tower_ratelimit::{ConfigError, ErrorKind, Limit};
-
 use super::{
     monitor::Monitor,
     world::{Answer, World, books, redis, unused},
 };
+use crate::scene::*;
 
 const U32: i64 = u32::MAX as i64;
 

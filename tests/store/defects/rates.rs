@@ -1,10 +1,7 @@
 //! Limits that are changed while they are in use.
 
-use std::time::Duration;
-
-use tower_ratelimit::Limit;
-
 use super::world::{Answer, World, books, redis};
+use crate::scene::*;
 
 fn limit(rate: u64) -> Limit {
     Limit::new(rate, Duration::from_secs(10))

@@ -1,10 +1,7 @@
 //! The same acquire sent twice.
 
-use super::{
-    monitor::Monitor,
-    support::{RedisServer, Reply},
-    world::{Answer, World, books},
-};
+use super::{monitor::Monitor, world::Answer, world::World, world::books};
+use crate::scene::*;
 
 /// Takes permits, and returns the bytes that did it.
 async fn take_and_tell(world: &World, permits: u32) -> Vec<Vec<u8>> {

@@ -1,17 +1,10 @@
 //! How long a caller is told to wait, and how often one that waits asks.
 
-use std::{
-    pin::{Pin, pin},
-    task::{Context, Poll, Waker},
-    time::{Duration, Instant},
-};
-
-use tower_ratelimit::ManualClock;
-
 use super::{
     monitor::Monitor,
     world::{Answer, World},
 };
+use crate::scene::*;
 
 // Section 4.1: a refused caller is told three milliseconds too much.
 #[tokio::test]

@@ -1,16 +1,7 @@
 //! A limiter by a clock that is moved, and what stands in Redis of it, read and written by the format's description.
 
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
-
-use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, RateLimiter, RedisStore, RedisStoreBuilder, RefusalKind,
-    Store,
-};
-
-use super::support::{RedisServer, Reply, unique};
+use crate::scene::*;
+use std::sync::atomic::AtomicU32;
 
 /// When the clock begins, in ms since the epoch; all times in these tests count from here.
 pub(crate) const START: i64 = 1_704_153_600_000;

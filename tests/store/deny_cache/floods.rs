@@ -1,16 +1,7 @@
 //! Many requests on a spent key, and how few of them Redis hears of.
 
-use std::{
-    convert::Infallible,
-    time::{Duration, Instant},
-};
-
-use http::{Request, Response, StatusCode};
-use tokio::task::JoinSet;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Limit, ManualClock, RateLimitLayer, RedisStore, key::Constant};
-
-use super::{patient, support::RedisServer};
+use super::patient;
+use crate::scene::*;
 
 const CROWD: usize = 32;
 

@@ -1,25 +1,16 @@
 //! Random histories of a store with its refusals kept, beside a store in memory that has none.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    time::Duration,
-};
+use crate::scene::*;
+use std::{cell::Cell, cell::RefCell, collections::BTreeMap};
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 use tokio::runtime::Runtime;
-use tower_ratelimit::{
-    Clock, Decision, Limit, LimitState, ManualClock, MemoryStore, RateLimiter, Receipt, RedisStore,
-    Source,
-};
+use tower_ratelimit::LimitState;
 
-use super::{
-    patient,
-    support::{RedisServer, unique},
-};
+use super::patient;
 
 const CAP: Duration = Duration::from_secs(1);
 

@@ -1,14 +1,7 @@
 //! Who was refused stays refused while Redis is gone.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Decision, FailurePolicy, Limit, ManualClock, RateLimitLayer, Source, key::FromHeader,
-};
-
-use super::{patient, support::RedisServer};
+use super::patient;
+use crate::scene::*;
 
 async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
     let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));

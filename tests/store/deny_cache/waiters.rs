@@ -1,14 +1,7 @@
 //! Callers that wait for permits, and give up before there are any.
 
-use std::time::{Duration, Instant};
-
-use tower_ratelimit::{Algorithm, Decision, Limit, ManualClock, RateLimiter, RedisStore, Source};
-
-use super::{
-    floods::calls,
-    patient,
-    support::{RedisServer, unique},
-};
+use super::{floods::calls, patient};
+use crate::scene::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_millis(100);

@@ -1,10 +1,7 @@
 //! Receipts of windows: void after their window, and never credited twice.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Limit, ManualClock, MemoryStore, RateLimiter, Store};
-
-use super::{HOUR, free, hourly, support::RedisServer, take, until};
+use super::{HOUR, free, hourly, take, until};
+use crate::scene::*;
 
 async fn a_receipt_gives_back_once(store: impl Store) {
     let limiter = hourly(&store, 20).await;

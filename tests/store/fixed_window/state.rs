@@ -1,16 +1,9 @@
 //! What stands in Redis: the state of Redisson 3.7.1 to 3.13.2, by the description of it and not by this crate's code.
 
-use std::time::Duration;
+use crate::scene::*;
+use tower_ratelimit::Finding;
 
-use tower_ratelimit::{
-    Algorithm, Decision, ErrorKind, ExpireWhen, Finding, Limit, RateLimiter, RedisStore, TimeToLive,
-};
-
-use super::{
-    HOUR, free, hourly, named,
-    support::{RedisServer, Reply, unique},
-    take,
-};
+use super::{HOUR, free, hourly, named, take};
 
 struct State {
     limiter: RateLimiter,

@@ -1,15 +1,8 @@
 //! Clocks that were wrong and are set right: what they have made is over an interval after it was
 //! met.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Algorithm, Clock, Decision, Limit, ManualClock, MemoryStore, RateLimiter};
-
-use super::{
-    free, named, of_five, redis_store, send,
-    support::{RedisServer, unique},
-    take,
-};
+use super::{free, named, of_five, redis_store, send, take};
+use crate::scene::*;
 
 const HOUR: Duration = super::HOUR;
 const TEN: Duration = Duration::from_secs(10);
@@ -64,7 +57,7 @@ pub(crate) fn plant(value: &str, permits: u32, interval: Duration, ahead: Durati
 
 #[tokio::test]
 async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
-    type Meet = for<'a> fn(&'a RateLimiter) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+    type Meet = for<'a> fn(&'a RateLimiter) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
     let meet: [Meet; 3] = [
         |limiter| Box::pin(async { assert!(wait(limiter, 5).await.unwrap() <= TEN) }),
         |limiter| Box::pin(async { assert_eq!(free(limiter).await, 0) }),

@@ -1,13 +1,10 @@
 //! Receipts: they give back what still lies ahead, once, and charge more as debt.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Decision, Grant, Limit, ManualClock, MemoryStore, RateLimiter, Store};
-
 use super::{
-    Answer, HOUR, decision_of, free, hourly, named, of_five, redis_store, send, store_on,
-    support::RedisServer, take, until,
+    Answer, HOUR, decision_of, free, hourly, named, of_five, redis_store, send, store_on, take,
+    until,
 };
+use crate::scene::*;
 
 async fn a_receipt_gives_back_once(store: impl Store) {
     let limiter = hourly(&store, 20).await;

@@ -1,19 +1,9 @@
 //! What stands in Redis, by `lua/README.md` and not by this crate's code.
 
-use std::time::Duration;
+use crate::scene::*;
+use tower_ratelimit::Finding;
 
-use tower_ratelimit::{
-    Algorithm, ErrorKind, ExpireWhen, Finding, Limit, ManualClock, RateLimiter, RedisStore,
-    TimeToLive,
-};
-
-use super::{
-    HOUR,
-    clocks::plant,
-    free, hourly, named, of_five, redis_store, send,
-    support::{RedisServer, Reply, unique},
-    take,
-};
+use super::{HOUR, clocks::plant, free, hourly, named, of_five, redis_store, send, take};
 
 struct State {
     limiter: RateLimiter,

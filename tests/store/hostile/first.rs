@@ -1,16 +1,9 @@
 //! The address's limit before that of who the request says it is: over the first, nobody makes up names.
 
-use http::StatusCode;
-use tower::{ServiceBuilder, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Algorithm, Limit, RateLimitLayer, RedisStore, Rule,
-    key::{FromHeader, KeyExtractor, PeerIp, Secret},
-};
+use crate::scene::*;
+use tower::ServiceBuilder;
 
-use super::{
-    keys, patient, request, send,
-    support::{Cluster, RedisServer},
-};
+use super::{keys, patient, request, send, support::Cluster};
 
 const PERMITS: u64 = 3;
 const FLOOD: usize = 60;
@@ -82,7 +75,7 @@ async fn an_outer_layer_refuses_before_anything_is_looked_up() {
         .layer(outer)
         .layer(inner)
         .service(service_fn(async |_| {
-            Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+            Ok::<_, Infallible>(Response::new(String::new()))
         }));
     let mut refused = 0;
     let mut before = 0;
@@ -131,7 +124,7 @@ async fn of_several_calls_the_addresss_is_the_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_slots_the_addresss_is_the_first() {
     let cluster = Cluster::start();
-    let long = std::time::Duration::from_secs(20);
+    let long = Duration::from_secs(20);
     let store = RedisStore::cluster(cluster.urls()).response_timeout(long);
     let store = store.deadline(long).build().unwrap();
     flood(&list(&store, [by_identity(), by_address()])).await;

@@ -1,22 +1,9 @@
 //! Floods of new keys: bounded here, bounded in Redis, and no burden to whom another limit counts.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use super::{keys, patient, request, send};
+use crate::scene::*;
 
-use http::StatusCode;
-use tower_ratelimit::{
-    Algorithm, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    key::{Constant, FromHeader},
-};
-
-use super::{keys, patient, request, send, support::RedisServer};
-
-fn by_id(limit: Limit) -> tower_ratelimit::Rule {
+fn by_id(limit: Limit) -> Rule {
     limit.by(FromHeader::new("x-id")).named("flooded")
 }
 

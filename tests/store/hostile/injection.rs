@@ -1,19 +1,15 @@
 //! Names, headers, policy names and files: what requests say decides nothing but whose limiter it is, and is told nowhere.
 
+use crate::scene::*;
 use std::cell::Cell;
 
-use http::StatusCode;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use sfv::Parser;
-use tower_ratelimit::{
-    ConfigError, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore, Rule,
-    RulesFile,
-    key::{ClientIp, FromHeader, Key, KeyExtractor, PeerIp, Route},
-};
+use tower_ratelimit::{RulesFile, key::Key};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{keys, log::Log, patient, request, send, support::RedisServer};
+use super::{keys, log::Log, patient, request, send};
 
 /// What stands out in a log, as it is and as names spell it.
 const MARKER: &str = "m4rk3r";

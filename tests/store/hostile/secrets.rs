@@ -1,22 +1,15 @@
 //! Nothing public shows a secret, a password or whom a key is of, however it is printed.
 
-use std::{collections::BTreeMap, convert::Infallible, fmt::Debug, fs, time::Duration};
+use crate::scene::*;
+use std::{collections::BTreeMap, fmt::Debug, fs};
 
-use http::{HeaderValue, Request, Response, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
+use http::HeaderValue;
 use tower_ratelimit::{
-    Algorithm, BreakerState, Charge, ConfigError, ConnectionState, Cost, Decision, Decisions,
-    ErrorKind, ExpireWhen, FailurePolicy, HeaderStyle, Limit, ManualClock, MemoryStore,
-    RateLimitLayer, RateLimiter, RateType, RedisStore, RefusalKind, Requests, ResetUnit, RuleLimit,
-    Rules, RulesFile, Source, SystemClock, Tiers, TimeToLive,
-    key::{
-        ClientIp, Constant, ForwardedHeader, FromExtension, FromHeader, FromParts, Key,
-        KeyExtractor, NoKey, PeerAddr, PeerIp, Route, Secret,
-    },
-    limit_by,
+    ConnectionState, Cost, Decisions, HeaderStyle, RateType, Requests, ResetUnit, RuleLimit, Rules,
+    RulesFile, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
 };
 
-use super::{patient, request, send, support::RedisServer};
+use super::{patient, request, send};
 
 /// Long enough for a secret, and a word, as it is to be a password, a name and a header, too.
 const MARKER: &str = "m4rk3r-0123456789-0123456789-0123456789";

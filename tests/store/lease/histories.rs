@@ -1,19 +1,14 @@
 //! Random histories of several store handles on one limiter, with leases and without, against the laws.
 
-use std::{cell::Cell, collections::HashSet, future::poll_fn, pin::pin, time::Duration};
+use crate::scene::*;
+use std::{cell::Cell, collections::HashSet, future::poll_fn};
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, RateLimiter, Receipt, RedisStore, Source,
-};
 
-use super::{
-    patient,
-    support::{RedisServer, unique},
-};
+use super::patient;
 
 /// The last of them leases nothing.
 const PROCESSES: usize = 3;
@@ -243,8 +238,8 @@ impl World {
 async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     for _ in 0..looks {
-        let polled = poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await;
-        if let std::task::Poll::Ready(output) = polled {
+        let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+        if let Poll::Ready(output) = polled {
             return Some(output);
         }
         tokio::task::yield_now().await;

@@ -1,10 +1,7 @@
 //! While Redis is gone, what is in hand goes on being granted, until its end.
 
-use std::time::Duration;
-
-use tower_ratelimit::{ErrorKind, Limit, ManualClock, Source};
-
-use super::{leased, patient, support::RedisServer, warm};
+use super::{leased, patient, warm};
+use crate::scene::*;
 
 #[tokio::test]
 async fn what_is_in_hand_is_granted_until_its_end() {

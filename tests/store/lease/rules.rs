@@ -1,18 +1,7 @@
 //! Leases of rules: through a layer, from a file.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, FailurePolicy, Limit, ManualClock, MemoryStore,
-    RateLimitLayer, RateLimiter, Rule, Source, Tiers, key::Constant,
-};
-
-use super::{
-    patient,
-    support::{RedisServer, unique},
-};
+use super::patient;
+use crate::scene::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 

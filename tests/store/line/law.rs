@@ -4,7 +4,6 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tower_ratelimit::Clock;
 
 use super::*;
 

@@ -1,26 +1,12 @@
 //! A Redis Cluster: limits of one identity are one call, others one for each slot.
 
-use std::{
-    io::{BufReader, Write},
-    net::TcpStream,
-    time::Duration,
-};
-
-use http::StatusCode;
-use tower_ratelimit::{
-    Decision, ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder,
-    key::{Constant, FromHeader},
-};
+use crate::scene::*;
+use std::{io::BufReader, io::Write, net::TcpStream};
 
 use super::{
-    fleet::Fleet,
-    support::{
-        Cluster, RedisServer, Reply,
-        cluster::MASTERS,
-        random::{Random, seed},
-        unique,
-    },
-    world::{ask, grant, refusal, refused, service, until},
+    fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
+    support::random::seed, world::ask, world::grant, world::refusal, world::refused,
+    world::service, world::until,
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {

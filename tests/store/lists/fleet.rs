@@ -1,23 +1,13 @@
 //! Random lists over the same limiters, many at once, while connections are cut, calls are dropped and one limit is reset.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{collections::BTreeMap, collections::BTreeSet};
 
-use tower_ratelimit::{AllOf, Decision, Limit, RateLimiter, RedisStore};
+use tower_ratelimit::AllOf;
 
 use super::{
-    feed::Feed,
-    proxy::Proxy,
-    record::{Record, spelled},
-    support::{
-        RedisServer, Reply,
-        random::{Random, seed},
-        unique,
-    },
-    world::patient,
+    feed::Feed, proxy::Proxy, record::Record, record::spelled, support::random::Random,
+    support::random::seed, world::patient,
 };
 
 /// Permits, and the interval in ms.

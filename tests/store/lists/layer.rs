@@ -1,19 +1,10 @@
 //! Several rules on one request.
 
-use std::time::Duration;
-
-use http::StatusCode;
-use tower_ratelimit::{
-    ErrorKind, FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitLayer, RefusalKind, Rule,
-    Source, Store,
-    key::{Constant, FromHeader},
-};
-
 use super::{
-    feed::Feed,
-    support::{RedisServer, unique},
-    world::{World, ask, grant, on_both, over, patient, refusal, refused, service},
+    feed::Feed, world::World, world::ask, world::grant, world::on_both, world::over,
+    world::patient, world::refusal, world::refused, world::service,
 };
+use crate::scene::*;
 
 on_both!(
     per_address_and_per_user_and_per_route,
@@ -173,7 +164,7 @@ async fn the_tightest_comes_first<S: Store>(world: World<S>) {
         seconds(2).by(Constant("all")).named("narrow"),
         seconds(20).by(Constant("all")).named("middle").cost(15),
     ]);
-    let names = |decision: &tower_ratelimit::Decision| {
+    let names = |decision: &Decision| {
         let limits = decision.limits().iter();
         let each = limits.map(|limit| (limit.name().to_owned(), limit.remaining()));
         each.collect::<Vec<_>>()
@@ -328,7 +319,7 @@ async fn the_strictest_policy_counts() {
         ([allow, deny], StatusCode::SERVICE_UNAVAILABLE),
         ([deny, allow], StatusCode::SERVICE_UNAVAILABLE),
     ] {
-        let store = tower_ratelimit::RedisStore::open("redis://127.0.0.1:1/").unwrap();
+        let store = RedisStore::open("redis://127.0.0.1:1/").unwrap();
         let [first, second] = policies;
         let service = service(
             &store,

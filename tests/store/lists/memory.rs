@@ -1,16 +1,10 @@
 //! Random lists from several threads at once, against what each limiter must have left.
 
-use std::{
-    collections::HashSet,
-    pin::pin,
-    sync::Barrier,
-    task::{Context, Waker},
-    thread,
-    time::Duration,
-};
+use crate::scene::*;
+use std::{collections::HashSet, sync::Barrier};
 
 use tokio::runtime::{Builder, Runtime};
-use tower_ratelimit::{AllOf, Decision, Limit, ManualClock, MemoryStore, RateLimiter};
+use tower_ratelimit::AllOf;
 
 use crate::support::random::{Random, seed};
 

@@ -1,23 +1,10 @@
 //! `RateLimiter::all`: several limiters of exact names, without HTTP.
 
-use std::{
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
-
-use tower_ratelimit::{
-    Algorithm, AllOf, ConfigError, Error, ErrorKind, Grant, Limit, MemoryStore, RateLimiter,
-    RedisStore, RefusalKind, Store,
-};
+use crate::scene::*;
+use tower_ratelimit::{AllOf, Error};
 
 use super::{
-    support::{RedisServer, unique},
-    world::{World, grant, on_both, refusal, refused, until},
+    world::World, world::grant, world::on_both, world::refusal, world::refused, world::until,
 };
 
 on_both!(
@@ -326,7 +313,7 @@ async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
             let mut call = pin!(all.try_acquire_many(2));
             for _ in 0..polls {
                 if poll(&mut call).is_some_and(|decision| {
-                    if let tower_ratelimit::Decision::Allow(grant) = decision.unwrap() {
+                    if let Decision::Allow(grant) = decision.unwrap() {
                         all.give_back(&grant);
                     }
                     true

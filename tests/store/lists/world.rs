@@ -1,15 +1,8 @@
 //! Both stores, a clock that is moved, and services behind rules.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response, StatusCode};
-use tower::{BoxError, Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
-use tower_ratelimit::{
-    Decision, Grant, IntoRules, ManualClock, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
-    RedisStoreBuilder, Refusal, Store,
-};
-
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
+use tower::{BoxError, util::BoxCloneSyncService};
+use tower_ratelimit::IntoRules;
 
 pub type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
 
@@ -134,9 +127,9 @@ pub fn refused(refusal: &Refusal) -> Vec<(&str, Option<u128>)> {
 
 /// Waits for a state that nothing announces.
 pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !reached().await {
-        assert!(std::time::Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "in vain: {what}");
         tokio::task::yield_now().await;
     }
 }

@@ -1,12 +1,8 @@
 //! Limits that were written by hand, or by a peer that takes any number, and that cannot be counted
 //! with.
 
-use tower_ratelimit::{Algorithm, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore};
-
-use super::{
-    support::{RedisServer, unique},
-    *,
-};
+use super::*;
+use crate::scene::*;
 
 /// Within no time everything would be granted; the others are no whole milliseconds, or too many.
 const INTERVALS: [&str; 12] = [

@@ -1,13 +1,7 @@
 //! What cannot be meant is refused when it is built.
 
-use std::time::Duration;
-
-use tower_ratelimit::{
-    Algorithm, ConfigError, Limit, MemoryStore, RateLimitLayer, RateLimiter, Rule, Tiers,
-    key::Constant, limit_by,
-};
-
 use super::{clock, memory_by, wait};
+use crate::scene::*;
 
 fn built(rule: Rule) -> Result<(), ConfigError> {
     let store = MemoryStore::new();

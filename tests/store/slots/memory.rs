@@ -1,10 +1,7 @@
 //! What a limiter takes of Redis' memory. Sizes, and no times.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Limit, RateLimiter};
-
-use super::{clock, free, redis_by, support::RedisServer, take};
+use super::{clock, free, redis_by, take};
+use crate::scene::*;
 
 /// Bytes of the limiter's keys.
 fn memory(limiter: &RateLimiter) -> u64 {

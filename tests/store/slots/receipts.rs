@@ -1,14 +1,7 @@
 //! Receipts of what was taken in a slot, and requests that are charged by their answers.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Limit, RateLimitLayer, RateLimiter, Rule, Store, key::Constant};
-
-use super::{
-    SECOND, clock, free, limiter, memory_by, redis_by, redis_store, support::unique, take,
-};
+use super::{SECOND, clock, free, limiter, memory_by, redis_by, redis_store, take};
+use crate::scene::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -1,11 +1,12 @@
 //! What a server says that is not known, and a server without Lua: findings, and never silence.
 
+use crate::scene::*;
 use std::fmt::Write;
 
-use tower_ratelimit::{ErrorKind, RateLimiter, ServerFinding, Severity};
+use tower_ratelimit::{ServerFinding, Severity};
 
 use super::{found, open};
-use crate::support::{RedisServer, scripted::ScriptedServer};
+use crate::support::scripted::ScriptedServer;
 
 fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())

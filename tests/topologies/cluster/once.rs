@@ -1,19 +1,9 @@
 //! A node that carries out a script and loses the connection before it answers.
 
-use std::{
-    io::{BufReader, Write},
-    net::{TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use crate::scene::*;
+use std::{io::BufReader, io::Write, net::TcpListener, net::TcpStream, sync::atomic::AtomicU32};
 
-use tower_ratelimit::{Algorithm, ErrorKind, RateLimiter, RedisStore, deadpool_redis};
-
-use crate::support::Reply;
+use tower_ratelimit::deadpool_redis;
 
 /// One node with all slots; counts the scripts that it was sent.
 struct Rude {

@@ -1,25 +1,11 @@
 //! TLS that breaks while requests come, and heals.
 
-use std::{
-    net::{Ipv4Addr, TcpListener},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
-use http::StatusCode;
-use tower_ratelimit::{ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source};
+use crate::scene::*;
+use std::{net::Ipv4Addr, net::TcpListener};
 
 use super::{
-    believing,
-    certificates::{Authority, HERE},
-    lenient, patient,
-    support::{RedisServer, Reply, redis_server::Tls, unique},
-    traffic::{Traffic, ask, service},
-    wait::until,
+    believing, certificates::Authority, certificates::HERE, lenient, patient,
+    support::redis_server::Tls, traffic::Traffic, traffic::ask, traffic::service, wait::until,
 };
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);

@@ -1,14 +1,9 @@
 //! What is wrong with certificates is found before anything is sent, and none of their bytes is repeated.
 
-use tower_ratelimit::{
-    ConfigError, RedisStore, RedisStoreBuilder, deadpool_redis,
-    redis::{ClientTlsConfig, TlsCertificates},
-};
+use crate::scene::*;
+use tower_ratelimit::{deadpool_redis, redis::ClientTlsConfig, redis::TlsCertificates};
 
-use super::{
-    certificates::Authority,
-    support::{RedisServer, sentinel::MASTER_NAME},
-};
+use super::{certificates::Authority, support::sentinel::MASTER_NAME};
 
 fn complaint(store: RedisStoreBuilder, certificates: TlsCertificates) -> String {
     let error = store.certificates(certificates).build().unwrap_err();

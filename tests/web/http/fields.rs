@@ -1,11 +1,10 @@
 //! What clients are told, field by field, by axum and by hyper, over HTTP/1.1 and HTTP/2.
 
-use std::{net::SocketAddr, time::Duration};
+use crate::scene::*;
+use std::net::SocketAddr;
 
 use axum::{Router, routing::get as on_get};
-use tower_ratelimit::{
-    HeaderStyle, Limit, RateLimitLayer, RateLimitLayerBuilder, ResetUnit, Rule, Store, key::PeerIp,
-};
+use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
 
 use super::{Reply, on_both_stores, send_from, send_http2_from, with, with_axum, with_hyper};
 

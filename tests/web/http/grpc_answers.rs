@@ -1,9 +1,9 @@
 //! What a refused call is told, in all content types, over both versions of HTTP, by all servers.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use crate::scene::*;
+use std::net::SocketAddr;
 
 use axum::Router;
-use http::{HeaderMap, Request, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper_util::{
     client::legacy::Client,
@@ -20,11 +20,7 @@ use tonic::{
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 use tonic_web::{GrpcWebClientService, GrpcWebLayer};
-use tower::{Layer, Service, service_fn};
-use tower_ratelimit::{
-    FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitLayer, Rule, Store,
-    key::{Constant, FromHeader, PeerIp},
-};
+use tower::Service;
 
 use super::{
     listen, on_both_stores,

@@ -1,23 +1,13 @@
 //! Beside other people's layers: CORS, compression, trace, authentication. The order is that of the guide.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use crate::scene::*;
+use std::net::SocketAddr;
 
 use axum::{Router, body::Body, routing::get as on_get};
 use bytes::Bytes;
-use http::{
-    HeaderName, Method, Request, Response, StatusCode, header,
-    header::{AUTHORIZATION, RETRY_AFTER},
-};
+use http::{HeaderName, Method, header::AUTHORIZATION, header::RETRY_AFTER};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use tower::ServiceExt;
 use tower_http::{
     classify::ServerErrorsFailureClass,
     compression::CompressionLayer,
@@ -25,10 +15,6 @@ use tower_http::{
     decompression::Decompression,
     trace::TraceLayer,
     validate_request::ValidateRequestHeaderLayer,
-};
-use tower_ratelimit::{
-    FailurePolicy, Limit, MemoryStore, RateLimitLayer, RedisStore, Refusal, Rule,
-    key::{FromExtension, PeerIp},
 };
 
 use super::{connect, get, send, with, with_axum::serve};
@@ -295,8 +281,8 @@ async fn unzipped(body: &[u8]) -> String {
         .header("content-encoding", "gzip")
         .body(zipped)
         .unwrap();
-    let client = Decompression::new(tower::service_fn(move |_: Request<String>| {
-        std::future::ready(Ok::<_, std::convert::Infallible>(zipped.clone()))
+    let client = Decompression::new(service_fn(move |_: Request<String>| {
+        std::future::ready(Ok::<_, Infallible>(zipped.clone()))
     }));
     let body = client.oneshot(get("/")).await.unwrap().into_body();
     let body = body.collect().await.expect("gzip").to_bytes();

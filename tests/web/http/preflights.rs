@@ -1,21 +1,18 @@
 //! A browser's preflight through each order of layers that the guide has or warns of.
 
+use crate::scene::*;
 use std::net::SocketAddr;
 
 use axum::{Router, body::Body, routing};
 use http::{
-    HeaderName, HeaderValue, Method, Request, Response, StatusCode,
-    header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
+    HeaderName, HeaderValue, Method, header::AUTHORIZATION, header::CONTENT_TYPE,
+    header::RETRY_AFTER,
 };
 use tonic::service::Routes;
 use tonic_web::GrpcWebLayer;
 use tower_http::{
     compression::CompressionLayer, cors::CorsLayer, trace::TraceLayer,
     validate_request::ValidateRequestHeaderLayer,
-};
-use tower_ratelimit::{
-    Limit, MemoryStore, RateLimitLayer, Rule,
-    key::{FromExtension, PeerIp},
 };
 
 use super::{

@@ -1,10 +1,10 @@
 //! One port that serves HTTP and gRPC out of one budget.
 
+use crate::scene::*;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::{Router, routing::get as on_get};
 use tonic::{Code, service::Routes, transport::Channel};
-use tower_ratelimit::{Limit, RateLimitLayer, Store, key::PeerIp};
 
 use super::{
     get, listen, on_both_stores,

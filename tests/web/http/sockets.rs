@@ -1,13 +1,8 @@
 //! axum, hyper and tonic on TCP, on a Unix socket and behind a balancer that speaks the PROXY protocol, and connections
 //! to them.
 
-use std::{
-    convert::Infallible,
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    pin::Pin,
-    task::{Context, Poll},
-};
+use crate::scene::*;
+use std::{io, net::IpAddr, net::Ipv4Addr, net::Ipv6Addr, net::SocketAddr};
 
 use axum::{
     Router,
@@ -15,7 +10,6 @@ use axum::{
     routing::get as on_get,
     serve::IncomingStream,
 };
-use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
@@ -34,8 +28,7 @@ use tonic::{
         server::{Connected as TonicConnected, TcpIncoming},
     },
 };
-use tower::{Layer, ServiceExt, service_fn, util::MapRequestLayer};
-use tower_ratelimit::{RateLimitLayer, key::PeerAddr};
+use tower::util::MapRequestLayer;
 
 use super::{connect, orders::OrdersServer, unique};
 

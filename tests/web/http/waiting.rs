@@ -1,22 +1,13 @@
 //! Requests that wait, over sockets: held until there is room, and gone with their connection.
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use crate::scene::*;
+use std::net::SocketAddr;
 
 use axum::{Router, routing::get as on_get};
 use tokio::io::AsyncWriteExt;
-use tower::{Service, ServiceExt};
-use tower_ratelimit::{Limit, RateLimitLayer, RateLimiter, Rule, Store, key::PeerIp};
+use tower::Service;
 
 use super::{connect, get, listen, on_both_stores, send, until};
-use crate::support::unique;
 
 on_both_stores! { a_request_is_held_until_there_is_room, a_client_that_disconnects_leaves_the_line }
 
@@ -60,13 +51,10 @@ where
 {
     type Response = S::Response;
     type Error = Infallible;
-    type Future = std::pin::Pin<Box<dyn Future<Output = Result<S::Response, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Infallible>> + Send>>;
 
-    fn poll_ready(
-        &mut self,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), Infallible>> {
-        std::task::Poll::Ready(Ok(()))
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: R) -> Self::Future {

@@ -3,9 +3,8 @@
 #[path = "who/cases.rs"]
 mod cases;
 
+use crate::scene::*;
 use std::collections::HashSet;
-
-use tower_ratelimit::{Limit, RateLimitLayer, Rule, Store};
 
 use self::{
     Outcome::{By, Status},

@@ -1,16 +1,7 @@
 //! axum: routers, nested routers, fallbacks, middleware, connect info.
 
-use std::{
-    convert::Infallible,
-    net::{Ipv4Addr, SocketAddr},
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use crate::scene::*;
+use std::{net::Ipv4Addr, net::SocketAddr};
 
 use axum::{
     Extension, Router,
@@ -20,12 +11,8 @@ use axum::{
     response::Response,
     routing::{get as on_get, post as on_post},
 };
-use http::StatusCode;
 use http_body::Frame;
-use tower_ratelimit::{
-    Charge, Decision, Limit, MemoryStore, RateLimitLayer, RateLimiter, Rule, Rules, Store, Tiers,
-    key::{Constant, FromExtension, FromHeader, KeyExtractor, PeerIp, Route},
-};
+use tower_ratelimit::Rules;
 
 use super::{Reply, get, listen, on_both_stores, send, send_from, send_http2, unique, until, with};
 

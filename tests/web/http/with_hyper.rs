@@ -1,20 +1,16 @@
 //! hyper alone: no framework notes the peer's address, so the accept loop does.
 
-use std::{convert::Infallible, net::SocketAddr};
+use crate::scene::*;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::Method;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
     service::TowerToHyperService,
-};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Limit, RateLimitLayer, Store,
-    key::{PeerAddr, PeerIp},
 };
 
 use super::{Reply, get, listen, on_both_stores, send, send_http2};

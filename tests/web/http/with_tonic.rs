@@ -1,10 +1,7 @@
 //! tonic: a whole server or one service, seen by a gRPC client and on the wire.
 
-use std::{
-    convert::Infallible,
-    net::{Ipv4Addr, SocketAddr},
-    task::{Context, Poll},
-};
+use crate::scene::*;
+use std::{net::Ipv4Addr, net::SocketAddr};
 
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -14,11 +11,7 @@ use tonic::{
     server::NamedService,
     transport::{Channel, Server, server::TcpIncoming},
 };
-use tower::{Layer, Service};
-use tower_ratelimit::{
-    FailurePolicy, Limit, RateLimitLayer, RateLimiter, Rule, Store,
-    key::{Constant, FromHeader, PeerIp, Route},
-};
+use tower::Service;
 
 use super::{
     listen, on_both_stores,
@@ -98,8 +91,8 @@ impl NamedService for Stock {
     const NAME: &'static str = "shop.v1.Stock";
 }
 
-impl Service<http::Request<Body>> for Stock {
-    type Response = http::Response<Body>;
+impl Service<Request<Body>> for Stock {
+    type Response = Response<Body>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Infallible>>;
 
@@ -107,7 +100,7 @@ impl Service<http::Request<Body>> for Stock {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
         std::future::ready(Ok(Status::not_found("sold out").into_http()))
     }
 }

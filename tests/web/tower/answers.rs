@@ -1,19 +1,11 @@
 //! What a refused caller is told, and who is refused.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{convert::Infallible, sync::Arc, time::Duration};
-
+use crate::scene::*;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderValue, Method, request::Parts};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{
-    ConfigError, Decision, FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitBody,
-    RateLimitLayer, RateLimiter, RedisStore, Refusal, RefusalKind, Rule, Source, Tiers,
-    key::{Constant, FromExtension, FromHeader, FromParts, KeyExtractor, PeerAddr, PeerIp},
-    limit_by,
-};
+use tower_ratelimit::{RateLimitBody, key::FromParts};
 
 use super::{Inner, by_key, nobody, redis, request, status, unique};
 
@@ -551,7 +543,7 @@ async fn the_table_chooses_the_rule() -> Result<(), ConfigError> {
             Limit::per_hour(1),
         )
         .build()?;
-    let service = layer.layer(tower::service_fn(async |request: Request<String>| {
+    let service = layer.layer(service_fn(async |request: Request<String>| {
         let limit = request
             .extensions()
             .get::<Decision>()

@@ -1,15 +1,9 @@
 //! Mistakes in a configuration: found when a layer is built, and named.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request, Response, request::Parts};
-use tower::{Layer, Service};
-use tower_ratelimit::{
-    Algorithm, ConfigError, FailurePolicy, IntoRules, Limit, MemoryStore, RateLimit,
-    RateLimitLayer, RateLimiter, RedisStore, Rule, Rules, Tiers,
-    key::{ClientIp, Constant, FromExtension, FromHeader, FromParts, KeyExtractor, PeerIp, Secret},
-    limit_by,
-};
+use crate::scene::*;
+use http::request::Parts;
+use tower::Service;
+use tower_ratelimit::{IntoRules, RateLimit, Rules, key::FromParts};
 
 use super::{Inner, by_key};
 
@@ -443,7 +437,7 @@ fn the_error_is_the_inner_services() {
     // Neither a body that cannot be shared nor one that cannot be moved keeps it from being built.
     struct Pinned(std::marker::PhantomPinned);
     let _ = Pinned(std::marker::PhantomPinned);
-    let inner = tower::service_fn(async |_: Request<std::cell::Cell<Pinned>>| {
+    let inner = service_fn(async |_: Request<std::cell::Cell<Pinned>>| {
         Ok::<_, Infallible>(Response::new(String::new()))
     });
     fn sendable<B, S: Service<Request<B>, Future: Send>>(_: &S) {}

@@ -1,17 +1,9 @@
 //! Admission before the inner service's capacity is taken.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
-
-use http::{Request, Response, StatusCode};
+use crate::scene::*;
 use tokio::sync::Semaphore;
-use tower::{
-    Layer, Service, ServiceExt, buffer::Buffer, limit::ConcurrencyLimit, load_shed::LoadShed,
-};
-use tower_ratelimit::{MemoryStore, RateLimitLayer, Requests, Rule, Store};
+use tower::{Service, buffer::Buffer, limit::ConcurrencyLimit, load_shed::LoadShed};
+use tower_ratelimit::Requests;
 use tower_test::mock;
 
 use super::{Inner, by_key, nobody, polled, redis, request, status};
@@ -161,7 +153,7 @@ async fn around_buffer_and_load_shed() {
 }
 
 /// A future that is polled by hand.
-struct Task<F>(std::pin::Pin<Box<F>>);
+struct Task<F>(Pin<Box<F>>);
 
 fn by_hand<F: Future>(future: F) -> Task<F> {
     Task(Box::pin(future))
@@ -169,7 +161,7 @@ fn by_hand<F: Future>(future: F) -> Task<F> {
 
 impl<F: Future> Task<F> {
     fn poll(&mut self) -> Poll<F::Output> {
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         self.0.as_mut().poll(&mut cx)
     }
 }

@@ -1,15 +1,9 @@
 //! What a layer leaves in extensions, for handlers within and layers around it.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex},
-};
-
-use http::{Extensions, Request, Response, StatusCode};
-use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{
-    Decision, Decisions, Limit, MemoryStore, RateLimitLayer, RedisStore, Source, key::FromHeader,
-};
+use crate::scene::*;
+use http::Extensions;
+use tower::Service;
+use tower_ratelimit::Decisions;
 
 use super::{Inner, by_key, nobody, redis, request, status};
 
@@ -50,7 +44,7 @@ fn watched() -> (
 ) {
     let seen = Arc::new(Mutex::new(Extensions::new()));
     let keep = Arc::clone(&seen);
-    let service = tower::service_fn(move |request: Request<String>| {
+    let service = service_fn(move |request: Request<String>| {
         *keep.lock().unwrap() = request.into_parts().0.extensions;
         std::future::ready(Ok(Response::new(String::new())))
     });
@@ -167,7 +161,7 @@ async fn a_layer_that_is_off_touches_nothing() {
 
     // Nor is a server that is not there.
     let down = RedisStore::open("redis://127.0.0.1:1/").unwrap();
-    let closed = by_key(1).on_failure(tower_ratelimit::FailurePolicy::Deny);
+    let closed = by_key(1).on_failure(FailurePolicy::Deny);
     let layer = RateLimitLayer::builder(&down)
         .otherwise(closed)
         .enabled(false)

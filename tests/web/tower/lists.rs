@@ -1,21 +1,17 @@
 //! Lists that decide before any rule and any store.
 
+use crate::scene::*;
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Method, Request, StatusCode};
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{
-    ConfigError, Decision, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
-    RefusalKind, Requests, Rules, Source,
-    key::{ClientIp, Constant, FromHeader, FromParts, KeyExtractor, PeerAddr, PeerIp},
-};
+use http::Method;
+use tower_ratelimit::{RateLimitLayerBuilder, Requests, Rules, key::FromParts};
 
 use super::{Inner, by_key};
 
 /// A layer that refuses whatever its lists do not let pass, and whose store nobody can ask.
 fn strict() -> RateLimitLayerBuilder {
     let store = RedisStore::open("redis://127.0.0.1:1/").unwrap();
-    let policy = tower_ratelimit::FailurePolicy::Deny;
+    let policy = FailurePolicy::Deny;
     RateLimitLayer::builder(&store).otherwise(by_key(1).on_failure(policy))
 }
 

@@ -3,16 +3,11 @@
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
-use std::{fs, thread};
+use crate::scene::*;
+use std::fs;
 
-use http::{Request, request::Parts};
-use tower_ratelimit::{
-    Decision, Limit, MemoryStore, RateLimitLayer, RefusalKind,
-    key::{
-        ClientIp, ForwardedHeader, FromHeader, FromParts, Key, KeyExtractor, PeerAddr, Route,
-        Secret,
-    },
-};
+use http::request::Parts;
+use tower_ratelimit::{key::ForwardedHeader, key::FromParts, key::Key};
 
 use super::{
     answers::{answer, code, detail, header_of, layer},

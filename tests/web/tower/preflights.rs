@@ -1,12 +1,8 @@
 //! CORS preflights: rules count them by the keys they carry, and leave out those without.
 
-use http::{Method, Request};
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{
-    Charge, Decision, FailurePolicy, IntoRules, Limit, MemoryStore, RateLimitLayer,
-    RateLimitLayerBuilder, RedisStore, Requests, Rule,
-    key::{Constant, FromHeader, FromParts, KeyExtractor, PeerAddr, PeerIp, Route, Secret},
-};
+use crate::scene::*;
+use http::Method;
+use tower_ratelimit::{IntoRules, RateLimitLayerBuilder, Requests, key::FromParts};
 
 use super::Inner;
 
@@ -115,9 +111,9 @@ async fn a_list_charges_the_rules_whose_key_is_there() {
 #[tokio::test]
 async fn what_no_rule_counts_passes_untouched() {
     let layer = of(once(user())).build().unwrap();
-    let service = layer.layer(tower::service_fn(async |request: Request<String>| {
+    let service = layer.layer(service_fn(async |request: Request<String>| {
         assert!(request.extensions().get::<Charge>().is_none());
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+        Ok::<_, Infallible>(Response::new(String::new()))
     }));
     let answer = service.oneshot(preflight("/")).await.unwrap();
     assert!(answer.headers().is_empty() && answer.extensions().is_empty());

@@ -1,27 +1,17 @@
 //! What a request is charged in the end: by its handler, by its answer, and wherever it is dropped.
 
-use std::{
-    convert::Infallible,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    sync::{Arc, Mutex},
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use crate::scene::*;
+use std::future::poll_fn;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::HeaderValue;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use proptest::prelude::*;
-use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{
-    Algorithm, Charge, Cost, FailurePolicy, Limit, ManualClock, MemoryStore, Outcome,
-    RateLimitLayer, RateLimiter, RedisStore, Rule, Store, TimeToLive, key::FromHeader,
-};
+use tower::Service;
+use tower_ratelimit::{Cost, Outcome};
 
 use super::{Inner, redis, request, status};
-use crate::support::unique;
 
 const ALL: u64 = 100_000;
 
@@ -161,7 +151,7 @@ fn perform(play: &Play) -> (Seen, u64) {
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (heard, acted) = (Arc::clone(&seen), play.clone());
-    let inner = tower::service_fn(move |request: Request<String>| {
+    let inner = service_fn(move |request: Request<String>| {
         let (play, seen) = (acted.clone(), Arc::clone(&heard));
         async move {
             let charge = request.extensions().get::<Charge>().unwrap().clone();
@@ -280,7 +270,7 @@ impl Answers {
     + Clone
     + use<> {
         let charges = Arc::clone(&self.0);
-        tower::service_fn(move |request: Request<String>| {
+        service_fn(move |request: Request<String>| {
             let charge = request.extensions().get::<Charge>().cloned();
             charges.lock().unwrap().extend(charge);
             let mut response = Response::new("body".to_owned());
@@ -409,7 +399,7 @@ async fn one_layer_that_is_met_twice_charges_once() {
             let answer = twice.clone().oneshot(request("a")).await.unwrap();
             let extensions = answer.extensions();
             assert!(extensions.get::<tower_ratelimit::Decisions>().is_none());
-            let decision = extensions.get::<tower_ratelimit::Decision>().unwrap();
+            let decision = extensions.get::<Decision>().unwrap();
             assert_eq!(decision.limits()[0].remaining(), Some(left));
         }
     }
@@ -422,7 +412,7 @@ async fn the_same_request_after_its_answer_is_another() {
     let layer = RateLimitLayer::new(&store, rule("again"));
     let kept = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&kept);
-    let service = layer.layer(tower::service_fn(move |request: Request<String>| {
+    let service = layer.layer(service_fn(move |request: Request<String>| {
         *keep.lock().unwrap() = Some(request.into_parts().0.extensions);
         std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
     }));
@@ -465,7 +455,7 @@ async fn a_plain_value_is_for_the_innermost_layer_and_a_name_for_any() {
 async fn a_service_that_fails_is_charged() {
     let store = MemoryStore::new();
     let rule = rule("fails").cost(4).charge_if(|_| false);
-    let broken = tower::service_fn(async |request: Request<String>| {
+    let broken = service_fn(async |request: Request<String>| {
         let charge = request.extensions().get::<Charge>().unwrap().clone();
         if request.headers().contains_key("x-cost") {
             charge.set(9);
@@ -516,7 +506,7 @@ async fn a_body_says_of_itself_what_the_inner_one_says() {
         let kept = Arc::new(Mutex::new(None));
         let keep = Arc::clone(&kept);
         let store = MemoryStore::new();
-        let service = RateLimitLayer::new(&store, rule("kept")).layer(tower::service_fn(
+        let service = RateLimitLayer::new(&store, rule("kept")).layer(service_fn(
             move |request: Request<String>| {
                 let charge = request.extensions().get::<Charge>().cloned();
                 *keep.lock().unwrap() = charge.clone();
@@ -566,7 +556,7 @@ fn stream(play: Play, charge: Option<Charge>) -> Stream {
 #[tokio::test]
 async fn an_answer_without_a_body_is_settled_at_once() {
     let store = MemoryStore::new();
-    let refund = tower::service_fn(async |request: Request<String>| {
+    let refund = service_fn(async |request: Request<String>| {
         request.extensions().get::<Charge>().unwrap().refund();
         Ok::<_, Infallible>(Response::new(String::new()))
     });

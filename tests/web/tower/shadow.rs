@@ -1,20 +1,7 @@
 //! Rules that are tried out: what they count, what they tell, and that they refuse nobody.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
-
-use http::{Request, Response, StatusCode};
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{
-    Charge, Decision, FailurePolicy, Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore,
-    Rule, Source, Store,
-    key::{FromHeader, KeyExtractor},
-};
-
 use super::{Inner, nobody, redis, request};
-use crate::support::unique;
+use crate::scene::*;
 
 fn rule(name: &str, permits: u64) -> Rule {
     Limit::per_hour(permits)
@@ -103,9 +90,9 @@ async fn a_request_that_is_refused_takes_nothing_of_what_is_tried_out() {
 
 async fn alone(store: impl Store) {
     for algorithm in [
-        tower_ratelimit::Algorithm::SlidingLog,
-        tower_ratelimit::Algorithm::FixedWindow,
-        tower_ratelimit::Algorithm::Gcra,
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
     ] {
         let rule = rule(&unique("alone"), 1).algorithm(algorithm);
         // The other limit is not told: it does not refuse even a cost that it never has.
@@ -280,12 +267,12 @@ async fn settling(store: impl Store) {
     let says = Arc::new(AtomicU64::new(0));
     let layer = layer(&store, [rule("tried", 2).cost(2).shadow()]);
     let said = Arc::clone(&says);
-    let inner = tower::service_fn(move |request: Request<String>| {
+    let inner = service_fn(move |request: Request<String>| {
         let charge = request.extensions().get::<Charge>().cloned();
         let said = said.load(Ordering::SeqCst);
         async move {
             charge.unwrap().set(u32::try_from(said).unwrap());
-            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+            Ok::<_, Infallible>(Response::new(String::new()))
         }
     });
     let service = layer.layer(inner);

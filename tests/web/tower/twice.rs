@@ -1,13 +1,7 @@
 //! Layers around each other that have the same rules: a request is charged once, unless both are meant.
 
-use std::sync::{Arc, Mutex};
-
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Charge, Decision, Decisions, IntoRules, Limit, MemoryStore, RateLimitLayer, RateLimiter, Rule,
-    Store, key::FromHeader,
-};
+use crate::scene::*;
+use tower_ratelimit::{Decisions, IntoRules};
 
 use super::{Inner, by_key, redis, request};
 
@@ -157,9 +151,7 @@ async fn a_charge_counts_until_its_answer_is_over() {
     let keep = Arc::clone(&seen);
     let inner = service_fn(move |request: Request<String>| {
         *keep.lock().unwrap() = request.extensions().get::<Charge>().cloned();
-        std::future::ready(Ok::<_, std::convert::Infallible>(Response::new(
-            "answer".to_owned(),
-        )))
+        std::future::ready(Ok::<_, Infallible>(Response::new("answer".to_owned())))
     });
     let first = layer(&store, by_key(2)).layer(inner.clone());
     let second = layer(&store, by_key(2)).layer(inner);
@@ -187,7 +179,7 @@ async fn a_handler_corrects_the_one_charge() {
     let build = || layer(&store, by_key(1));
     let inner = service_fn(async |request: Request<String>| {
         assert!(request.extensions().get::<Charge>().unwrap().refund());
-        Ok::<_, std::convert::Infallible>(Response::new("answer".to_owned()))
+        Ok::<_, Infallible>(Response::new("answer".to_owned()))
     });
     let service = build().layer(build().layer(inner));
     for _ in 0..3 {

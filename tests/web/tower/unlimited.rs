@@ -1,9 +1,7 @@
 //! Set-ups that would limit nothing, and would not show it: found when the layer is built.
 
-use tower_ratelimit::{
-    ConfigError, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, Requests, Rule, Rules,
-    key::{ClientIp, Constant, PeerIp},
-};
+use crate::scene::*;
+use tower_ratelimit::{RateLimitLayerBuilder, Requests, Rules};
 
 fn builder() -> RateLimitLayerBuilder {
     RateLimitLayer::builder(&MemoryStore::new())

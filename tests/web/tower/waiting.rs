@@ -1,14 +1,8 @@
 //! Requests that are held until there is room, in order, for a time and among so many.
 
-use std::{sync::Arc, time::Duration};
-
-use http::{Request, StatusCode};
+use crate::scene::*;
 use tokio::task::JoinHandle;
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Limit, ManualClock, MemoryStore, RateLimitLayer,
-    RateLimitLayerBuilder, RefusalKind, Rule, Store, key::FromHeader,
-};
+use tower_ratelimit::RateLimitLayerBuilder;
 
 use super::{Inner, polled, redis, request};
 
@@ -37,7 +31,7 @@ impl Stage<MemoryStore> {
     }
 }
 
-impl Stage<tower_ratelimit::RedisStore> {
+impl Stage<RedisStore> {
     fn redis() -> Self {
         let clock = ManualClock::new();
         Self {

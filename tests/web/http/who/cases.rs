@@ -1,6 +1,7 @@
 //! The cases of `who.rs`: whom a server believes, what it reads, and on which socket.
 
-use tower_ratelimit::key::{ClientIp, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Secret};
+use crate::scene::*;
+use tower_ratelimit::key::ForwardedHeader;
 
 use super::{
     super::sockets::{
