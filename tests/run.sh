@@ -110,7 +110,7 @@ on_server() {
         return
     fi
     on_server "$server" --test laws --test faults --test matrix || status=1
-    on_server "$server" --test store -- cases:: diagnose:: fixed_window:: gcra:: slots:: verify:: || status=1
+    on_server "$server" --test store -- cases:: diagnose:: kinds:: verify:: || status=1
     on_server "$server" --test topologies -- cluster:: sentinel:: || status=1
     return $status
 }

@@ -20,12 +20,11 @@ mod deny_cache;
 mod diagnose;
 #[path = "../monitor/feed.rs"]
 mod feed;
-mod fixed_window;
 mod fleet;
-mod gcra;
 #[path = "../support/guards.rs"]
 mod guards;
 mod hostile;
+mod kinds;
 mod lease;
 mod limiter;
 mod line;
@@ -38,7 +37,6 @@ mod proxy;
 mod raw_state;
 #[path = "../support/scene.rs"]
 mod scene;
-mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/topologies.rs"]

@@ -4,6 +4,8 @@
     dead_code,
     unused_imports,
     unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
     reason = "each test binary uses part of it"
 )]
 
@@ -50,7 +52,7 @@ pub const LONG: Duration = Duration::from_secs(30);
 /// Returns a store whose decisions a busy machine does not turn into answers by policy.
 #[cfg(feature = "redis")]
 pub fn patient(url: impl AsRef<str>) -> RedisStoreBuilder {
-    let store = RedisStore::builder(url).connect_timeout(LONG);
+    let store = RedisStore::builder(url);
     store.response_timeout(LONG).deadline(LONG)
 }
 
@@ -60,6 +62,23 @@ pub fn patient(url: impl AsRef<str>) -> RedisStoreBuilder {
 pub fn shared_redis() -> RedisStoreBuilder {
     let store = patient(RedisServer::shared().url()).prefix(&unique("t"));
     store.deny_cache(Duration::ZERO)
+}
+
+/// A store, and the end of what it does in the background.
+pub trait Settles: Store + Clone {
+    async fn settled(&self);
+}
+
+impl Settles for MemoryStore {
+    async fn settled(&self) {}
+}
+
+#[cfg(feature = "redis")]
+impl Settles for RedisStore {
+    async fn settled(&self) {
+        self.close().await;
+        assert_eq!(self.lost_receipts(), 0);
+    }
 }
 
 /// Asks until it holds; returns how long that took.
@@ -137,3 +156,27 @@ macro_rules! on_both_stores {
     };
 }
 pub use on_both_stores;
+
+/// The same for `async fn check(store: impl Settles, clock: ManualClock)`, by a clock that is moved.
+#[macro_export]
+macro_rules! on_both_by_a_clock {
+    ($($check:ident),+ $(,)?) => {
+        mod memory_by_a_clock {
+            $(#[tokio::test]
+            async fn $check() {
+                let clock = $crate::scene::ManualClock::new();
+                let store = $crate::scene::MemoryStore::new().clock(clock.clone());
+                super::$check(store, clock).await;
+            })+
+        }
+        mod redis_by_a_clock {
+            $(#[tokio::test]
+            async fn $check() {
+                let clock = $crate::scene::ManualClock::new();
+                let store = $crate::scene::shared_redis().client_clock(clock.clone());
+                super::$check(store.build().unwrap(), clock).await;
+            })+
+        }
+    };
+}
+pub use on_both_by_a_clock;

@@ -2,25 +2,10 @@
 
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
-use std::{
-    future::poll_fn,
-    pin::Pin,
-    task::Poll,
-    time::{Duration, Instant},
-};
+use std::{future::poll_fn, pin::Pin, task::Poll};
 
-/// Far longer than anything here takes on a busy machine.
-pub const LONG: Duration = Duration::from_secs(30);
-
-/// Asks again until it holds; how long that took.
-pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) -> Duration {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < LONG, "still not: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    began.elapsed()
-}
+#[allow(unused_imports, reason = "each test binary uses part of it")]
+pub use crate::scene::{LONG, until};
 
 /// Lets a future begin, and its command reach the socket; what is heard of it afterwards, nobody looks at.
 ///

@@ -1,36 +1,11 @@
 //! What stands in Redis, by `lua/README.md` and not by this crate's code.
 
-use crate::scene::*;
+use super::{clocks::plant, *};
 use tower_ratelimit::Finding;
 
-use super::{HOUR, clocks::plant, free, hourly, named, of_five, redis_store, send, take};
-
-struct State {
-    limiter: RateLimiter,
-    store: RedisStore,
-}
-
 impl State {
-    async fn new(permits: u64) -> Self {
-        let store = redis_store().build().unwrap();
-        let limiter = hourly(&store, permits).await;
-        Self { limiter, store }
-    }
-
-    fn ask(&self, verb: &str, suffix: &str, arguments: &[&str]) -> String {
-        let key = key(self.limiter.name(), suffix);
-        RedisServer::shared().cli(&[&[verb, &key], arguments].concat())
-    }
-
     fn numbers(&self) -> [f64; 5] {
         numbers(&key(self.limiter.name(), "value"))
-    }
-}
-
-fn key(name: &str, suffix: &str) -> String {
-    match suffix {
-        "" => name.to_owned(),
-        suffix => format!("{{{name}}}:{suffix}"),
     }
 }
 
@@ -50,24 +25,16 @@ fn numbers(key: &str) -> [f64; 5] {
 
 /// By the server's clock, in us.
 fn now() -> f64 {
-    let Reply::Array(time) = RedisServer::shared().command(&["TIME"]) else {
-        panic!("no time");
-    };
-    let [seconds, micros] = [0, 1].map(|part| time[part].to_string().parse::<f64>().unwrap());
-    seconds * 1e6 + micros
+    RedisServer::shared().micros() as f64
 }
 
 const HOUR_US: f64 = 3.6e9;
 
 #[tokio::test]
 async fn one_small_value_and_the_limit() {
-    let state = State::new(4).await;
+    let state = State::new::<Gcra>(4).await;
     assert_eq!(free(&state.limiter).await, 4);
-    assert_eq!(
-        state.ask("EXISTS", "value", &[]),
-        "0",
-        "counting makes none"
-    );
+    assert!(!state.exists("value"), "counting makes none");
     let before = now();
     take(&state.limiter, 3).await;
     let [tat, ends, given, rate, interval] = state.numbers();
@@ -75,9 +42,9 @@ async fn one_small_value_and_the_limit() {
     assert!((before..=now()).contains(&began), "{tat}");
     assert_eq!((given, rate, interval), (0.0, 4.0, 3_600_000.0));
     assert_eq!(ends, tat + HOUR_US);
-    assert_eq!(state.ask("EXISTS", "permits", &[]), "0");
+    assert!(!state.exists("permits"));
     assert_eq!(state.ask("PTTL", "", &[]), "-1");
-    let left: f64 = state.ask("PTTL", "value", &[]).parse().unwrap();
+    let left: f64 = state.left("value") as f64;
     assert!((left * 1000.0 - (ends - now())).abs() < 6e7, "{left}");
 
     // The end of the key is left alone while it is late enough.
@@ -99,7 +66,7 @@ async fn one_small_value_and_the_limit() {
 async fn a_rules_limiter_is_one_key_that_vanishes() {
     let prefix = unique("one");
     let store = redis_store().prefix(&prefix).build().unwrap();
-    let layer = of_five(&store, Limit::new(5, HOUR));
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
     let name = format!("{prefix}:{{a}}:five");
     send(&layer, "a").await;
     let all = format!("{prefix}:*");
@@ -119,35 +86,36 @@ async fn a_rules_limiter_is_one_key_that_vanishes() {
     assert!(left <= 2.0 * 3_600_000.0);
 
     drop(layer);
-    let short = of_five(&store, Limit::new(5, Duration::from_millis(20)));
+    let short = Gcra::layer(&store, Limit::new(5, Duration::from_millis(20)));
     send(&short, "b").await;
     let vanishing = format!("{prefix}:{{b}}:five:value");
-    super::until(async || RedisServer::shared().cli(&["EXISTS", &vanishing]) == "0").await;
+    until("it is so", async || {
+        RedisServer::shared().cli(&["EXISTS", &vanishing]) == "0"
+    })
+    .await;
 }
 
 /// One command for each decision, the first of a key included; two where another limit counted before.
 #[tokio::test]
 async fn a_decision_is_one_command() {
     let server = RedisServer::start();
-    let store = super::store_on(&server).build().unwrap();
-    let layer = of_five(&store, Limit::new(5, HOUR));
+    let store = patient(server.url())
+        .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap();
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
     send(&layer, "warm").await;
-    let calls = || {
-        let stats = server.cli(&["INFO", "commandstats"]);
-        let stats = stats.split("cmdstat_evalsha:calls=").nth(1);
-        stats.map_or(0, |stats| stats.split(',').next().unwrap().parse().unwrap())
-    };
     server.cli(&["CONFIG", "RESETSTAT"]);
     for _ in 0..7 {
         send(&layer, "a").await;
     }
-    assert_eq!(calls(), 7);
+    assert_eq!(server.calls_of("evalsha"), 7);
     assert!(!server.cli(&["INFO", "commandstats"]).contains("hmget"));
 }
 
 #[tokio::test]
 async fn what_another_left_there_counts_as_none() {
-    let state = State::new(4).await;
+    let state = State::new::<Gcra>(4).await;
     for other in ["3", "", "a text of forty bytes that is no limiter."] {
         state.ask("SET", "value", &[other]);
         assert_eq!(free(&state.limiter).await, 4);
@@ -157,7 +125,7 @@ async fn what_another_left_there_counts_as_none() {
     }
     let prefix = unique("other");
     let store = redis_store().prefix(&prefix).build().unwrap();
-    let layer = of_five(&store, Limit::new(5, HOUR));
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
     let value = format!("{prefix}:{{a}}:five:value");
     RedisServer::shared().command(&["SET", &value, "3"]);
     assert!(send(&layer, "a").await.status().is_success());
@@ -165,7 +133,7 @@ async fn what_another_left_there_counts_as_none() {
     // A key of another type is an error, and leaves all as it is.
     RedisServer::shared().command(&["DEL", &value]);
     RedisServer::shared().command(&["SADD", &value, "3"]);
-    let limiter = named(&store, &format!("{prefix}:{{a}}:five"));
+    let limiter = Gcra::named(&store, &format!("{prefix}:{{a}}:five"));
     for error in [
         limiter.available_permits().await.unwrap_err(),
         limiter.release(1).await.unwrap_err(),
@@ -189,31 +157,15 @@ async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
     let log = RateLimiter::new(&store, &name).unwrap();
     assert!(log.try_set_rate(limit).await.unwrap());
     assert!(log.try_acquire_many(11).await.unwrap().is_allowed());
-    take(&named(&store, &name), 1).await;
+    take(&Gcra::named(&store, &name), 1).await;
     // Back in the log all that was taken there is in use, and no 8 are left.
     let decision = log.try_acquire_many(2).await.unwrap();
     assert!(!decision.is_allowed(), "{decision:?}");
 }
 
 #[tokio::test]
-async fn limits_per_client_have_a_value_each() {
-    let state = State::new(4).await;
-    take(&state.limiter, 1).await;
-    let limit = Limit::new(4, HOUR).per_client();
-    state.limiter.set_rate(limit).await.unwrap();
-    assert_eq!(state.ask("EXISTS", "value", &[]), "0", "of the other type");
-    take(&state.limiter, 2).await;
-    assert_eq!(state.ask("EXISTS", "value", &[]), "0");
-    assert_eq!(state.ask("EXISTS", "value:7d9", &[]), "1");
-    let other = redis_store().client_id("8e0").build().unwrap();
-    assert_eq!(free(&named(&other, state.limiter.name())).await, 4);
-    assert!(state.limiter.delete().await.unwrap());
-    assert_eq!(state.ask("EXISTS", "value:7d9", &[]), "0");
-}
-
-#[tokio::test]
 async fn a_limit_is_changed_with_what_is_in_use() {
-    let state = State::new(5).await;
+    let state = State::new::<Gcra>(5).await;
     let limiter = &state.limiter;
     take(limiter, 4).await;
     assert!(limiter.update_rate(Limit::new(2, HOUR)).await.unwrap());
@@ -224,13 +176,13 @@ async fn a_limit_is_changed_with_what_is_in_use() {
     take(limiter, 7).await;
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());
     assert!(limiter.reset_rate(Limit::new(3, HOUR)).await.unwrap());
-    assert_eq!(state.ask("EXISTS", "value", &[]), "0");
+    assert!(!state.exists("value"));
     assert_eq!(free(limiter).await, 3);
 }
 
 #[tokio::test]
 async fn the_limit_has_a_life_of_its_own() {
-    let state = State::new(4).await;
+    let state = State::new::<Gcra>(4).await;
     let limiter = &state.limiter;
     take(limiter, 1).await;
     let ends = state.numbers()[1];
@@ -252,7 +204,7 @@ async fn the_limit_has_a_life_of_its_own() {
     for (life, after) in [(2 * hours, 2 * hours), (hours, 3 * hours)] {
         state.ask("PEXPIRE", "", &[&life.to_string()]);
         take(limiter, 1).await;
-        let left: i64 = state.ask("PTTL", "", &[]).parse().unwrap();
+        let left = state.left("");
         assert!((after - 60_000..=after).contains(&left), "{left}");
     }
     // It outlives a debt, too.
@@ -260,25 +212,14 @@ async fn the_limit_has_a_life_of_its_own() {
     state.ask("PEXPIRE", "", &[&(hours / 2).to_string()]);
     limiter.settle(&grant.receipts()[0], 40);
     state.store.close().await;
-    let left: i64 = state.ask("PTTL", "", &[]).parse().unwrap();
+    let left = state.left("");
     assert!(left > hours, "{left}");
-}
-
-#[tokio::test]
-async fn a_limiter_is_renamed_with_what_is_in_use() {
-    let state = State::new(5).await;
-    take(&state.limiter, 2).await;
-    let renamed = state.limiter.rename(&unique("renamed")).await.unwrap();
-    assert_eq!(free(&renamed).await, 3);
-    assert_eq!(state.ask("EXISTS", "value", &[]), "0");
-    take(&renamed, 1).await;
-    assert_eq!(free(&renamed).await, 2);
 }
 
 /// What no limit of this kind can be is found, and what a hand did to the key's life is mended.
 #[tokio::test]
 async fn repair_forgets_what_is_beyond_the_limit() {
-    let state = State::new(4).await;
+    let state = State::new::<Gcra>(4).await;
     assert_eq!(state.limiter.repair().await.unwrap(), 0);
     take(&state.limiter, 2).await;
     state.ask("PERSIST", "value", &[]);
@@ -293,7 +234,7 @@ async fn repair_forgets_what_is_beyond_the_limit() {
 
 #[tokio::test]
 async fn a_look_says_what_is_left() {
-    let state = State::new(5).await;
+    let state = State::new::<Gcra>(5).await;
     take(&state.limiter, 2).await;
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
     assert_eq!(diagnosis.algorithm, Algorithm::Gcra);
@@ -311,7 +252,7 @@ async fn a_look_says_what_is_left() {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let prefix = unique("look");
         let store = redis_store().prefix(&prefix).build().unwrap();
-        send(&of_five(&store, limit), "a").await;
+        send(&Gcra::layer(&store, limit), "a").await;
         let diagnosis = store
             .diagnose(&format!("{prefix}:{{a}}:five"))
             .await
@@ -322,43 +263,4 @@ async fn a_look_says_what_is_left() {
         assert!(diagnosis.fields.contains(&rate), "{diagnosis}");
         assert!(sound(diagnosis.findings()), "{diagnosis}");
     }
-}
-
-/// README: the smallest set of permissions.
-#[tokio::test]
-async fn the_permissions_of_the_readme_suffice() {
-    let server = RedisServer::start();
-    let readme = std::fs::read_to_string("README.md").unwrap();
-    let line = readme.split("ACL SETUSER limiter ").nth(1).unwrap();
-    let line = line
-        .split("```")
-        .next()
-        .unwrap()
-        .replace(">secret", "nopass");
-    let rules = line.split_whitespace().collect::<Vec<_>>();
-    server.command(&[&["ACL", "SETUSER", "limiter"], &rules[..]].concat());
-    let names = ["~orders", "~{orders}:*", "~all:*"];
-    server.command(&[&["ACL", "SETUSER", "limiter"], &names[..]].concat());
-    let url = server.url().replace("redis://", "redis://limiter:any@");
-    let store = RedisStore::builder(url).prefix("all");
-    let store = store.deadline(Duration::from_secs(5)).build().unwrap();
-    let limiter = named(&store, "orders");
-    assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());
-    let grant = take(&limiter, 2).await;
-    limiter.give_back(&grant.receipts()[0]);
-    store.close().await;
-    assert_eq!(store.lost_receipts(), 0);
-    assert_eq!(free(&limiter).await, 5);
-    take(&limiter, 4).await;
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    assert_eq!(limiter.repair().await.unwrap(), 0);
-    assert!(limiter.update_rate(Limit::new(4, HOUR)).await.unwrap());
-    limiter.set_rate(Limit::new(4, HOUR)).await.unwrap();
-    assert!(limiter.expire(HOUR).await.unwrap());
-    assert!(limiter.clear_expire().await.unwrap());
-    let layer = of_five(&store, Limit::new(5, HOUR));
-    assert!(send(&layer, "a").await.status().is_success());
-    let limiter = named(&store, "all:{a}:five");
-    assert!(limiter.exists().await.unwrap());
-    assert_eq!(limiter.limit().await.unwrap().unwrap().permits(), 5);
 }

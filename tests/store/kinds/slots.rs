@@ -4,35 +4,10 @@ mod built;
 mod memory;
 mod receipts;
 
-use crate::scene::*;
+use super::*;
+use crate::scene::on_both_by_a_clock;
 
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A store whose decisions a busy machine does not turn into answers by policy.
-fn redis_store() -> RedisStoreBuilder {
-    RedisStore::builder(RedisServer::shared().url())
-        .prefix(&unique("slots"))
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
-        // Every refusal is to be the script's.
-        .deny_cache(Duration::ZERO)
-}
-
-/// The same, and its clock. It begins where a slot does, whatever its length.
-fn redis_by(clock: &ManualClock) -> RedisStoreBuilder {
-    redis_store().client_clock(clock.clone())
-}
-
-fn memory_by(clock: &ManualClock) -> MemoryStore {
-    MemoryStore::new().clock(clock.clone())
-}
-
-/// A clock that begins where a slot does, if that is of a second or divides it.
-fn clock() -> ManualClock {
-    let clock = ManualClock::new();
-    clock.set(Duration::from_secs(1_704_153_600));
-    clock
-}
+on_both_by_a_clock!(all_count_together, a_list_is_taken_whole);
 
 /// A limiter of a limit that nobody else has.
 async fn limiter(store: &impl Store, limit: Limit) -> RateLimiter {
@@ -41,15 +16,11 @@ async fn limiter(store: &impl Store, limit: Limit) -> RateLimiter {
     limiter
 }
 
-async fn take(limiter: &RateLimiter, permits: u32) -> Grant {
-    match limiter.try_acquire_many(permits).await.unwrap() {
-        Decision::Allow(grant) => grant,
-        Decision::Deny(refusal) => panic!("{refusal:?}"),
-    }
-}
-
-async fn free(limiter: &RateLimiter) -> u64 {
-    limiter.available_permits().await.unwrap()
+/// A store on Redis, and its clock, which begins where a slot does.
+fn by_a_clock() -> (RedisStore, ManualClock) {
+    let clock = ManualClock::new();
+    let store = redis_store().client_clock(clock.clone()).build();
+    (store.unwrap(), clock)
 }
 
 /// How long until there is room; zero where there is.
@@ -67,7 +38,7 @@ fn entries(limiter: &RateLimiter) -> String {
 }
 
 /// One limiter, of which some note in slots, in others, or not at all.
-async fn all_count_together(store: impl Store, clock: &ManualClock) {
+async fn all_count_together(store: impl Settles, clock: ManualClock) {
     let plain = limiter(&store, Limit::per_second(10)).await;
     let name = plain.name();
     let of = |slots| {
@@ -93,20 +64,8 @@ async fn all_count_together(store: impl Store, clock: &ManualClock) {
     assert_eq!(wait(&few, 10).await, 0);
 }
 
-#[tokio::test]
-async fn all_count_together_in_memory() {
-    let clock = clock();
-    all_count_together(memory_by(&clock), &clock).await;
-}
-
-#[tokio::test]
-async fn all_count_together_in_redis() {
-    let clock = clock();
-    all_count_together(redis_by(&clock).build().unwrap(), &clock).await;
-}
-
 /// A list of which some note in slots is taken whole or not at all, in one call.
-async fn a_list_is_taken_whole(store: impl Store, clock: &ManualClock) {
+async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     let (a, b, c) = (
         limiter(&store, Limit::per_second(10)).await,
         limiter(&store, Limit::per_second(5))
@@ -121,9 +80,7 @@ async fn a_list_is_taken_whole(store: impl Store, clock: &ManualClock) {
     clock.advance(Duration::from_millis(1));
     let all = RateLimiter::all([&a, &b, &c]).unwrap();
     assert!(all.try_acquire_many(4).await.unwrap().is_allowed());
-    let Decision::Deny(refusal) = all.try_acquire_many(2).await.unwrap() else {
-        panic!("one of five is left");
-    };
+    let refusal = refused(all.try_acquire_many(2).await.unwrap());
     assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1099)));
     for (limiter, left) in [(&a, 6), (&b, 1), (&c, 16)] {
         assert_eq!(free(limiter).await, left);
@@ -133,18 +90,6 @@ async fn a_list_is_taken_whole(store: impl Store, clock: &ManualClock) {
     for (limiter, left) in [(&a, 10), (&b, 5), (&c, 20)] {
         assert_eq!(free(limiter).await, left);
     }
-}
-
-#[tokio::test]
-async fn a_list_is_taken_whole_in_memory() {
-    let clock = clock();
-    a_list_is_taken_whole(memory_by(&clock), &clock).await;
-}
-
-#[tokio::test]
-async fn a_list_is_taken_whole_in_redis() {
-    let clock = clock();
-    a_list_is_taken_whole(redis_by(&clock).build().unwrap(), &clock).await;
 }
 
 /// With a limiter that takes a call of its own nothing may be lost either: what was taken in a slot is given back.
@@ -168,8 +113,7 @@ async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
 /// Whoever waits gets the permits when the slot is old enough, and all who wait together are one entry.
 #[tokio::test]
 async fn waiters_are_served_when_a_slot_has_expired() {
-    let clock = clock();
-    let store = redis_by(&clock).build().unwrap();
+    let (store, clock) = by_a_clock();
     let limiter = limiter(&store, Limit::per_second(4))
         .await
         .slots(10)
@@ -182,12 +126,8 @@ async fn waiters_are_served_when_a_slot_has_expired() {
             tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
         })
         .collect();
-    let deadline = Instant::now() + Duration::from_secs(20);
     // Until they have been told how long it takes.
-    while clock.sleepers() == 0 {
-        assert!(Instant::now() < deadline, "nobody waits");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("they wait", async || clock.sleepers() > 0).await;
     clock.advance(Duration::from_millis(1099));
     for waiter in waiting {
         assert!(waiter.await.unwrap().unwrap().is_allowed());
@@ -198,8 +138,7 @@ async fn waiters_are_served_when_a_slot_has_expired() {
 /// Who waits beside them and notes otherwise stands in another line, and has a receipt of its own kind.
 #[tokio::test]
 async fn who_waits_notes_in_its_own_way() {
-    let clock = clock();
-    let store = redis_by(&clock).build().unwrap();
+    let (store, clock) = by_a_clock();
     let plain = limiter(&store, Limit::per_second(4)).await;
     let slotted = plain.clone().slots(10).unwrap();
     clock.advance(Duration::from_millis(1));
@@ -208,18 +147,11 @@ async fn who_waits_notes_in_its_own_way() {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
     });
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while clock.sleepers() < 2 {
-        assert!(Instant::now() < deadline, "two lines wait");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("they wait", async || clock.sleepers() >= 2).await;
     clock.advance(SECOND);
     let mut receipts = Vec::new();
     for waiter in waiting {
-        let Decision::Allow(grant) = waiter.await.unwrap().unwrap() else {
-            panic!("four are free");
-        };
-        receipts.extend(grant.receipts().to_vec());
+        receipts.extend(granted(waiter.await.unwrap().unwrap()).receipts().to_vec());
     }
     // Two of their own, and one of a slot.
     assert_eq!(entries(&plain), "3");
@@ -233,8 +165,7 @@ async fn who_waits_notes_in_its_own_way() {
 
 #[tokio::test]
 async fn a_limiter_that_is_renamed_keeps_its_slots() {
-    let clock = clock();
-    let store = redis_by(&clock).build().unwrap();
+    let (store, clock) = by_a_clock();
     let slotted = limiter(&store, Limit::per_second(4))
         .await
         .slots(10)

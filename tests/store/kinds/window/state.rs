@@ -1,59 +1,26 @@
 //! What stands in Redis: the state of Redisson 3.7.1 to 3.13.2, by the description of it and not by this crate's code.
 
-use crate::scene::*;
+use super::*;
 use tower_ratelimit::Finding;
 
-use super::{HOUR, free, hourly, named, take};
-
-struct State {
-    limiter: RateLimiter,
-    store: RedisStore,
-}
-
 impl State {
-    async fn new(permits: u64) -> Self {
-        let store = super::redis_store().build().unwrap();
-        let limiter = hourly(&store, permits).await;
-        Self { limiter, store }
-    }
-
-    fn key(&self, suffix: &str) -> String {
-        match suffix {
-            "" => self.limiter.name().to_owned(),
-            suffix => format!("{{{}}}:{suffix}", self.limiter.name()),
-        }
-    }
-
-    fn ask(&self, verb: &str, suffix: &str, arguments: &[&str]) -> String {
-        let key = self.key(suffix);
-        RedisServer::shared().cli(&[&[verb, &key], arguments].concat())
-    }
-
     fn value(&self) -> String {
         self.ask("GET", "value", &[])
-    }
-
-    fn left(&self, suffix: &str) -> i64 {
-        self.ask("PTTL", suffix, &[]).parse().unwrap()
     }
 
     fn has_window_of(&self, life: Duration) {
         let life = i64::try_from(life.as_millis()).unwrap();
         let left = self.left("value");
         assert!((life - 60_000..=life).contains(&left), "{left} of {life}");
-        assert_eq!(self.ask("EXISTS", "permits", &[]), "0");
+        assert!(!self.exists("permits"));
     }
 }
 
 #[tokio::test]
 async fn a_value_with_an_end_and_no_log() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     assert_eq!(free(&state.limiter).await, 5);
-    assert_eq!(
-        state.ask("EXISTS", "value", &[]),
-        "0",
-        "counting opens none"
-    );
+    assert!(!state.exists("value"), "counting opens none");
     take(&state.limiter, 2).await;
     assert_eq!(state.value(), "3");
     assert_eq!(state.ask("TYPE", "value", &[]), "string");
@@ -61,7 +28,7 @@ async fn a_value_with_an_end_and_no_log() {
     assert_eq!(state.left(""), -1);
     let fields = ["rate", "interval", "type", "keepAliveTime"];
     let fields =
-        RedisServer::shared().command(&[&["HMGET", &*state.key("")], &fields[..]].concat());
+        RedisServer::shared().command(&[&["HMGET", state.limiter.name()], &fields[..]].concat());
     let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
     let expected = ["5", "3600000", "0", "0"].map(bulk);
     assert_eq!(fields, Reply::Array(expected.into()));
@@ -84,37 +51,21 @@ async fn a_value_with_an_end_and_no_log() {
 /// What an old Redisson does: SET value rate PX interval, then DECRBY, and a refusal where value is below.
 #[tokio::test]
 async fn an_old_redisson_shares_the_window() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     state.ask("SET", "value", &["5", "PX", "3600000"]);
     state.ask("DECRBY", "value", &["3"]);
     assert_eq!(free(&state.limiter).await, 2);
     take(&state.limiter, 1).await;
     assert_eq!(state.ask("DECRBY", "value", &["1"]), "0");
-    let Decision::Deny(refusal) = state.limiter.try_acquire().await.unwrap() else {
-        panic!("there was room");
-    };
+    let refusal = refused(state.limiter.try_acquire().await.unwrap());
     let wait = i64::try_from(refusal.retry_after().unwrap().as_millis()).unwrap();
     assert!((0..=2000).contains(&(wait - 1 - state.left("value"))));
 }
 
 #[tokio::test]
-async fn limits_per_client_have_a_window_each() {
-    let state = State::new(5).await;
-    let limit = Limit::new(5, HOUR).per_client();
-    state.limiter.set_rate(limit).await.unwrap();
-    take(&state.limiter, 2).await;
-    assert_eq!(state.ask("EXISTS", "value", &[]), "0");
-    assert_eq!(state.ask("GET", "value:7d9", &[]), "3");
-    let other = super::redis_store().client_id("8e0").build().unwrap();
-    assert_eq!(free(&named(&other, state.limiter.name())).await, 5);
-    assert!(state.limiter.delete().await.unwrap());
-    assert_eq!(state.ask("EXISTS", "value:7d9", &[]), "0");
-}
-
-#[tokio::test]
 async fn a_window_without_an_end_gets_one() {
     for verb in ["take", "count", "release", "repair", "update"] {
-        let state = State::new(5).await;
+        let state = State::new::<Window>(5).await;
         // A sliding log, whose value outlives its entries.
         let logged = RateLimiter::new(&state.store, state.limiter.name()).unwrap();
         take(&logged, 2).await;
@@ -130,7 +81,7 @@ async fn a_window_without_an_end_gets_one() {
         state.has_window_of(HOUR);
     }
     // As the keep-alive time of a sliding log leaves it.
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     take(&state.limiter, 1).await;
     state.ask("PEXPIRE", "value", &["99999999"]);
     assert_eq!(free(&state.limiter).await, 4);
@@ -139,7 +90,7 @@ async fn a_window_without_an_end_gets_one() {
 
 #[tokio::test]
 async fn more_than_the_rate_is_mended() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     take(&state.limiter, 1).await;
     state.ask("SET", "value", &["9", "KEEPTTL"]);
     assert_eq!(free(&state.limiter).await, 5);
@@ -150,7 +101,7 @@ async fn more_than_the_rate_is_mended() {
 
 #[tokio::test]
 async fn a_limit_is_changed_within_the_window() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     let limiter = &state.limiter;
     take(limiter, 4).await;
     assert!(limiter.update_rate(Limit::new(2, HOUR)).await.unwrap());
@@ -162,13 +113,13 @@ async fn a_limit_is_changed_within_the_window() {
     assert!(limiter.update_rate(Limit::new(9, HOUR)).await.unwrap());
     state.has_window_of(HOUR / 4);
     assert!(limiter.reset_rate(Limit::new(3, HOUR)).await.unwrap());
-    assert_eq!(state.ask("EXISTS", "value", &[]), "0");
+    assert!(!state.exists("value"));
     assert_eq!(free(limiter).await, 3);
 }
 
 #[tokio::test]
 async fn permits_are_released_to_the_open_window_alone() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     assert_eq!(state.limiter.release(3).await.unwrap(), 0);
     take(&state.limiter, 4).await;
     assert_eq!(state.limiter.release(1).await.unwrap(), 1);
@@ -179,7 +130,7 @@ async fn permits_are_released_to_the_open_window_alone() {
 
 #[tokio::test]
 async fn a_window_keeps_its_end_whatever_the_limiters_life() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     let limiter = &state.limiter;
     take(limiter, 1).await;
     assert!(limiter.expire(10 * HOUR).await.unwrap());
@@ -216,37 +167,26 @@ async fn a_window_keeps_its_end_whatever_the_limiters_life() {
 }
 
 #[tokio::test]
-async fn a_limiter_is_renamed_with_its_window() {
-    let state = State::new(5).await;
-    take(&state.limiter, 2).await;
-    let renamed = state.limiter.rename(&unique("renamed")).await.unwrap();
-    assert_eq!(free(&renamed).await, 3);
-    take(&renamed, 3).await;
-    let key = format!("{{{}}}:permits", renamed.name());
-    assert_eq!(RedisServer::shared().cli(&["EXISTS", &key]), "0");
-}
-
-#[tokio::test]
 async fn what_cannot_be_counted_with_is_an_error() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     for (field, value) in [("interval", "0"), ("interval", "1.5"), ("rate", "many")] {
         state.ask("HSET", "", &["rate", "5", "interval", "1000"]);
         state.ask("HSET", "", &[field, value]);
         let error = state.limiter.try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ForeignState, "{field} {value}");
     }
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     state.ask("SADD", "value", &["a set"]);
     let error = state.limiter.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ForeignState);
-    let unset = named(&state.store, &unique("unset"));
+    let unset = Window::named(&state.store, &unique("unset"));
     let error = unset.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotInitialized);
 }
 
 #[tokio::test]
 async fn a_look_at_a_window_misses_no_log() {
-    let state = State::new(5).await;
+    let state = State::new::<Window>(5).await;
     take(&state.limiter, 2).await;
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
     assert_eq!(diagnosis.algorithm, Algorithm::FixedWindow);
@@ -264,37 +204,4 @@ async fn a_look_at_a_window_misses_no_log() {
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
     assert_eq!(diagnosis.algorithm, Algorithm::SlidingLog);
     assert!(diagnosis.findings().iter().any(about_the_log));
-}
-
-/// README: the smallest set of permissions.
-#[tokio::test]
-async fn the_permissions_of_the_readme_suffice() {
-    let server = RedisServer::start();
-    let readme = std::fs::read_to_string("README.md").unwrap();
-    let line = readme.split("ACL SETUSER limiter ").nth(1).unwrap();
-    let line = line
-        .split("```")
-        .next()
-        .unwrap()
-        .replace(">secret", "nopass");
-    let rules = line.split_whitespace().collect::<Vec<_>>();
-    server.command(&[&["ACL", "SETUSER", "limiter"], &rules[..]].concat());
-    let names = ["~orders", "~{orders}:*"];
-    server.command(&[&["ACL", "SETUSER", "limiter"], &names[..]].concat());
-    let url = server.url().replace("redis://", "redis://limiter:any@");
-    let store = RedisStore::open(url).unwrap();
-    let limiter = named(&store, "orders");
-    assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());
-    let grant = take(&limiter, 2).await;
-    limiter.give_back(&grant.receipts()[0]);
-    store.close().await;
-    assert_eq!(store.lost_receipts(), 0);
-    assert_eq!(free(&limiter).await, 5);
-    take(&limiter, 4).await;
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    assert_eq!(limiter.repair().await.unwrap(), 0);
-    assert!(limiter.update_rate(Limit::new(4, HOUR)).await.unwrap());
-    limiter.set_rate(Limit::new(4, HOUR)).await.unwrap();
-    assert!(limiter.expire(HOUR).await.unwrap());
-    assert!(limiter.clear_expire().await.unwrap());
 }

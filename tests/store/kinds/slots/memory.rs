@@ -1,7 +1,6 @@
 //! What a limiter takes of Redis' memory. Sizes, and no times.
 
-use super::{clock, free, redis_by, take};
-use crate::scene::*;
+use super::*;
 
 /// Bytes of the limiter's keys.
 fn memory(limiter: &RateLimiter) -> u64 {
@@ -21,11 +20,10 @@ fn memory(limiter: &RateLimiter) -> u64 {
 /// A hundred thousand permits in use are what a thousand entries hold, and no more than that ever.
 #[tokio::test]
 async fn a_large_limit_takes_the_memory_of_its_slots() {
-    let clock = clock();
-    let store = redis_by(&clock).build().unwrap();
+    let (store, clock) = by_a_clock();
     // Never exhausted, so that nobody is made to remove what has expired.
     let limit = Limit::per_minute(10_000_000);
-    let slotted = super::limiter(&store, limit).await.slots(1000).unwrap();
+    let slotted = limiter(&store, limit).await.slots(1000).unwrap();
     let mut most = 0;
     for step in 0..2500 {
         clock.advance(Duration::from_millis(60));
@@ -41,7 +39,7 @@ async fn a_large_limit_takes_the_memory_of_its_slots() {
     assert!(most <= 150_000, "{most}");
 
     // For comparison: an entry for each of a thousand grants is as much.
-    let plain = super::limiter(&store, limit).await;
+    let plain = limiter(&store, limit).await;
     for _ in 0..1000 {
         take(&plain, 1).await;
     }

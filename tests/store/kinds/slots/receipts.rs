@@ -1,12 +1,11 @@
 //! Receipts of what was taken in a slot, and requests that are charged by their answers.
 
-use super::{SECOND, clock, free, limiter, memory_by, redis_by, redis_store, take};
-use crate::scene::*;
+use super::*;
+use crate::scene::on_both_by_a_clock;
 
-const HOUR: Duration = Duration::from_secs(3600);
+on_both_by_a_clock!(a_receipt_gives_back_once, answers_are_charged);
 
-/// `go_on` lets a store carry out what it does in the background.
-async fn a_receipt_gives_back_once(store: impl Store, go_on: impl AsyncFn()) {
+async fn a_receipt_gives_back_once(store: impl Settles, _: ManualClock) {
     let slotted = limiter(&store, Limit::new(20, HOUR))
         .await
         .slots(10)
@@ -17,19 +16,19 @@ async fn a_receipt_gives_back_once(store: impl Store, go_on: impl AsyncFn()) {
     for copy in vec![grant.clone(); 8] {
         slotted.give_back(&copy.receipts()[0]);
     }
-    go_on().await;
+    store.settled().await;
     assert_eq!(free(&slotted).await, 10);
     // Who notes otherwise has the same limiter.
     let (in_slot, by_itself) = (take(&slotted, 2).await, take(&plain, 3).await);
     plain.give_back(&in_slot.receipts()[0]);
     slotted.settle(&by_itself.receipts()[0], 1);
-    go_on().await;
+    store.settled().await;
     assert_eq!(free(&plain).await, 9);
     // A part, and more than was taken: also than there is.
     let (part, more) = (take(&slotted, 5).await, take(&slotted, 1).await);
     slotted.settle(&part.receipts()[0], 2);
     slotted.settle(&more.receipts()[0], 8);
-    go_on().await;
+    store.settled().await;
     assert_eq!(free(&slotted).await, 0);
     assert_eq!(plain.release(1).await.unwrap(), 1);
     assert_eq!(free(&slotted).await, 0);
@@ -42,20 +41,8 @@ async fn a_receipt_gives_back_once(store: impl Store, go_on: impl AsyncFn()) {
         .unwrap();
     let grant = take(&other, 4).await;
     slotted.give_back(&grant.receipts()[0]);
-    go_on().await;
+    store.settled().await;
     assert_eq!((free(&other).await, free(&slotted).await), (16, 1));
-}
-
-#[tokio::test]
-async fn a_receipt_gives_back_once_in_memory() {
-    a_receipt_gives_back_once(memory_by(&clock()), async || {}).await;
-}
-
-#[tokio::test]
-async fn a_receipt_gives_back_once_in_redis() {
-    let store = redis_by(&clock()).build().unwrap();
-    a_receipt_gives_back_once(store.clone(), async || store.close().await).await;
-    assert_eq!(store.lost_receipts(), 0);
 }
 
 /// By the server's clock, too: the slot is the one that the script noted it in.
@@ -83,8 +70,8 @@ async fn a_receipt_knows_its_slot_by_the_servers_clock() {
 #[tokio::test]
 async fn a_receipt_is_void_when_its_slot_has_expired() {
     for late in [0, 1] {
-        let clock = clock();
-        let store = memory_by(&clock);
+        let clock = ManualClock::new();
+        let store = MemoryStore::new().clock(clock.clone());
         let slotted = limiter(&store, Limit::per_second(5))
             .await
             .slots(10)
@@ -97,7 +84,7 @@ async fn a_receipt_is_void_when_its_slot_has_expired() {
     }
 }
 
-async fn answers_are_charged(store: impl Store, go_on: impl AsyncFn()) {
+async fn answers_are_charged(store: impl Settles, _: ManualClock) {
     let name = unique("answers");
     let rule = || Rule::new(&name, Limit::new(3, HOUR), Constant("all")).slots(100);
     let layer = RateLimitLayer::new(&store, rule().charge_if(|outcome| !outcome.is_success()));
@@ -112,7 +99,7 @@ async fn answers_are_charged(store: impl Store, go_on: impl AsyncFn()) {
     let send = async |body: &str| {
         let answer = service.clone().oneshot(Request::new(body.to_owned()));
         let status = answer.await.unwrap().status().as_u16();
-        go_on().await;
+        store.settled().await;
         status
     };
     for _ in 0..5 {
@@ -122,15 +109,4 @@ async fn answers_are_charged(store: impl Store, go_on: impl AsyncFn()) {
         assert_eq!(send("fails").await, 401);
     }
     assert_eq!(send("succeeds").await, 429);
-}
-
-#[tokio::test]
-async fn answers_are_charged_in_memory() {
-    answers_are_charged(memory_by(&clock()), async || {}).await;
-}
-
-#[tokio::test]
-async fn answers_are_charged_in_redis() {
-    let store = redis_by(&clock()).build().unwrap();
-    answers_are_charged(store.clone(), async || store.close().await).await;
 }

@@ -1,7 +1,6 @@
 //! What cannot be meant is refused when it is built.
 
-use super::{clock, memory_by, wait};
-use crate::scene::*;
+use super::*;
 
 fn built(rule: Rule) -> Result<(), ConfigError> {
     let store = MemoryStore::new();
@@ -63,8 +62,9 @@ fn slots_shorter_than_a_millisecond_are_refused_where_the_interval_is_known() {
 #[tokio::test]
 async fn a_stored_interval_may_be_as_short() {
     for interval in [1, 5, 10, 999] {
-        let clock = clock();
-        let limiter = RateLimiter::new(&memory_by(&clock), "feed").unwrap();
+        let clock = ManualClock::new();
+        let store = MemoryStore::new().clock(clock.clone());
+        let limiter = RateLimiter::new(&store, "feed").unwrap();
         let limiter = limiter.slots(10_000).unwrap();
         let limit = Limit::new(5, Duration::from_millis(interval));
         limiter.try_set_rate(limit).await.unwrap();
