@@ -5,6 +5,7 @@
 //! thread of redisson/redisson, the rest was measured on 4.7.0. Time is a clock that is moved, but for the tests of the
 //! server's clock.
 
+mod cases;
 mod clients;
 mod clocks;
 mod lives;
@@ -14,7 +15,6 @@ mod monitor;
 mod names;
 mod numbers;
 mod rates;
-mod release;
 mod resend;
 mod waits;
 mod world;

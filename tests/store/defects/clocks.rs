@@ -2,7 +2,7 @@
 
 use super::{
     monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
-    world::limiter, world::redis, world::store, world::take,
+    world::limiter, world::store, world::take,
 };
 use crate::scene::*;
 
@@ -10,10 +10,7 @@ const HOUR: u64 = 3_600_000;
 
 /// The server's clock, in ms since the start of these tests' clock.
 fn server_time() -> i64 {
-    let time = redis(&["TIME"]);
-    let (seconds, micros) = time.split_once('\n').unwrap();
-    let (seconds, micros): (i64, i64) = (seconds.parse().unwrap(), micros.parse().unwrap());
-    seconds * 1000 + micros / 1000 - START
+    RedisServer::shared().micros() / 1000 - START
 }
 
 // Section 4.7: Redisson counts by each caller's clock: one that is 5 s ahead takes what the others hold, twice the rate in a
@@ -164,20 +161,6 @@ async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
     two.honest.at(HOUR + 1000);
     assert_eq!(two.honest.available().await, 5);
     assert_eq!(two.honest.take(5).await, Answer::Granted);
-}
-
-// Section 4.1: a clock that is stepped back five seconds says 6003 ms with an interval of 1000.
-#[tokio::test]
-async fn a_clock_that_is_set_back_waits_exactly() {
-    let world = World::limited(2, 1000).await;
-    world.at(5000);
-    assert_eq!(world.take(2).await, Answer::Granted);
-    world.at(0);
-    assert_eq!(world.take(1).await, Answer::Wait(6000));
-    world.at(5999);
-    assert_eq!(world.take(1).await, Answer::Wait(1));
-    world.at(6000);
-    assert_eq!(world.take(2).await, Answer::Granted);
 }
 
 // Section 4.8: as the time is taken before the call queues, Redisson admits 11 to 14 in a window of 10. The server's clock

@@ -1,6 +1,6 @@
 //! What keeps a limiter alive, and what takes it away.
 
-use super::world::{Answer, World, books, redis, unused};
+use super::world::{Answer, World, books, redis};
 use crate::scene::*;
 
 const HOUR: i64 = 3_600_000;
@@ -53,16 +53,6 @@ async fn counting_keeps_the_ttl_that_expire_set() {
     let [hash, value, log] = world.keys.lives();
     assert_eq!(log, -2, "nothing is in use");
     within_the_hour([hash, value, value]);
-}
-
-// Section 4.3 and 5: availablePermits of an unused limiter writes a value without TTL, a read that leaks a key.
-#[tokio::test]
-async fn counting_an_unused_limiter_writes_nothing() {
-    let world = World::limited(5, 1000).await;
-    assert_eq!(world.books(), unused());
-    assert_eq!(world.available().await, 5);
-    assert_eq!(world.books(), unused());
-    assert_eq!(world.keys.lives(), [-1, -2, -2]);
 }
 
 // Section 8.7 and 4: setRate without a keep-alive time after one with it writes 0 and leaves the old TTL running: later

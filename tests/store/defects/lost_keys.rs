@@ -1,6 +1,6 @@
 //! Keys that were evicted, deleted or outlived by others.
 
-use super::world::{Answer, World, books, redis, unused};
+use super::world::{Answer, World, books, redis};
 use crate::scene::*;
 
 // Section 8.4 and 4.1, #2987, #4680: with the log gone and too little left Redisson throws "attempt to perform arithmetic
@@ -22,20 +22,6 @@ async fn a_lost_log_is_an_interval_without_permits() {
     assert_eq!(world.books(), books(0, &[(1400, 5)]));
 }
 
-// Section 8.4: the same, met by availablePermits, which answers 0 for ever.
-#[tokio::test]
-async fn a_lost_log_is_found_by_counting() {
-    let world = World::limited(5, 1000).await;
-    assert_eq!(world.take(3).await, Answer::Granted);
-    redis(&["DEL", &world.keys.log]);
-    assert_eq!(world.books(), books(2, &[]));
-    assert_eq!(world.available().await, 2);
-    assert_eq!(world.books(), books(2, &[(0, 3)]));
-    world.at(1000);
-    assert_eq!(world.available().await, 5);
-    assert_eq!(world.books(), books(5, &[]));
-}
-
 // Section 8.4 and 4.6: with the value gone Redisson grants a whole fresh quota beside the one in use.
 #[tokio::test]
 async fn a_lost_value_is_counted_from_the_log() {
@@ -49,30 +35,6 @@ async fn a_lost_value_is_counted_from_the_log() {
     assert_eq!(world.take(3).await, Answer::Granted);
     assert_eq!(world.take(1).await, Answer::Wait(4900));
     assert_eq!(world.books(), books(0, &[(0, 7), (100, 3)]));
-}
-
-// Section 8.4: the same, met by availablePermits and release.
-#[tokio::test]
-async fn a_lost_value_is_found_by_counting_and_releasing() {
-    let world = World::limited(10, 5000).await;
-    assert_eq!(world.take(7).await, Answer::Granted);
-    redis(&["DEL", &world.keys.value]);
-    assert_eq!(world.available().await, 3);
-    assert_eq!(world.books(), books(3, &[(0, 7)]));
-    redis(&["DEL", &world.keys.value]);
-    assert_eq!(world.limiter.release(2).await.unwrap(), 2);
-    assert_eq!(world.books(), books(5, &[(0, 5)]));
-}
-
-// Section 8.4: with both gone there is nothing left that could be counted: all is free, as if never used.
-#[tokio::test]
-async fn a_limiter_that_lost_both_begins_anew() {
-    let world = World::limited(10, 5000).await;
-    assert_eq!(world.take(7).await, Answer::Granted);
-    redis(&["DEL", &world.keys.value, &world.keys.log]);
-    assert_eq!(world.books(), unused());
-    assert_eq!(world.take(10).await, Answer::Granted);
-    assert_eq!(world.books(), books(0, &[(0, 10)]));
 }
 
 // Section 8.4 and 4.3: with the hash gone Redisson throws "RateLimiter is not initialized", an error without a type.
@@ -98,29 +60,4 @@ async fn a_lost_limit_is_an_error_of_its_own_and_changes_nothing() {
     assert!(limiter.try_set_rate(Limit::per_second(5)).await.unwrap());
     assert_eq!(world.take(4).await, Answer::Wait(1000));
     assert_eq!(world.take(3).await, Answer::Granted);
-}
-
-// Section 8.3 and 4.3 (1): value outlives hash and log, and the new limit begins with it: 10 admitted at a rate of 3.
-#[tokio::test]
-async fn a_value_that_outlived_its_limit_is_not_admitted() {
-    let world = World::empty();
-    world.keys.plant_value("10");
-    let set = world.limiter.try_set_rate(Limit::per_second(3)).await;
-    assert!(set.unwrap());
-    assert_eq!(world.take(3).await, Answer::Granted);
-    assert_eq!(world.take(1).await, Answer::Wait(1000));
-    assert_eq!(world.books(), books(0, &[(0, 3)]));
-}
-
-// Section 8.3 and 4.3 (2): the mirror image: with 2 of 5 left over, tryAcquire(4) throws for ever.
-#[tokio::test]
-async fn a_value_that_outlived_its_limit_is_no_loss() {
-    let world = World::empty();
-    world.keys.plant_value("2");
-    let set = world.limiter.try_set_rate(Limit::per_second(5)).await;
-    assert!(set.unwrap());
-    assert_eq!(world.take(4).await, Answer::Wait(1000));
-    assert_eq!(world.books(), books(2, &[(0, 3)]));
-    world.at(1000);
-    assert_eq!(world.take(5).await, Answer::Granted);
 }

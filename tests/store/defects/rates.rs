@@ -1,6 +1,6 @@
 //! Limits that are changed while they are in use.
 
-use super::world::{Answer, World, books, redis};
+use super::world::{Answer, World, books};
 use crate::scene::*;
 
 fn limit(rate: u64) -> Limit {
@@ -49,85 +49,4 @@ async fn a_lowered_rate_holds_under_steady_load() {
         assert!(count <= 4, "{count} from {from}");
     }
     assert!(granted.len() >= 16, "{granted:?}");
-}
-
-// Section 4.4: the wait after a lowered rate: Redisson looks at the oldest entry only, whose permit nobody may have.
-#[tokio::test]
-async fn the_wait_after_a_lowered_rate_is_exact() {
-    let world = ten_in_use().await;
-    world.at(9500);
-    assert!(world.limiter.update_rate(limit(4)).await.unwrap());
-    assert_eq!(world.take(1).await, Answer::Wait(6500));
-    assert_eq!(world.take(4).await, Answer::Wait(9500));
-    assert_eq!(world.available().await, 0);
-    world.at(15_999);
-    assert_eq!(world.take(1).await, Answer::Wait(1));
-    world.at(16_000);
-    assert_eq!(world.take(1).await, Answer::Granted);
-}
-
-// Section 4.4: a rate lowered by hand, or by a Java peer, which writes no deficit: Redisson never gets there under load.
-// Here, too, nobody says how much is in use too much; when the log has expired whole the books are right again.
-#[tokio::test]
-async fn a_rate_lowered_by_hand_holds_after_an_idle_interval() {
-    let world = ten_in_use().await;
-    redis(&["HSET", &world.keys.hash, "rate", "4"]);
-    world.at(19_000);
-    assert_eq!(world.available().await, 4);
-    assert_eq!(world.take(4).await, Answer::Granted);
-    assert_eq!(world.take(1).await, Answer::Wait(10_000));
-    assert_eq!(world.books(), books(0, &[(19_000, 4)]));
-}
-
-// Section 4.4: with an availablePermits between, even a bulk expiry gives 10 at a rate of 3.
-#[tokio::test]
-async fn a_bulk_expiry_after_a_lowered_rate_gives_no_more_than_it() {
-    for count_between in [false, true] {
-        let world = World::limited(10, 10_000).await;
-        assert_eq!(world.take(10).await, Answer::Granted);
-        redis(&["HSET", &world.keys.hash, "rate", "3"]);
-        world.at(10_000);
-        if count_between {
-            assert_eq!(world.available().await, 3);
-            assert_eq!(world.books(), books(3, &[]));
-        }
-        assert_eq!(world.take(3).await, Answer::Granted);
-        assert_eq!(world.take(1).await, Answer::Wait(10_000));
-        assert_eq!(world.books(), books(0, &[(10_000, 3)]));
-    }
-}
-
-// Section 4.4 and 8.4: a raised rate leaves Redisson with too small a value, and with an empty log that is the nil error.
-#[tokio::test]
-async fn a_raised_rate_holds_at_once() {
-    let world = World::limited(4, 10_000).await;
-    assert_eq!(world.take(4).await, Answer::Granted);
-    assert!(world.limiter.update_rate(limit(10)).await.unwrap());
-    assert_eq!(world.books(), books(6, &[(0, 4)]));
-    assert_eq!(world.take(6).await, Answer::Granted);
-    assert_eq!(world.take(1).await, Answer::Wait(10_000));
-
-    // By hand, as a Java peer's setRate is to other clients: an interval later at the latest, and never an error.
-    redis(&["HSET", &world.keys.hash, "rate", "12"]);
-    world.at(9999);
-    assert_eq!(world.take(12).await, Answer::Wait(1));
-    world.at(10_000);
-    assert_eq!(world.take(12).await, Answer::Granted);
-    assert_eq!(world.books(), books(0, &[(10_000, 12)]));
-}
-
-// Section 4, #5487: setRate with every request admits everything. It begins anew here, too, as it says; what is meant for
-// every start, or every request, gives nothing out.
-#[tokio::test]
-async fn the_same_limit_set_again_gives_no_new_permits() {
-    let world = World::limited(5, 10_000).await;
-    assert_eq!(world.take(5).await, Answer::Granted);
-    for _ in 0..3 {
-        assert!(!world.limiter.try_set_rate(limit(5)).await.unwrap());
-        assert!(world.limiter.update_rate(limit(5)).await.unwrap());
-        assert_eq!(world.take(1).await, Answer::Wait(10_000));
-        assert_eq!(world.books(), books(0, &[(0, 5)]));
-    }
-    world.limiter.set_rate(limit(5)).await.unwrap();
-    assert_eq!(world.available().await, 5);
 }

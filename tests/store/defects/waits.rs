@@ -6,54 +6,6 @@ use super::{
 };
 use crate::scene::*;
 
-// Section 4.1: a refused caller is told three milliseconds too much.
-#[tokio::test]
-async fn a_wait_for_one_has_no_slack() {
-    let world = World::limited(1, 2000).await;
-    assert_eq!(world.take(1).await, Answer::Granted);
-    for now in [0, 1, 1000, 1998, 1999] {
-        world.at(now);
-        assert_eq!(world.take(1).await, Answer::Wait(2000 - now));
-    }
-    world.at(2000);
-    assert_eq!(world.take(1).await, Answer::Granted);
-}
-
-// Section 2 and 4.1: for several permits Redisson looks at the oldest entry only: rate 5, singles 100 ms apart, asking for
-// 5 says 503 where 900 is true.
-#[tokio::test]
-async fn a_wait_for_several_is_exact() {
-    let world = World::limited(5, 1000).await;
-    for place in 0..5 {
-        world.at(100 * place);
-        assert_eq!(world.take(1).await, Answer::Granted);
-    }
-    world.at(500);
-    for permits in 1..=5_u32 {
-        let wait = 500 + 100 * u64::from(permits - 1);
-        assert_eq!(world.take(permits).await, Answer::Wait(wait));
-    }
-    // Granted at that instant, and not a millisecond before.
-    world.at(1399);
-    assert_eq!(world.take(5).await, Answer::Wait(1));
-    assert_eq!(world.take(4).await, Answer::Granted);
-    world.at(1400);
-    assert_eq!(world.take(1).await, Answer::Granted);
-}
-
-// Section 4.1: entries of several permits: enough is freed by the second, not by the first.
-#[tokio::test]
-async fn a_wait_counts_the_permits_of_entries() {
-    let world = World::limited(10, 1000).await;
-    for (now, permits) in [(0, 2), (100, 5), (200, 3)] {
-        world.at(now);
-        assert_eq!(world.take(permits).await, Answer::Granted);
-    }
-    for (permits, wait) in [(1, 800), (2, 800), (3, 900), (7, 900), (8, 1000)] {
-        assert_eq!(world.take(permits).await, Answer::Wait(wait));
-    }
-}
-
 // Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one for each entry.
 #[tokio::test]
 async fn who_waits_for_many_asks_twice() {
@@ -98,14 +50,10 @@ async fn many_waiters_ask_once_an_interval() {
     assert!(calls.iter().sum::<usize>() <= 8, "{calls:?}");
 }
 
-fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
 /// Lets a waiter go as far as it can, until its line sleeps.
 async fn asleep<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     clock.advance(Duration::ZERO);
-    until(|| {
+    until("it sleeps", async || {
         assert!(poll(future).is_pending(), "it should wait");
         clock.sleepers() > 0
     })
@@ -115,18 +63,9 @@ async fn asleep<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
 /// Lets all go as far as they can, and those who are granted leave.
 async fn settled<F: Future + Unpin>(waiting: &mut Vec<F>, clock: &ManualClock) {
     clock.advance(Duration::ZERO);
-    until(|| {
+    until("it sleeps", async || {
         waiting.retain_mut(|waiter| poll(waiter).is_pending());
         clock.sleepers() > 0 || waiting.is_empty()
     })
     .await;
-}
-
-/// Gives the connection its turns until something that takes no time by the clock has happened.
-async fn until(mut happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !happened() {
-        assert!(Instant::now() < deadline, "it takes too long");
-        tokio::task::yield_now().await;
-    }
 }

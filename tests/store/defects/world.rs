@@ -165,18 +165,9 @@ impl Keys {
 
     /// The log as it stands: times, and members in bytes.
     pub(crate) fn entries(&self) -> Vec<(i64, Vec<u8>)> {
-        let reply = RedisServer::shared().command(&["ZRANGE", &self.log, "0", "-1", "WITHSCORES"]);
-        let Reply::Array(replies) = reply else {
-            panic!("not a log: {reply:?}");
-        };
-        let pair = |pair: &[Reply]| match pair {
-            [Reply::Bulk(member), Reply::Bulk(score)] => {
-                let score: i64 = std::str::from_utf8(score).unwrap().parse().unwrap();
-                (score - START, member.clone())
-            }
-            other => panic!("not a member and its score: {other:?}"),
-        };
-        replies.chunks(2).map(pair).collect()
+        let mut entries = RedisServer::shared().entries(&self.log);
+        entries.iter_mut().for_each(|(score, _)| *score -= START);
+        entries
     }
 
     pub(crate) fn fields(&self) -> String {

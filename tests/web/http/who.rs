@@ -6,38 +6,16 @@ mod cases;
 use crate::scene::*;
 use std::collections::HashSet;
 
-use self::{
-    Outcome::{By, Status},
-    cases::CASES,
-};
+use self::cases::{Step, cases};
 use super::{
     Reply, get, on_both_stores,
     orders::COUNT,
     send_http2_on, send_on,
-    sockets::{Framework, From, Place, Socket, serve},
+    sockets::{Framework, Place, serve},
     unique, with,
 };
 
 on_both_stores! { clients_of_axum, clients_of_hyper, clients_of_tonic }
-
-/// A rule, a server, and who sends it one request after another.
-struct Case {
-    name: &'static str,
-    by: fn(Limit) -> Rule,
-    on: Socket,
-    steps: &'static [Step],
-}
-
-/// A connection's other end, the fields sent, and what comes of it.
-type Step = (From, &'static [(&'static str, &'static str)], Outcome);
-
-#[derive(Clone, Copy, Debug)]
-enum Outcome {
-    /// It is counted as this client, who has one request an hour.
-    By(&'static str),
-    /// It is refused with this status, and takes nothing from anybody.
-    Status(u16),
-}
 
 async fn clients_of_axum(store: impl Store) {
     every_case(Framework::Axum, &store).await;
@@ -53,20 +31,21 @@ async fn clients_of_tonic(store: impl Store) {
 
 async fn every_case(framework: Framework, store: &impl Store) {
     let mut wrong = Vec::new();
-    for case in CASES {
+    for case in cases() {
         for http2 in [false, true] {
             // A name of its own: each finds its limits unused.
-            let rule = (case.by)(Limit::per_hour(1)).named(&unique("who"));
+            let rule = case.rule(Limit::per_hour(1)).named(&unique("who"));
             let layer = RateLimitLayer::builder(store).otherwise(rule).build();
-            let server = serve(framework, case.on, layer.unwrap()).await;
+            let server = serve(framework, case.socket(), layer.unwrap()).await;
             let mut seen = HashSet::new();
-            for (nth, (from, fields, outcome)) in case.steps.iter().enumerate() {
-                let expected = match outcome {
-                    By(client) if seen.insert(client) => 200,
-                    By(_) => 429,
-                    Status(status) => *status,
+            for (nth, step) in case.steps.iter().enumerate() {
+                let expected = match (&step.counted, step.status) {
+                    (Some(client), None) if seen.insert(client) => 200,
+                    (Some(_), None) => 429,
+                    (None, Some(status)) => status,
+                    _ => panic!("{}: either", case.name),
                 };
-                let found = status(framework, http2, &server, *from, fields).await;
+                let found = status(framework, http2, &server, step).await;
                 if found != expected {
                     let over = if http2 { "HTTP/2" } else { "HTTP/1.1" };
                     wrong.push(format!(
@@ -81,13 +60,7 @@ async fn every_case(framework: Framework, store: &impl Store) {
 }
 
 /// Sends one request; what a gRPC status says is told in HTTP's.
-async fn status(
-    framework: Framework,
-    http2: bool,
-    server: &Place,
-    from: From,
-    fields: &[(&'static str, &str)],
-) -> u16 {
+async fn status(framework: Framework, http2: bool, server: &Place, step: &Step) -> u16 {
     let grpc = matches!(framework, Framework::Tonic);
     let mut request = if grpc {
         let fields = [("content-type", "application/grpc"), ("te", "trailers")];
@@ -96,11 +69,13 @@ async fn status(
     } else {
         get("/")
     };
-    for (name, value) in fields {
-        let name = http::HeaderName::from_static(name);
-        request.headers_mut().append(name, value.parse().unwrap());
+    for (name, values) in &step.fields {
+        let name: http::HeaderName = name.parse().unwrap();
+        for value in values {
+            request.headers_mut().append(&name, value.parse().unwrap());
+        }
     }
-    let stream = server.connect(from).await;
+    let stream = server.connect(step.from()).await;
     let reply = if http2 {
         Reply::read(send_http2_on(stream, "localhost", request).await).await
     } else {
@@ -113,6 +88,6 @@ async fn status(
         (true, Some("8")) => 429,
         (true, Some("13")) => 500,
         (true, Some("16")) => 401,
-        _ => panic!("{fields:?}: {reply:?}"),
+        _ => panic!("{:?}: {reply:?}", step.fields),
     }
 }
