@@ -145,10 +145,7 @@ async fn a_burst_gets_no_more_than_the_limit_there_and_here() {
 #[tokio::test]
 async fn by_default_a_process_keeps_the_limit_by_itself() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(LONG)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let service = service_with(&store, by_user(Limit::per_hour(3)));
     warm(&store, &service).await;
     server.kill();
@@ -170,10 +167,7 @@ async fn by_default_a_process_keeps_the_limit_by_itself() {
 #[tokio::test]
 async fn an_explicit_allow_does_not_loosen_the_other_rules() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(LONG)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let open = Limit::per_hour(2)
         .by(Constant("all"))
         .named(&unique("open"));
@@ -214,10 +208,7 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
 #[tokio::test]
 async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(LONG)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let name = unique("tenants");
     for user in [1, 2] {
         let limiter = RateLimiter::new(&store, &format!("{name}:{user}")).unwrap();
@@ -371,11 +362,7 @@ async fn warm_again(store: &RedisStore, service: &Http) {
 async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(LONG)
-        .response_timeout(LONG)
-        .build()
-        .unwrap();
+    let store = patient(proxy.url()).build().unwrap();
     let limiters = (0..50).map(|number| {
         let name = unique(&format!("gcra-{number}"));
         let limiter = RateLimiter::new(&store, &name).unwrap();

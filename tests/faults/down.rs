@@ -137,11 +137,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
 #[tokio::test]
 async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
     let server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let deny = service(&store, LIMIT, FailurePolicy::Deny);
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     for service in [&deny, &allow] {

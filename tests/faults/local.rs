@@ -124,10 +124,7 @@ async fn instances_with_their_shares_are_one_limit() {
     let rule = unique("rule");
     let mut all = 0;
     for _ in 0..4 {
-        let store = RedisStore::builder(server.url())
-            .deadline(Duration::from_secs(5))
-            .build()
-            .unwrap();
+        let store = patient(server.url()).build().unwrap();
         let rule = HOURLY.by(FromHeader::new("x-user")).named(&rule);
         let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
         all += admitted(&layer, "ann", 30).await.0;
@@ -140,10 +137,7 @@ async fn instances_with_their_shares_are_one_limit() {
 #[tokio::test]
 async fn a_flood_in_an_outage_locks_nobody_out() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let rule = HOURLY.by(FromHeader::new("x-user")).named(&unique("rule"));
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
     assert_eq!(admitted(&layer, "busy", 8).await.0, 8);

@@ -24,10 +24,7 @@ async fn an_outage_is_two_lines_without_a_key() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let rule = LIMIT.by(Constant("alice-of-the-secret-key"));
     let deny = service_with(&store, rule.clone().on_failure(FailurePolicy::Deny));
     let allow = service_with(&store, rule.on_failure(FailurePolicy::Allow));

@@ -3,19 +3,14 @@
 use super::traffic::Traffic;
 use crate::scene::*;
 
-/// Long enough that a busy machine is no failure.
-fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
-}
-
 async fn undisturbed_by(fault: impl Fn(&RedisServer)) {
     let server = RedisServer::start();
-    let traffic = Traffic::start(&patient(&server));
+    let traffic = Traffic::start(
+        &patient(server.url())
+            .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap(),
+    );
     traffic.answered(100).await;
     traffic.all_by_store("before");
     for _ in 0..10 {
@@ -48,7 +43,12 @@ async fn lost_data_costs_no_decision() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_is_used_within_a_second() {
     let mut server = RedisServer::start();
-    let traffic = Traffic::start(&patient(&server));
+    let traffic = Traffic::start(
+        &patient(server.url())
+            .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap(),
+    );
     traffic.answered(100).await;
     traffic.all_by_store("before");
 

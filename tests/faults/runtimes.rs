@@ -11,10 +11,7 @@ use super::{
 const LIMIT: Limit = Limit::per_hour(20);
 
 fn patient(url: String) -> RedisStore {
-    RedisStore::builder(url)
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap()
+    crate::scene::patient(url).build().unwrap()
 }
 
 fn runtime() -> Runtime {

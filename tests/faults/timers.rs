@@ -130,10 +130,7 @@ fn a_runtime_without_a_timer_says_nothing_of_another() {
 #[test]
 fn redis_is_not_asked_without_a_timer() {
     let server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
     let check = async || {
         let says_so = |error: &tower_ratelimit::Error| {

@@ -23,23 +23,13 @@ async fn limiter(guards: Guards) -> RateLimiter {
 /// What the log says was granted when, by member.
 fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
     let log = format!("{{{name}}}:permits");
-    let Reply::Array(replies) =
-        RedisServer::shared().command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
-    else {
-        panic!("no log");
+    let entries = RedisServer::shared().entries(&log).into_iter();
+    let entry = |(at, member): (i64, Vec<u8>)| {
+        let permits = u32::from_le_bytes(*member.last_chunk().expect("packed permits"));
+        let at = at.cast_unsigned();
+        (member, Grant { at, permits })
     };
-    let pair = |pair: &[Reply]| match pair {
-        [Reply::Bulk(member), Reply::Bulk(score)] => {
-            let permits = member.last_chunk::<4>().expect("packed permits");
-            let grant = Grant {
-                at: std::str::from_utf8(score).unwrap().parse().unwrap(),
-                permits: u32::from_le_bytes(*permits),
-            };
-            (member.clone(), grant)
-        }
-        other => panic!("not a member and its score: {other:?}"),
-    };
-    replies.chunks(2).map(pair).collect()
+    entries.map(entry).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

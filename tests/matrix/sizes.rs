@@ -12,23 +12,6 @@ use super::{
     stage::{EXACT, Scene, patient},
 };
 
-fn scripts_called(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let scripts = stats
-        .lines()
-        .filter(|line| line.starts_with("cmdstat_eval"));
-    scripts
-        .filter_map(|line| {
-            line.split_once("calls=")?
-                .1
-                .split(',')
-                .next()?
-                .parse::<u64>()
-                .ok()
-        })
-        .sum()
-}
-
 /// The resident memory of this process, in kB; nothing where there is no such file.
 fn resident() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
@@ -50,7 +33,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
         assert!(began.elapsed() < LONG);
     }
     scene.load.idle(true).await;
-    let before = scripts_called(&scene.server);
+    let before = scene.server.scripts_called();
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
@@ -78,7 +61,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
         failed += of_task.2;
     }
     let took = began.elapsed();
-    let calls = scripts_called(&scene.server) - before;
+    let calls = scene.server.scripts_called() - before;
     println!(
         "row 25, hot: {asked} requests in {took:?}, {granted} granted, {failed} failed, \
          {calls} calls of a script"

@@ -311,16 +311,8 @@ pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<(String, i64, 
     // It answers before it has read what it kept, and says so.
     wait_until("the data is loaded", || server.cli(&["PING"]) == "PONG");
     for log in limiters.iter().map(Limiter::log) {
-        let Reply::Array(entries) = server.command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
-        else {
-            panic!("a log");
-        };
-        for entry in entries.chunks(2) {
-            if let [Reply::Bulk(member), score] = entry {
-                let score = score.to_string().parse().unwrap();
-                kept.push((log.clone(), score, member.clone()));
-            }
-        }
+        let entries = server.entries(&log).into_iter();
+        kept.extend(entries.map(|(score, member)| (log.clone(), score, member)));
     }
     kept
 }

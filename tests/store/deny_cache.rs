@@ -9,18 +9,11 @@ use crate::scene::*;
 
 use http::request::Parts;
 
-/// A store whose decisions a busy machine does not turn into answers by policy.
-fn patient(server: &RedisServer) -> RedisStoreBuilder {
-    RedisStore::builder(server.url())
-        .response_timeout(Duration::from_secs(20))
-        .deadline(Duration::from_secs(20))
-}
-
 #[tokio::test]
 async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     let clock = ManualClock::new();
     let store = |cap| {
-        let store = patient(RedisServer::shared()).client_clock(clock.clone());
+        let store = patient(RedisServer::shared().url()).client_clock(clock.clone());
         store.deny_cache(cap).build()
     };
     for cap in [Duration::MAX, Duration::from_millis(60_001)] {
@@ -43,7 +36,7 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
 #[tokio::test]
 async fn it_answers_the_same_question_only() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();
@@ -87,7 +80,7 @@ async fn it_answers_the_same_question_only() {
 /// Giving back returns at once, and who asks before it has arrived is refused: that must not be told once it has.
 #[tokio::test]
 async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
-    let store = patient(RedisServer::shared()).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
     for algorithm in [
         Algorithm::SlidingLog,
         Algorithm::FixedWindow,
@@ -117,7 +110,7 @@ async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_the
 #[tokio::test]
 async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .prefix(&unique("plan"))
         .client_clock(clock.clone())
         .build()

@@ -6,13 +6,6 @@ mod rules;
 
 use crate::scene::*;
 
-/// A store whose decisions a busy machine does not turn into errors.
-fn patient(server: &RedisServer) -> RedisStoreBuilder {
-    RedisStore::builder(server.url())
-        .response_timeout(Duration::from_secs(20))
-        .deadline(Duration::from_secs(20))
-}
-
 /// A limiter that permits are leased of, and its store.
 async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimiter {
     let limiter = RateLimiter::new(store, &unique("lease")).unwrap();
@@ -28,17 +21,6 @@ async fn warm(limiter: &RateLimiter) -> u64 {
         }
     }
     panic!("no lease");
-}
-
-/// How many scripts a server has run.
-fn scripts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = |command: &str| {
-        let line = stats.lines().find_map(|line| line.strip_prefix(command));
-        let calls = line.and_then(|line| line.split_once(','));
-        calls.map_or(0, |(calls, _)| calls.parse::<u64>().unwrap())
-    };
-    calls("cmdstat_evalsha:calls=") + calls("cmdstat_eval:calls=")
 }
 
 /// Asks until it is so, as giving back is nobody's to wait for.
@@ -57,11 +39,11 @@ async fn free_at_last(limiter: &RateLimiter, permits: u64) {
 #[tokio::test]
 async fn a_hot_limiter_asks_once_for_hundreds() {
     let server = RedisServer::start();
-    let store = patient(&server).build().unwrap();
+    let store = patient(server.url()).build().unwrap();
     // Of real time: so long that no machine is too slow for it.
     let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
     let hot = leased(&store, Limit::new(1_000_000, minute), six).await;
-    let before = scripts(&server);
+    let before = server.scripts_called();
     const REQUESTS: u64 = 5_000;
     let mut out_of_lease = 0;
     for _ in 0..REQUESTS {
@@ -69,7 +51,7 @@ async fn a_hot_limiter_asks_once_for_hundreds() {
         decision.assert_allowed();
         out_of_lease += u64::from(decision.source() == Source::Lease);
     }
-    let calls = scripts(&server) - before;
+    let calls = server.scripts_called() - before;
     println!("{calls} script calls for {REQUESTS} requests, {out_of_lease} out of a lease");
     assert!(calls * 1000 <= REQUESTS * 5, "{calls}");
     store.close().await;
@@ -79,10 +61,10 @@ async fn a_hot_limiter_asks_once_for_hundreds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_it_does_however_many_ask_at_once() {
     let server = RedisServer::start();
-    let store = patient(&server).build().unwrap();
+    let store = patient(server.url()).build().unwrap();
     let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
     let hot = leased(&store, Limit::new(10_000_000, minute), six).await;
-    let before = scripts(&server);
+    let before = server.scripts_called();
     const EACH: u64 = 400;
     let mut tasks = JoinSet::new();
     for _ in 0..64 {
@@ -94,7 +76,7 @@ async fn so_it_does_however_many_ask_at_once() {
         });
     }
     tasks.join_all().await;
-    let calls = scripts(&server) - before;
+    let calls = server.scripts_called() - before;
     println!("{calls} script calls for {} requests", 64 * EACH);
     assert!(calls * 1000 <= 64 * EACH * 5, "{calls}");
     store.close().await;
@@ -105,22 +87,17 @@ async fn so_it_does_however_many_ask_at_once() {
 #[tokio::test]
 async fn a_lease_is_an_entry_scored_at_its_end() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();
     let limiter = leased(&store, Limit::per_second(1000), Duration::from_millis(80)).await;
     warm(&limiter).await;
     let log = format!("{{{}}}:permits", limiter.name());
-    let command = ["ZRANGE", &log, "-1", "-1", "WITHSCORES"];
-    let Reply::Array(newest) = RedisServer::shared().command(&command) else {
-        panic!("no log");
-    };
-    let [Reply::Bulk(member), Reply::Bulk(score)] = &newest[..] else {
-        panic!("{newest:?}");
-    };
+    let entries = RedisServer::shared().entries(&log);
+    let (score, member) = entries.last().expect("an entry");
     let now = Clock::now(&clock).as_millis();
-    assert_eq!(String::from_utf8_lossy(score), (now + 80).to_string());
+    assert_eq!(u128::try_from(*score).unwrap(), now + 80);
     assert!(u32::from_le_bytes(member[17..].try_into().unwrap()) > 1);
 
     // No longer than a tenth of the interval that is stored.
@@ -135,7 +112,7 @@ async fn a_lease_is_an_entry_scored_at_its_end() {
 
 #[tokio::test]
 async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
-    let store = patient(RedisServer::shared()).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
     let limiter = leased(
         &store,
         Limit::new(1000, Duration::from_secs(60)),
@@ -151,8 +128,8 @@ async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
 
 #[tokio::test]
 async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
-    let observer = patient(RedisServer::shared()).build().unwrap();
-    let store = patient(RedisServer::shared()).build().unwrap();
+    let observer = patient(RedisServer::shared().url()).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
     let hour = Duration::from_secs(3600);
     let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
     let taken = warm(&limiter).await;
@@ -164,8 +141,8 @@ async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
 
 #[tokio::test]
 async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
-    let observer = patient(RedisServer::shared()).build().unwrap();
-    let store = patient(RedisServer::shared()).build().unwrap();
+    let observer = patient(RedisServer::shared().url()).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
     let hour = Duration::from_secs(3600);
     let mut limiters = Vec::new();
     for _ in 0..1200 {
@@ -185,7 +162,7 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
 #[tokio::test]
 async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();
@@ -199,7 +176,7 @@ async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
             receipts.extend(grant.receipts().to_vec());
         }
     }
-    let other = patient(RedisServer::shared())
+    let other = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();
@@ -220,7 +197,7 @@ async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
 #[tokio::test]
 async fn a_grant_is_settled_whatever_became_of_its_lease() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();
@@ -263,7 +240,7 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
 async fn what_others_reset_leaves_one_lease_of_each_process() {
     let clock = ManualClock::new();
     let store = || {
-        patient(RedisServer::shared())
+        patient(RedisServer::shared().url())
             .client_clock(clock.clone())
             .build()
             .unwrap()
@@ -303,7 +280,7 @@ async fn what_others_reset_leaves_one_lease_of_each_process() {
 #[tokio::test]
 async fn waiters_are_served_before_anything_is_taken_ahead() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();

@@ -9,27 +9,14 @@ const CROWD: usize = 64;
 
 /// A store that is asked each time, and whose decisions a busy machine does not turn into answers by policy.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
-    RedisStore::builder(server.url())
-        .prefix(&unique("line"))
-        .response_timeout(Duration::from_secs(20))
-        .deadline(Duration::from_secs(20))
-        .deny_cache(Duration::ZERO)
+    let store = crate::scene::patient(server.url()).prefix(&unique("line"));
+    store.deny_cache(Duration::ZERO)
 }
 
 async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
     let limiter = RateLimiter::new(store, &unique("line")).unwrap();
     limiter.set_rate(limit).await.unwrap();
     limiter
-}
-
-/// How many scripts the server has run.
-fn scripts(server: &RedisServer) -> usize {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    ["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]
-        .iter()
-        .filter_map(|command| stats.split(command).nth(1))
-        .filter_map(|rest| rest.split(',').next()?.parse::<usize>().ok())
-        .sum()
 }
 
 /// Lets everything that was begun go as far as it can.
@@ -46,14 +33,6 @@ async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
     settle().await;
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds().await {
-        assert!(Instant::now() < deadline, "still not: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 async fn ask(layer: RateLimitLayer) -> (StatusCode, Decision) {
     // No async closure: rustc 1.95 breaks off over this one when it builds once more.
     let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
@@ -66,8 +45,8 @@ async fn ask(layer: RateLimitLayer) -> (StatusCode, Decision) {
 async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     server: &mut RedisServer,
     ask: impl Fn() -> F,
-) -> (Vec<T>, usize) {
-    let before = scripts(server);
+) -> (Vec<T>, u64) {
+    let before = server.scripts_called();
     server.stop_process();
     let mut crowd = JoinSet::new();
     for _ in 0..CROWD {
@@ -76,7 +55,7 @@ async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     }
     server.resume();
     let answers = crowd.join_all().await;
-    (answers, scripts(server) - before)
+    (answers, server.scripts_called() - before)
 }
 
 #[tokio::test]
@@ -129,11 +108,11 @@ async fn a_lone_caller_has_a_script_of_its_own() {
         known.lines().next().unwrap().parse::<usize>().unwrap()
     };
     let _ = ask(layer.clone()).await;
-    let before = scripts(&server);
+    let before = server.scripts_called();
     for _ in 0..5 {
         assert_eq!(ask(layer.clone()).await.0, StatusCode::OK);
     }
-    assert_eq!(scripts(&server) - before, 5);
+    assert_eq!(server.scripts_called() - before, 5);
     assert_eq!(known(&server), 1);
     crowd(&mut server, || ask(layer.clone())).await;
     assert_eq!(known(&server), 2);

@@ -168,15 +168,6 @@ async fn send_http2_on(
         .unwrap()
 }
 
-/// Waits for a state, far longer than anything here takes on a busy machine.
-async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds().await {
-        assert!(Instant::now() < deadline, "it takes too long");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 fn get(path: &str) -> Request<String> {
     with("GET", path, &[])
 }

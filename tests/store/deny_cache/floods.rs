@@ -1,19 +1,8 @@
 //! Many requests on a spent key, and how few of them Redis hears of.
 
-use super::patient;
 use crate::scene::*;
 
 const CROWD: usize = 32;
-
-/// How many scripts the server has run.
-pub(super) fn calls(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    ["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]
-        .iter()
-        .filter_map(|command| stats.split(command).nth(1))
-        .filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok())
-        .sum()
-}
 
 fn layer(store: &RedisStore) -> RateLimitLayer {
     let hourly = |name: &str| Limit::per_hour(1).by(Constant("all")).named(name);
@@ -43,7 +32,7 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let cap = Duration::from_secs(60);
-    let store = patient(&server)
+    let store = patient(server.url())
         .client_clock(clock.clone())
         .deny_cache(cap)
         .build()
@@ -51,13 +40,13 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
     let layer = layer(&store);
     assert!(!crowd(&layer).await, "the first is let pass");
     assert!(crowd(&layer).await);
-    let before = calls(&server);
+    let before = server.scripts_called();
     const CAPS: u64 = 10;
     for _ in 0..CAPS * 60 {
         clock.advance(Duration::from_secs(1));
         assert!(crowd(&layer).await);
     }
-    let calls = calls(&server) - before;
+    let calls = server.scripts_called() - before;
     println!("{calls} calls in {CAPS} caps");
     assert!((CAPS..=2 * CAPS).contains(&calls), "{calls}");
 }
@@ -66,16 +55,16 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_costs_two_calls_a_second() {
     let server = RedisServer::start();
-    let layer = layer(&patient(&server).build().unwrap());
+    let layer = layer(&patient(server.url()).build().unwrap());
     assert!(!crowd(&layer).await, "the first is let pass");
     assert!(crowd(&layer).await);
-    let (before, begun) = (calls(&server), Instant::now());
+    let (before, begun) = (server.scripts_called(), Instant::now());
     let mut requests = 0;
     while begun.elapsed() < Duration::from_millis(2500) {
         assert!(crowd(&layer).await);
         requests += CROWD;
     }
-    let calls = calls(&server) - before;
+    let calls = server.scripts_called() - before;
     let most = 2 * begun.elapsed().as_secs() + 2;
     println!(
         "{calls} calls for {requests} requests in {:?}",

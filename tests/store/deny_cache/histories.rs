@@ -10,8 +10,6 @@ use proptest::{
 use tokio::runtime::Runtime;
 use tower_ratelimit::LimitState;
 
-use super::patient;
-
 const CAP: Duration = Duration::from_secs(1);
 
 /// What happens: by this process, or by another one where `other` says so. `a` and `both` choose the limiters.
@@ -116,7 +114,7 @@ impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
         let store = || {
-            let store = patient(RedisServer::shared()).deny_cache(CAP);
+            let store = patient(RedisServer::shared().url()).deny_cache(CAP);
             store.client_clock(clock.clone()).build().unwrap()
         };
         Self {

@@ -1,6 +1,5 @@
 //! Who was refused stays refused while Redis is gone.
 
-use super::patient;
 use crate::scene::*;
 
 async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
@@ -14,7 +13,7 @@ async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
 async fn stays_refused(mut gone: impl FnMut(&mut RedisServer), deadline: Duration) {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(&server)
+    let store = patient(server.url())
         .client_clock(clock.clone())
         .deadline(deadline)
         .build()

@@ -1,6 +1,5 @@
 //! Callers that wait for permits, and give up before there are any.
 
-use super::{floods::calls, patient};
 use crate::scene::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -16,7 +15,7 @@ async fn spent(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
 }
 
 fn store(server: &RedisServer, clock: &ManualClock) -> RedisStore {
-    let store = patient(server).client_clock(clock.clone());
+    let store = patient(server.url()).client_clock(clock.clone());
     store.deny_cache(Duration::from_secs(60)).build().unwrap()
 }
 
@@ -43,7 +42,7 @@ async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
         let first = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
         first.assert_refused();
         assert_eq!(first.source(), Source::Store);
-        let before = calls(&server);
+        let before = server.scripts_called();
         for _ in 0..1000 {
             let refused = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
             refused.assert_refused();
@@ -53,7 +52,7 @@ async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
         let refused = limiter.try_acquire().await.unwrap();
         refused.assert_refused();
         assert_eq!(refused.source(), Source::Cache);
-        assert_eq!(calls(&server), before, "{algorithm:?}");
+        assert_eq!(server.scripts_called(), before, "{algorithm:?}");
     }
 }
 

@@ -8,8 +8,6 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use super::patient;
-
 /// The last of them leases nothing.
 const PROCESSES: usize = 3;
 
@@ -80,7 +78,7 @@ impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
         let store = || {
-            patient(RedisServer::shared())
+            patient(RedisServer::shared().url())
                 .client_clock(clock.clone())
                 .build()
                 .unwrap()

@@ -1,13 +1,13 @@
 //! While Redis is gone, what is in hand goes on being granted, until its end.
 
-use super::{leased, patient, warm};
+use super::{leased, warm};
 use crate::scene::*;
 
 #[tokio::test]
 async fn what_is_in_hand_is_granted_until_its_end() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(&server)
+    let store = patient(server.url())
         .client_clock(clock.clone())
         .build()
         .unwrap();

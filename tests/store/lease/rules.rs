@@ -1,6 +1,5 @@
 //! Leases of rules: through a layer, from a file.
 
-use super::patient;
 use crate::scene::*;
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -18,7 +17,7 @@ async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
 async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not() {
     for headers in [true, false] {
         let clock = ManualClock::new();
-        let store = patient(RedisServer::shared())
+        let store = patient(RedisServer::shared().url())
             .client_clock(clock.clone())
             .prefix(&unique("lease"))
             .build()
@@ -44,7 +43,7 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
 async fn a_share_of_the_limit_knows_what_leases_granted() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(&server)
+    let store = patient(server.url())
         .client_clock(clock.clone())
         .build()
         .unwrap();
@@ -71,7 +70,7 @@ async fn a_share_of_the_limit_knows_what_leases_granted() {
 #[tokio::test]
 async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared())
+    let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
         .build()
         .unwrap();

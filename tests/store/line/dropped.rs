@@ -64,10 +64,10 @@ impl World {
     }
 
     /// Has the server carry out the one script that was sent, and stand still again.
-    fn answer_one(&mut self, before: usize) {
+    fn answer_one(&mut self, before: u64) {
         self.server.resume();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while scripts(&self.server) == before {
+        while self.server.scripts_called() == before {
             assert!(Instant::now() < deadline);
         }
         self.server.stop_process();
@@ -115,7 +115,7 @@ async fn while_its_own_call_is_in_flight_a_request_stays_charged() {
 #[tokio::test]
 async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
     let mut world = World::new().await;
-    let before = scripts(&world.server);
+    let before = world.server.scripts_called();
     world.server.stop_process();
     let kinds = [
         Kind::Limiter,
@@ -149,7 +149,7 @@ async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
 #[tokio::test]
 async fn all_of_a_call_may_leave_it() {
     let mut world = World::new().await;
-    let before = scripts(&world.server);
+    let before = world.server.scripts_called();
     world.server.stop_process();
     let mut first = world.asking(Kind::Limiter);
     begin(first.as_mut()).await;

@@ -6,7 +6,7 @@ use std::{io::BufReader, io::Write, net::TcpStream};
 use super::{
     fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
     support::random::seed, world::ask, world::grant, world::refusal, world::refused,
-    world::service, world::until,
+    world::service,
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {
@@ -42,16 +42,8 @@ async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
 
 /// How many scripts the masters have run.
 fn scripts(cluster: &Cluster) -> u64 {
-    let of = |node: &RedisServer| {
-        let stats = node.cli(&["INFO", "commandstats"]);
-        let calls = |line: &str| {
-            let rest = line.strip_prefix("cmdstat_eval")?;
-            let (_, rest) = rest.split_once(":calls=")?;
-            rest.split(',').next()?.parse::<u64>().ok()
-        };
-        stats.lines().filter_map(calls).sum::<u64>()
-    };
-    cluster.nodes[..MASTERS].iter().map(of).sum()
+    let nodes = cluster.nodes[..MASTERS].iter();
+    nodes.map(RedisServer::scripts_called).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,13 +157,7 @@ async fn a_waiter_keeps_what_it_is_granted() {
 
 /// How many scripts the master of a limiter has run.
 fn scripts_of(cluster: &Cluster, limiter: &RateLimiter) -> u64 {
-    let node = &cluster.nodes[cluster.master_of(limiter.name())];
-    let stats = node.cli(&["INFO", "commandstats"]);
-    let calls = stats.lines().filter_map(|line| {
-        let (_, rest) = line.strip_prefix("cmdstat_eval")?.split_once(":calls=")?;
-        rest.split(',').next()?.parse::<u64>().ok()
-    });
-    calls.sum()
+    cluster.nodes[cluster.master_of(limiter.name())].scripts_called()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

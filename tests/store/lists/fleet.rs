@@ -7,7 +7,7 @@ use tower_ratelimit::AllOf;
 
 use super::{
     feed::Feed, proxy::Proxy, record::Record, record::spelled, support::random::Random,
-    support::random::seed, world::patient,
+    support::random::seed,
 };
 
 /// Permits, and the interval in ms.
@@ -104,13 +104,7 @@ impl Fleet<'_> {
 
     /// The servers' time in ms; they run on one machine.
     fn now(&self) -> i64 {
-        match self.masters[0].command(&["TIME"]) {
-            Reply::Array(time) => {
-                let number = |reply: &Reply| reply.to_string().parse::<i64>().unwrap();
-                number(&time[0]) * 1000 + number(&time[1]) / 1000
-            }
-            other => panic!("{other}"),
-        }
+        self.masters[0].micros() / 1000
     }
 
     /// All that the logs hold.

@@ -2,7 +2,7 @@
 
 use super::{
     feed::Feed, world::World, world::ask, world::grant, world::on_both, world::over,
-    world::patient, world::refusal, world::refused, world::service,
+    world::refusal, world::refused, world::service,
 };
 use crate::scene::*;
 

@@ -3,9 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::{AllOf, Error};
 
-use super::{
-    world::World, world::grant, world::on_both, world::refusal, world::refused, world::until,
-};
+use super::{world::World, world::grant, world::on_both, world::refusal, world::refused};
 
 on_both!(
     all_are_charged_or_none,

@@ -40,13 +40,6 @@ impl World<RedisStore> {
     }
 }
 
-/// A store whose decisions a busy machine does not turn into answers by policy.
-pub fn patient(url: &str) -> RedisStoreBuilder {
-    RedisStore::builder(url)
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-}
-
 impl<S: Store> World<S> {
     pub fn service(&self, rules: impl IntoRules) -> Service {
         service(&self.store, rules)
@@ -123,15 +116,6 @@ pub fn refused(refusal: &Refusal) -> Vec<(&str, Option<u128>)> {
             (limit.name(), wait)
         })
         .collect()
-}
-
-/// Waits for a state that nothing announces.
-pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !reached().await {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        tokio::task::yield_now().await;
-    }
 }
 
 /// Runs scenarios on both stores.

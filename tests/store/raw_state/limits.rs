@@ -89,9 +89,7 @@ async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorit
 }
 
 fn by_the_servers_clock() -> RedisStore {
-    RedisStore::builder(RedisServer::shared().url())
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
+    patient(RedisServer::shared().url())
         .deny_cache(Duration::ZERO)
         .build()
         .unwrap()

@@ -90,18 +90,21 @@ async fn a_client_that_disconnects_leaves_the_line(store: impl Store) {
         let mut stream = connect(std::net::Ipv4Addr::LOCALHOST, server).await;
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
-        until(async || under_way.load(Ordering::SeqCst) == 1).await;
+        until("it is so", async || under_way.load(Ordering::SeqCst) == 1).await;
         stream
     };
     let first = hold().await;
     // Its place is the only one.
-    until(async || send(server, get("/")).await.detail() == "too many requests wait already").await;
+    until("it is so", async || {
+        send(server, get("/")).await.detail() == "too many requests wait already"
+    })
+    .await;
     drop(first);
-    until(async || under_way.load(Ordering::SeqCst) == 0).await;
+    until("it is so", async || under_way.load(Ordering::SeqCst) == 0).await;
     let second = hold().await;
     // Nobody has taken anything for the one that is gone.
     limiter.release(1).await.unwrap();
-    until(async || under_way.load(Ordering::SeqCst) == 0).await;
+    until("it is so", async || under_way.load(Ordering::SeqCst) == 0).await;
     assert_eq!(limiter.available_permits().await.unwrap(), 0);
     drop(second);
 }

@@ -14,7 +14,7 @@ use axum::{
 use http_body::Frame;
 use tower_ratelimit::Rules;
 
-use super::{Reply, get, listen, on_both_stores, send, send_from, send_http2, unique, until, with};
+use super::{Reply, get, listen, on_both_stores, send, send_from, send_http2, unique, with};
 
 on_both_stores! {
     peers_are_counted_by_address,
@@ -422,7 +422,7 @@ async fn only_failed_logins_count(store: impl Store) {
         let reply = send(server, request).await;
         assert_eq!(reply.status, if password == "right" { 204 } else { 401 });
         failed += u64::from(password != "right");
-        until(async || used(&store, &name).await == failed).await;
+        until("it is so", async || used(&store, &name).await == failed).await;
     }
 }
 
@@ -461,11 +461,11 @@ async fn a_stream_is_charged_what_was_sent_of_it(store: impl Store) {
     let server = serve(Router::new().route("/", on_get(export)).layer(layer)).await;
     let answer = send_http2(server, get("/")).await;
     assert_eq!(answer.status(), 200);
-    until(async || rows.load(Ordering::SeqCst) > 10).await;
+    until("it is so", async || rows.load(Ordering::SeqCst) > 10).await;
     // The caller hangs up without an end in sight.
     drop(answer);
     let charge = kept.lock().unwrap().clone().unwrap();
-    until(async || !charge.add(0)).await;
+    until("it is so", async || !charge.add(0)).await;
     let rows = rows.load(Ordering::SeqCst);
-    until(async || used(&store, &name).await == rows).await;
+    until("it is so", async || used(&store, &name).await == rows).await;
 }

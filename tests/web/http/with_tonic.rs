@@ -321,9 +321,15 @@ async fn only_failed_calls_count(store: impl Store) {
         let limiter = RateLimiter::new(&store, &name).unwrap();
         let mut client = client(server).await;
         let before = client.create("tea").await.unwrap().calls_left.unwrap() + 1;
-        until(async || limiter.available_permits().await.unwrap() == before).await;
+        until("it is so", async || {
+            limiter.available_permits().await.unwrap() == before
+        })
+        .await;
         assert_eq!(client.count().await.unwrap().calls_left, Some(before - 1));
-        until(async || limiter.available_permits().await.unwrap() == before).await;
+        until("it is so", async || {
+            limiter.available_permits().await.unwrap() == before
+        })
+        .await;
 
         let call = with(
             "POST",

@@ -66,7 +66,7 @@ impl<S: Store> Stage<S> {
 
     /// Until all that were sent have been asked for, and the line sleeps.
     async fn settle(&self) {
-        until(|| self.clock.sleepers() > 0).await;
+        until("it is so", async || self.clock.sleepers() > 0).await;
         // What is still on its way takes a few turns of this thread, or an answer of Redis.
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -79,14 +79,6 @@ impl<S: Store> Stage<S> {
 }
 
 type Answer = (StatusCode, Option<Decision>);
-
-async fn until(mut holds: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + 30 * SECOND;
-    while !holds() {
-        assert!(tokio::time::Instant::now() < deadline, "it takes too long");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
 
 fn refusal(answer: &Answer) -> (RefusalKind, Option<Duration>) {
     match answer {
@@ -146,7 +138,10 @@ async fn full<S: Store>(stage: Stage<S>, queue: usize, at_once: bool) {
             stage.settle().await;
         }
     }
-    until(|| waiting.iter().filter(|it| it.is_finished()).count() >= 10).await;
+    until("it is so", async || {
+        waiting.iter().filter(|it| it.is_finished()).count() >= 10
+    })
+    .await;
     stage.settle().await;
     let (turned_away, mut waiting): (Vec<_>, Vec<_>) =
         waiting.into_iter().partition(JoinHandle::is_finished);
@@ -207,7 +202,7 @@ async fn dropped<S: Store>(stage: Stage<S>) {
     assert!(gone.await.unwrap_err().is_cancelled());
     stage.settle().await;
     // A call that is under way when the clock is moved has asked too early: then it is asked again later.
-    until(|| {
+    until("it is so", async || {
         stage.advance(10 * SECOND);
         behind.is_finished()
     })
