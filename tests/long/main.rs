@@ -37,6 +37,8 @@ mod oracles;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod record;
+#[path = "../support/scene.rs"]
+mod scene;
 #[path = "../matrix/shares.rs"]
 mod shares;
 #[path = "../matrix/stage.rs"]

@@ -1,4 +1,4 @@
-//! What needs no server: values, files of rules, `MemoryStore`, and the house itself.
+//! Values, files of rules, `MemoryStore`, and the house itself: one test alone needs a server.
 
 #![allow(
     unreachable_pub,
