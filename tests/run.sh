@@ -16,7 +16,7 @@ Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [-
 
 Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
 these alone:
-    tests/run.sh -- --test service
+    tests/run.sh -- --test web service::
     tests/run.sh -- -- --nocapture
 
 Options:
@@ -38,7 +38,7 @@ Options:
     --servers          nothing else but what servers may differ in, on Valkey 9.1 and 8.1 and on
                        Redis 8.2 and 6.2, which come from PyPI. LIST names some of them, and ARGS
                        other tests:
-                       tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test cases --test laws
+                       tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test laws --test faults
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
                        histories instead of one; and with --faults
     -h, --help         print this text
@@ -109,6 +109,20 @@ has_clients() {
     command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
 }
 
+# on_server SERVER ARGS...: `cargo test` with these; without any, all in which servers may differ.
+on_server() {
+    local server=$1 status=0
+    shift
+    if (($# > 0)); then
+        REDIS_SERVER_BIN=$server cargo test "${cargo_args[@]}" --no-fail-fast "$@"
+        return
+    fi
+    on_server "$server" --test laws --test faults --test matrix || status=1
+    on_server "$server" --test store -- cases:: diagnose:: kinds:: limiter:: verify:: || status=1
+    on_server "$server" --test topologies -- cluster:: sentinel:: || status=1
+    return $status
+}
+
 # on_servers SERVER... -- ARGS...: one after the other, also after one has failed.
 on_servers() {
     local home=${CARGO_TARGET_DIR:-$PWD/target}/servers servers=() failed=() server
@@ -117,16 +131,10 @@ on_servers() {
         shift
     done
     shift
-    if (($# == 0)); then
-        set -- --test cases --test laws --test verify --test diagnose --test gcra --test slots \
-            --test fixed_window --test limiter --test cluster --test sentinel --test faults \
-            --test matrix
-    fi
     tests/servers/prepare.sh "$home" "${servers[@]}"
     for server in "${servers[@]}"; do
         printf '\ntests/run.sh: on %s\n' "$server"
-        REDIS_SERVER_BIN=$home/$server cargo test "${cargo_args[@]}" --no-fail-fast "$@" ||
-            failed+=("$server")
+        on_server "$home/$server" "$@" || failed+=("$server")
     done
     if ((${#failed[@]} > 0)); then
         echo "tests/run.sh: failed on ${failed[*]}" >&2
@@ -246,8 +254,9 @@ inside_tests() {
 if [[ -n $quick ]]; then
     cargo fmt --check
     cargo clippy "${cargo_args[@]}" --lib -- -D warnings
-    cargo test "${cargo_args[@]}" --lib --test house --test architecture
-    exec cargo test "${cargo_args[@]}" --test cases -- in_memory on_one_server
+    cargo test "${cargo_args[@]}" --lib --test architecture
+    cargo test "${cargo_args[@]}" --test pure -- house::
+    exec cargo test "${cargo_args[@]}" --test store -- cases::in_memory cases::on_one_server
 fi
 if [[ -n $inside ]]; then
     inside_tests "$@"

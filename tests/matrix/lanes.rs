@@ -1,10 +1,7 @@
 //! What the load asks for: one lane for each way to ask.
 
-use std::time::Duration;
-
-use tower_ratelimit::{FailurePolicy, Limit};
-
 use super::guards::SHARE;
+use crate::scene::*;
 
 /// A way to ask, and what it is limited by. No two lanes have the same limit: an answer to another lane is found by it.
 #[derive(Debug)]

@@ -1,18 +1,9 @@
 //! Several tasks over several handles that ask without an end, and keep what they are answered.
 
-use std::{
-    collections::BTreeSet,
-    path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{collections::BTreeSet, path::Path};
 
-use tokio::{runtime::Handle, task::JoinSet};
-use tower_ratelimit::{RateLimiter, RedisStore, RedisStoreBuilder};
+use tokio::runtime::Handle;
 
 use super::{
     answer::Answer,

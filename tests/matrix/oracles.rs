@@ -12,8 +12,6 @@
 //!
 //! Tasks, panics and the count of requests are looked after by `Load::end`, the end of a fault by `Load::decided`.
 
-use std::time::{Duration, Instant};
-
 use super::{
     answer::{Answer, By, Outcome},
     lanes::{How, LANES, Limiter, USERS},
@@ -21,6 +19,7 @@ use super::{
     load::Ended,
     shares::Shares,
 };
+use crate::scene::*;
 
 /// What a machine of two busy cores may add to a budget. What hangs, hangs longer.
 pub const GRACE: Duration = Duration::from_secs(1);
