@@ -1,6 +1,6 @@
 //! A look at limiters that other hands have spoilt, and their repair.
 
-#![cfg(feature = "redis")]
+#![cfg(feature = "inspect")]
 #![allow(
     clippy::panic,
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 //! A look at servers that are as they should be, and at such as are not.
 
-#![cfg(feature = "redis")]
+#![cfg(feature = "inspect")]
 #![allow(
     clippy::panic,
     clippy::print_stdout,

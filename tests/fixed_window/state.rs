@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, Decision, ErrorKind, ExpireWhen, Finding, Limit, RateLimiter, RedisStore, TimeToLive,
+    Algorithm, Decision, ErrorKind, ExpireWhen, Limit, RateLimiter, RedisStore, TimeToLive,
 };
 
 use super::{
@@ -251,8 +251,11 @@ async fn what_cannot_be_counted_with_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::NotInitialized);
 }
 
+#[cfg(feature = "inspect")]
 #[tokio::test]
 async fn a_look_at_a_window_misses_no_log() {
+    use tower_ratelimit::Finding;
+
     let state = State::new(5).await;
     take(&state.limiter, 2).await;
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, ErrorKind, ExpireWhen, Finding, Limit, ManualClock, RateLimiter, RedisStore,
-    TimeToLive,
+    Algorithm, ErrorKind, ExpireWhen, Limit, ManualClock, RateLimiter, RedisStore, TimeToLive,
 };
 
 use super::{
@@ -301,8 +300,11 @@ async fn repair_forgets_what_is_beyond_the_limit() {
     assert_eq!(free(&state.limiter).await, 0);
 }
 
+#[cfg(feature = "inspect")]
 #[tokio::test]
 async fn a_look_says_what_is_left() {
+    use tower_ratelimit::Finding;
+
     let state = State::new(5).await;
     take(&state.limiter, 2).await;
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();

@@ -2,7 +2,7 @@
 
 mod report;
 
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::LazyLock, time::Duration};
 
 use redis::{Cmd, RedisError, Value};
 
@@ -19,10 +19,14 @@ use crate::{
         transport::connection::{Connection, To},
         wire::{
             self,
-            script::{self, Arguments, VERIFY, is_refused},
+            script::{self, Arguments, Script, is_refused},
         },
     },
 };
+
+/// Tries the commands that the others call, and compiles their texts.
+pub(crate) static VERIFY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/verify.lua")));
 
 /// How many slots a Cluster has.
 const SLOTS: usize = 16_384;
@@ -74,6 +78,7 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
         self.verify_with::<&str>(&[]).await
     }
@@ -102,6 +107,7 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify_with<N: AsRef<str>>(&self, names: &[N]) -> Result<Verification, Error> {
         let names: Vec<_> = names
             .iter()

@@ -47,10 +47,6 @@ use super::{
     rule_names::RuleNames,
     sealed::{Handle, Sealed},
 };
-pub use crate::inspect::{
-    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
-    verify::{ServerFinding, Severity, Verification, VerifiedServer},
-};
 use crate::{
     clock::{self, Clock, SteadyClock, moment},
     decision::Decision,
