@@ -77,7 +77,7 @@ impl Error {
     }
 
     /// The innermost cause, for a log line.
-    #[cfg(all(feature = "redis", feature = "tracing"))]
+    #[cfg(feature = "redis")]
     pub(crate) fn cause(&self) -> String {
         self.source
             .as_ref()

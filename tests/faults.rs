@@ -22,7 +22,6 @@ mod delivery;
 mod down;
 #[path = "faults/local.rs"]
 mod local;
-#[cfg(feature = "tracing")]
 #[path = "support/log.rs"]
 mod log;
 #[path = "faults/logs.rs"]

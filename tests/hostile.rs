@@ -4,7 +4,6 @@
     feature = "inspect",
     feature = "cluster",
     feature = "config",
-    feature = "tracing",
     feature = "test-util"
 ))]
 #![allow(

@@ -1,6 +1,5 @@
 //! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
 
-#![cfg(feature = "tracing")]
 #![allow(
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"

@@ -287,7 +287,6 @@ async fn lists_are_whole_across_slots() {
     assert!(resent > 0, "nothing was cut off from its answer");
 }
 
-#[cfg(feature = "tracing")]
 mod warnings {
     use std::{
         io,

@@ -164,10 +164,6 @@ impl<S: Decide> Fallback<S> {
         }
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the error")
-    )]
     fn note_failure(&self, error: &Error) {
         let now = millis(&*self.clock);
         self.failed_last.store(now, Ordering::Relaxed);

@@ -240,7 +240,6 @@ fn what_it_knows_nothing_of_is_asked_within() {
     );
 }
 
-#[cfg(feature = "tracing")]
 mod logs {
     use super::*;
     use crate::macros::logged::levels;
