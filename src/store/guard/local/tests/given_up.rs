@@ -64,7 +64,7 @@ impl Fallback<Silent> {
 }
 
 fn local() -> Option<FailurePolicy> {
-    Some(FailurePolicy::local(0.5).into())
+    Some(FailurePolicy::local(0.5))
 }
 
 fn back(name: &str, keep: u32) -> (String, u32) {
