@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 use super::{
     answer::{Answers, Fields, HeaderStyle, OnRefusal},
     charge::LayerId,
-    lifetime::Lifetime,
     rule::{Defaults, IntoRules, Planner, Requests, Rule, Rules},
 };
 use crate::{
@@ -56,7 +55,6 @@ pub(crate) struct Shared {
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
-    pub(crate) lifetime: Lifetime,
     /// One at a time replaces the rules. With the fields of rules that choose none.
     #[cfg(feature = "config")]
     replacing: Mutex<Fields>,
@@ -473,7 +471,6 @@ impl RateLimitLayerBuilder {
                 enabled: self.enabled,
                 decide_first: self.decide_first,
                 always: self.always,
-                lifetime: Lifetime::new(),
                 #[cfg(feature = "config")]
                 replacing: Mutex::new(default),
             }),

@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rule, key::Constant};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{ALONE, log::Log, taken};
+use super::{log::Log, taken};
 
 fn rule() -> Rule {
     Limit::per_hour(1000).by(Constant("all")).named("api")
@@ -25,7 +25,6 @@ async fn send(outer: &RateLimitLayer, inner: &RateLimitLayer, times: usize) {
 
 #[tokio::test]
 async fn a_rule_of_two_layers_is_warned_about_once() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let store = MemoryStore::new();
