@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     ConfigError, Decision, FailurePolicy, Limit, ManualClock, MemoryStore, RateLimitBody,
-    RateLimitLayer, RateLimiter, RedisStore, Refusal, RefusalKind, Rule, Source, Tiers,
+    RateLimitLayer, RateLimiter, RedisStore, Refusal, RefusalKind, Rule, Rules, Source, Tiers,
     key::{Constant, FromExtension, FromHeader, FromParts, KeyExtractor, PeerAddr, PeerIp},
     limit_by,
 };
@@ -535,7 +535,7 @@ async fn two_failures_refuse_whatever_the_policy_is() {
 
 #[tokio::test]
 async fn the_table_chooses_the_rule() -> Result<(), ConfigError> {
-    let layer = RateLimitLayer::builder(&MemoryStore::new())
+    let rules = Rules::new()
         .on(
             "POST /login",
             [Limit::per_hour(1)
@@ -549,7 +549,9 @@ async fn the_table_chooses_the_rule() -> Result<(), ConfigError> {
         .on_request(
             |parts| parts.headers.contains_key("x-bulk"),
             Limit::per_hour(1),
-        )
+        );
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .rules(rules)
         .build()?;
     let service = layer.layer(tower::service_fn(async |request: Request<String>| {
         let limit = request

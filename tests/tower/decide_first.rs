@@ -11,14 +11,14 @@ use tokio::sync::Semaphore;
 use tower::{
     Layer, Service, ServiceExt, buffer::Buffer, limit::ConcurrencyLimit, load_shed::LoadShed,
 };
-use tower_ratelimit::{MemoryStore, RateLimitLayer, Requests, Rule, Store};
+use tower_ratelimit::{MemoryStore, RateLimitLayer, Requests, Rule, Rules, Store};
 use tower_test::mock;
 
 use super::{Inner, by_key, nobody, polled, redis, request, status};
 
 fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
-    let builder = RateLimitLayer::builder(store).otherwise(rule);
-    let builder = builder.allow(Requests::on("/free"));
+    let rules = Rules::new().allow(Requests::on("/free")).otherwise(rule);
+    let builder = RateLimitLayer::builder(store).rules(rules);
     builder.decide_first(true).build().unwrap()
 }
 

@@ -6,7 +6,7 @@ use axum::{Router, body::Body, routing::get};
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, Rule, key::Constant,
+    Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, Rule, Rules, key::Constant,
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -76,7 +76,8 @@ async fn entries_that_match_are_not_warned_about() {
     // No entries, and what is denied or allowed meets none.
     send(&builder().build().unwrap(), "/", 1500).await;
     let all = tower_ratelimit::Requests::on_request(|_| true);
-    let allowed = builder().on("/a", rule()).allow(all).build().unwrap();
+    let rules = Rules::new().on("/a", rule()).allow(all).otherwise(rule());
+    let allowed = builder().rules(rules).build().unwrap();
     send(&allowed, "/", 1500).await;
     assert_eq!(taken(&log), [""; 0]);
 }
@@ -130,9 +131,7 @@ async fn a_reload_begins_anew() {
     let layer = builder().on("/a", rule()).build().unwrap();
     send(&layer, "/", 1000).await;
     assert_eq!(taken(&log).len(), 1);
-    let rules = tower_ratelimit::Rules::new()
-        .on("/b", rule())
-        .otherwise(rule());
+    let rules = Rules::new().on("/b", rule()).otherwise(rule());
     layer.reload(rules).unwrap();
     send(&layer, "/", 999).await;
     assert_eq!(taken(&log), [""; 0]);
