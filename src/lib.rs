@@ -10,7 +10,7 @@ pub mod docs;
 mod draft;
 mod error;
 mod failure_policy;
-#[cfg(feature = "redis")]
+#[cfg(feature = "inspect")]
 mod inspect;
 mod limit;
 mod limiter;
@@ -29,6 +29,12 @@ mod web;
 #[cfg(any(test, feature = "test-util"))]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
+#[cfg(feature = "inspect")]
+#[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
+pub use inspect::{
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
+};
 #[cfg(feature = "redis")]
 pub use deadpool_redis;
 #[cfg(feature = "redis")]

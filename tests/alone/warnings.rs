@@ -1,6 +1,5 @@
 //! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
 
-#![cfg(feature = "tracing")]
 
 mod twice;
 mod unmatched;
@@ -13,7 +12,7 @@ use http::request::Parts;
 use tower_ratelimit::{key::ForwardedHeader, key::Key, key::NoKey};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{ALONE, log::Log};
+use crate::log::Log;
 
 /// The lines since the last call.
 fn taken(log: &Log) -> Vec<String> {
@@ -72,7 +71,6 @@ async fn warning(
 async fn forwarding_headers_are_warned_about_once() {
     const XFF: (&str, &str) = ("x-forwarded-for", "198.51.100.77");
     const FORWARDED: (&str, &str) = ("forwarded", "for=198.51.100.78");
-    let _alone = ALONE.lock().await;
     let untrusted = "came from a peer that is not trusted";
     let beside = "has `Forwarded` beside the header";
     let unreadable = "could not be read";
@@ -228,7 +226,6 @@ impl<K: KeyExtractor> KeyExtractor for Behind<K> {
 /// A caller that lacks its key must not hide that the server lacks what it should note.
 #[tokio::test]
 async fn a_header_that_is_too_long_is_warned_about_once() {
-    let _alone = ALONE.lock().await;
     let long = "y".repeat(11);
     let key = || FromHeader::new("x-tenant").max_len(10);
     let warned = warning(key(), None, &[("x-tenant", &long)]).await.unwrap();
@@ -243,7 +240,6 @@ async fn a_header_that_is_too_long_is_warned_about_once() {
 
 #[tokio::test]
 async fn a_callers_fault_does_not_hide_the_servers() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer((FromHeader::new("x-key"), PeerIp));
@@ -268,7 +264,6 @@ async fn a_callers_fault_does_not_hide_the_servers() {
 /// Each mistake is told, also after another one.
 #[tokio::test]
 async fn one_warning_does_not_hide_another() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer(ClientIp::behind(["10.0.0.0/8"]));
@@ -286,37 +281,7 @@ async fn one_warning_does_not_hide_another() {
 }
 
 #[tokio::test]
-async fn layers_built_for_each_request_are_warned_about_once() {
-    let _alone = ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
-    // Layers that are kept, and layers that serve nobody, are no mistake.
-    for _ in 0..150 {
-        let kept = layer(PeerIp);
-        for _ in 0..2 {
-            send(&kept, Some("192.0.2.1"), &[]).await;
-        }
-        drop(layer(PeerIp));
-    }
-    assert_eq!(taken(&log), [""; 0]);
-
-    for _ in 0..99 {
-        send(&layer(PeerIp), Some("192.0.2.1"), &[]).await;
-    }
-    assert_eq!(taken(&log), [""; 0]);
-    for _ in 0..300 {
-        send(&layer(PeerIp), Some("192.0.2.1"), &[]).await;
-    }
-    let lines = taken(&log);
-    assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(lines[0].contains("WARN tower_ratelimit:"), "{lines:#?}");
-    assert!(lines[0].contains("built for each request"), "{lines:#?}");
-    assert!(lines[0].contains("hint="), "{lines:#?}");
-}
-
-#[tokio::test]
 async fn what_would_have_been_refused_is_told_at_debug_level() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let key = FromHeader::new("x-key");
@@ -343,7 +308,6 @@ async fn what_would_have_been_refused_is_told_at_debug_level() {
 
 #[tokio::test]
 async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let store = MemoryStore::new();
@@ -379,7 +343,6 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
 #[cfg(feature = "test-util")]
 #[tokio::test]
 async fn a_full_store_warns_once_a_minute() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let (store, clock) = MemoryStore::manual();
@@ -412,7 +375,6 @@ async fn a_bad_rules_file_is_warned_about_once() {
     fs::write(&path, good.replace("5/1m", "5 a minute")).unwrap();
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
-    let _alone = ALONE.lock().await;
     let layer = layer(PeerIp);
     let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
     let watch = layer

@@ -105,7 +105,7 @@ impl Lane {
     pub fn policy(&self) -> Option<FailurePolicy> {
         match self.how {
             How::Layer(policy) | How::Leased(policy) => Some(policy),
-            How::Local => Some(FailurePolicy::local(SHARE).into()),
+            How::Local => Some(FailurePolicy::local(SHARE)),
             How::Limiter | How::Waiter => None,
         }
     }

@@ -22,11 +22,11 @@ fn no_file_is_too_long_to_see() {
 
 #[test]
 fn the_tree_stays_light() {
-    let memory = crates(&["--no-default-features", "--features", "tracing"]);
+    let memory = crates(&["--no-default-features"]);
     assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
-    let config = crates(&["--no-default-features", "--features", "tracing,config"]);
+    let config = crates(&["--no-default-features", "--features", "config"]);
     assert!(config.len() <= 25, "{}: {config:?}", config.len());
-    let topologies = "redis,tracing,cluster,sentinel";
+    let topologies = "redis,cluster,sentinel";
     let redis = crates(&["--features", topologies]);
     let others = redis.len() - 1;
     assert!(others <= 80, "{others}: {redis:?}");

@@ -1,10 +1,9 @@
 //! Against the hostile: what shows a secret, what whoever sends requests can choose, and what a flood of them costs.
 
 #![cfg(all(
-    feature = "redis",
+    feature = "inspect",
     feature = "cluster",
     feature = "config",
-    feature = "tracing",
     feature = "test-util"
 ))]
 

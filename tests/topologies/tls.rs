@@ -32,13 +32,27 @@ fn patient(store: RedisStoreBuilder) -> RedisStore {
         .unwrap()
 }
 
-/// Asks for an answer, and hears what is wrong: what to do, and what rustls or the server said.
+/// Asks for an answer, and returns what the page on failure says to do, and what rustls said.
 async fn refused(store: RedisStoreBuilder) -> (String, String) {
+    let page = include_str!("../src/docs/failure.md");
+    let (_, page) = page.split_once("\n## TLS\n").expect("a section");
     let error = patient(store).ping().await.expect_err("no TLS");
     let source = std::error::Error::source(&error).expect("a source");
     println!("{error}\n    {source}");
     assert_eq!(error.kind(), ErrorKind::Tls, "{error}: {source}");
-    (error.to_string(), source.to_string())
+    let source = source.to_string();
+    let mut rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let row = rows.find(|(words, _)| {
+        words
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .any(|it| source.contains(it))
+    });
+    let (_, remedy) = row.unwrap_or_else(|| panic!("src/docs/failure.md lacks: {source}"));
+    (remedy.to_owned(), source)
 }
 
 /// Without a certificate of its own.

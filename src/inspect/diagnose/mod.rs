@@ -5,6 +5,7 @@ mod report;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -16,10 +17,10 @@ pub use self::{
     report::{Diagnosis, Finding, OtherClient},
 };
 use crate::{
-    algorithm::gcra::State,
+    algorithm::gcra::{Limiter, State},
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
-    limit::{Algorithm, ahead_of, at_least_zero},
+    limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero},
     name::Name,
     store::{
         TimeToLive,
@@ -31,11 +32,19 @@ use crate::{
                 self,
                 arguments::{Arguments, Word},
                 gcra,
-                script::DIAGNOSE,
+                script::Script,
             },
         },
     },
 };
+
+/// Reads one page of a limiter's log, and all else of it.
+static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(
+        include_str!("../../../lua/lib/state.lua"),
+        include_str!("../../../lua/diagnose.lua")
+    ))
+});
 
 /// Entries that are read at a time: below a millisecond of the server's time.
 const PAGE: u64 = 1000;
@@ -84,6 +93,7 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn diagnose(&self, name: &str) -> Result<Diagnosis, Error> {
         let name =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
@@ -396,7 +406,7 @@ impl Seen {
             let rate_type = vec![if per_client { b'1' } else { b'0' }];
             self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
         }
-        let mut limiter = gcra::limiter(state, self.number(0), self.number(1));
+        let mut limiter = gcra_limiter(state, self.number(0), self.number(1));
         // The last microsecond of the one that it was looked at in: no grant that was seen was later.
         let now = self.page.now.saturating_mul(1000).saturating_add(999);
         let left = limiter.available(Now::at(now));
@@ -461,6 +471,21 @@ impl Seen {
             scanned_all,
             redisson,
         }
+    }
+}
+
+/// Returns the limiter that has this value, by the stored limit if there is one.
+fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
+    Limiter {
+        limit: Some(StoredLimit {
+            rate: rate.unwrap_or(state.rate),
+            interval: interval.unwrap_or(state.interval),
+            rate_type: RateType::Overall,
+            keep_alive: 0,
+        }),
+        state: Some(*state),
+        ends: state.tat.at,
+        since: 0,
     }
 }
 

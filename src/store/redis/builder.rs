@@ -187,8 +187,8 @@ impl RedisStoreBuilder {
     /// Without this, the authorities are those that the machine trusts, read anew for each
     /// connection (`SSL_CERT_FILE` names other ones), and nothing is shown. Redis' certificate must
     /// have the name or the IP address in the store's address. One that is refused, on either side,
-    /// is an error of kind [`Tls`](crate::ErrorKind::Tls) that says what to do, and meets the
-    /// failure policy; a certificate that is renewed in Redis counts from the next connection on.
+    /// is an error of kind [`Tls`](crate::ErrorKind::Tls) and meets the failure policy; a
+    /// certificate that is renewed in Redis counts from the next connection on.
     ///
     /// The cryptography is what the process has chosen for rustls
     /// (`CryptoProvider::install_default`), and ring's where it has not when the first connection

@@ -122,6 +122,7 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
 }
 
 /// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
     // A code has three letters at least: in `DB index is out of range` there is none.
     let is_code =
@@ -200,7 +201,7 @@ const CREDENTIALS: Meaning = row(Class::Credentials, ErrorKind::Rejected)
 const MOVED: Meaning = row(Class::Moving, ErrorKind::Unavailable)
     .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
 const FORBIDDEN: Meaning = row(Class::Refused, ErrorKind::Rejected).remedy(
-    "the user lacks a permission: see `RedisStore::verify`, and the README for all of them",
+    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the README for all of them",
 );
 const FORBIDDEN_WITHIN: Meaning = Meaning {
     class: Class::RefusedWithin,

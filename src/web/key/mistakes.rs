@@ -39,10 +39,6 @@ pub(crate) struct Warned(AtomicU8);
 
 impl Warned {
     /// Logs what is new. The headers themselves are the caller's words, and stay out.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name rules")
-    )]
     pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
         // Requests that show nothing new must not write what all threads read.
         if mistakes.0 & !self.0.load(Ordering::Relaxed) == 0 {

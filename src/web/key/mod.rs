@@ -43,7 +43,6 @@ use http::request::Parts;
 
 #[cfg(feature = "config")]
 pub(crate) use self::dynamic::{All, Any, intern};
-#[cfg(feature = "tracing")]
 pub(crate) use self::mistakes::PEER_HINT;
 pub(crate) use self::{
     client_ip::network_of,

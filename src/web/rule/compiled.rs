@@ -321,10 +321,6 @@ impl Ready {
     }
 
     /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs say what becomes of it")
-    )]
     pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
         let tried_out = !self.share.is_all();
         // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.

@@ -167,8 +167,8 @@ impl Rule {
     /// Sets what happens to a request while the store cannot decide. Default:
     /// [`FailurePolicy::local(1.0)`](FailurePolicy::local), by which each process keeps the limit
     /// by itself.
-    pub fn on_failure(mut self, policy: impl Into<FailurePolicy>) -> Self {
-        self.on_failure = policy.into();
+    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_failure = policy;
         self
     }
 

@@ -283,10 +283,6 @@ impl Planner {
         Self::held_by(self.claims.successor(), rules, store, self.defaults.clone())
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the entry")
-    )]
     fn held_by(
         claims: Holder,
         rules: Rules,
@@ -337,10 +333,6 @@ impl Planner {
     }
 
     /// Says once that a layer around has charged for a rule of this one.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the rule")
-    )]
     fn tell_of_twin(&self, rule: &str) {
         // Requests that show nothing new must not write what all threads read.
         if !self.told_of_twin.load(Ordering::Relaxed)

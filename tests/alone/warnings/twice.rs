@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{ALONE, log::Log, taken};
+use super::{log::Log, taken};
 
 fn rule() -> Rule {
     Limit::per_hour(1000).by(Constant("all")).named("api")
@@ -21,7 +21,6 @@ async fn send(outer: &RateLimitLayer, inner: &RateLimitLayer, times: usize) {
 
 #[tokio::test]
 async fn a_rule_of_two_layers_is_warned_about_once() {
-    let _alone = ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let store = MemoryStore::new();

@@ -6,7 +6,7 @@ use super::pair::{Clock, How, Pair, START, Sent};
 use crate::store::redis::wire::{
     self,
     arguments::{Arguments, Word},
-    script::{self, ACQUIRE_LIST, VERIFY},
+    script::{self, ACQUIRE_LIST},
 };
 use crate::{
     error::ErrorKind,
@@ -92,8 +92,14 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     assert_eq!(pair.raw(), before);
 }
 
+#[cfg(feature = "inspect")]
 #[test]
 fn a_newer_lua_tries_all_commands() {
+    use crate::{
+        inspect::verify::VERIFY,
+        store::redis::wire::script::{Arguments, Word},
+    };
+
     let mut pair = pair();
     let text = format!("{NEWER_LUA}{}", VERIFY.text());
     let arguments = Arguments::new(&pair.keys, [Word::from(*b"1")]);

@@ -98,9 +98,7 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("RulesFile", &file);
     shown.show(
         "RateLimitLayerBuilder",
-        &RateLimitLayer::builder(store)
-            .otherwise(rule())
-            .deny(denied()),
+        &RateLimitLayer::builder(store).rules(Rules::new().otherwise(rule()).deny(denied())),
     );
     let layer = RateLimitLayer::new(store, rule());
     shown.show("RateLimitLayer", &layer);

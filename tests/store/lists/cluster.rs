@@ -189,6 +189,7 @@ async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
 }
 
 /// What one looks at is on the node that has its slot, whichever that is.
+#[cfg(feature = "inspect")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_are_diagnosed_wherever_they_are() {
     let cluster = Cluster::start();
@@ -258,7 +259,6 @@ async fn lists_are_whole_across_slots() {
     assert!(resent > 0, "nothing was cut off from its answer");
 }
 
-#[cfg(feature = "tracing")]
 mod warnings {
     use std::{
         io,

@@ -59,7 +59,7 @@ async fn words_that_are_not_known_are_a_finding() {
 
     let server = ScriptedServer::start(move |_| format!("-{said}\r\n").into_bytes());
     let store = open(&server.url());
-    let verification = store.verify_with(&["orders"]).await.unwrap();
+    let verification = store.verify().await.unwrap();
     let of_others = [
         unknown("EVAL"),
         unknown("TIME"),

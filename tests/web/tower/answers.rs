@@ -527,7 +527,7 @@ async fn two_failures_refuse_whatever_the_policy_is() {
 
 #[tokio::test]
 async fn the_table_chooses_the_rule() -> Result<(), ConfigError> {
-    let layer = RateLimitLayer::builder(&MemoryStore::new())
+    let rules = Rules::new()
         .on(
             "POST /login",
             [Limit::per_hour(1)
@@ -541,7 +541,9 @@ async fn the_table_chooses_the_rule() -> Result<(), ConfigError> {
         .on_request(
             |parts| parts.headers.contains_key("x-bulk"),
             Limit::per_hour(1),
-        )
+        );
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .rules(rules)
         .build()?;
     let service = layer.layer(service_fn(async |request: Request<String>| {
         let limit = request

@@ -9,8 +9,8 @@ use tower_test::mock;
 use super::{Inner, by_key, nobody, polled, redis, request, status};
 
 fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
-    let builder = RateLimitLayer::builder(store).otherwise(rule);
-    let builder = builder.allow(Requests::on("/free"));
+    let rules = Rules::new().allow(Requests::on("/free")).otherwise(rule);
+    let builder = RateLimitLayer::builder(store).rules(rules);
     builder.decide_first(true).build().unwrap()
 }
 

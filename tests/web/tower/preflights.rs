@@ -201,11 +201,13 @@ async fn a_preflight_of_grpc_web_meets_the_entry_of_its_path() {
 
 #[tokio::test]
 async fn lists_go_before() {
-    let allowed = of(once(PeerIp)).allow(Requests::method(Method::OPTIONS));
-    assert_eq!(three(allowed).await, [200; 3]);
-    for layer in [of(once(PeerIp)), of(once(PeerIp)).skip_preflight()] {
-        let denied = layer.deny(Requests::method(Method::OPTIONS));
-        assert_eq!(three(denied).await, [403; 3]);
+    let rules = || Rules::new().otherwise(once(PeerIp));
+    let layer = || of(once(PeerIp));
+    let allowed = rules().allow(Requests::method(Method::OPTIONS));
+    assert_eq!(three(layer().rules(allowed)).await, [200; 3]);
+    for layer in [layer(), layer().skip_preflight()] {
+        let denied = rules().deny(Requests::method(Method::OPTIONS));
+        assert_eq!(three(layer.rules(denied)).await, [403; 3]);
     }
 }
 

@@ -27,7 +27,7 @@ fn a_layer_has_a_rule() {
         builder().on("/health", none()),
         builder().rules(Rules::new()),
         builder().otherwise(rule()).rules(Rules::new()),
-        builder().deny(Requests::on("/admin")),
+        builder().rules(Rules::new().deny(Requests::on("/admin"))),
         builder().enabled(false),
     ] {
         let error = error(ruleless);
@@ -61,11 +61,11 @@ fn every_entry_is_reached() {
     ] {
         // Also where the one before exempts.
         for rules in [vec![rule()], none()] {
-            let table = builder()
+            let table = Rules::new()
                 .on(first, rules)
                 .on_request(|_| false, rule())
                 .on(second, rule());
-            let error = error(table);
+            let error = error(builder().rules(table));
             assert_eq!(error, unreachable(second, first));
             let said = error.to_string();
             assert!(said.contains(&format!("{first:?}")), "{said}");
@@ -79,10 +79,10 @@ fn every_entry_is_reached() {
     let calls = builder().on_grpc("a.B", rule()).on_grpc("a.B/C", rule());
     assert_eq!(error(calls), unreachable("a.B/C", "a.B"));
     // What closures match is not known.
-    let closures = builder()
+    let closures = Rules::new()
         .on_request(|_| true, rule())
         .on_request(|_| true, rule());
-    assert!(closures.on("/a", rule()).build().is_ok());
+    assert!(builder().rules(closures).on("/a", rule()).build().is_ok());
 }
 
 #[test]
@@ -116,19 +116,21 @@ fn a_pattern_can_match() {
         );
     }
     let lock = |parts: &http::request::Parts| parts.method.as_str() == "LOCK";
-    assert!(builder().on_request(lock, rule()).build().is_ok());
+    let rules = Rules::new().on_request(lock, rule());
+    assert!(builder().rules(rules).build().is_ok());
 }
 
 #[test]
 fn no_proxies_are_no_number_of_proxies() {
+    let rules = || Rules::new().otherwise(rule());
     for hops in [0, 65] {
         let client = ClientIp::hops(hops);
         let listed = Requests::from_networks(client.clone(), ["10.0.0.0/8"]);
         let by = Limit::per_hour(1).by(client);
         for layer in [
             builder().otherwise(by),
-            builder().otherwise(rule()).deny(listed.clone()),
-            builder().otherwise(rule()).allow(listed),
+            builder().rules(rules().deny(listed.clone())),
+            builder().rules(rules().allow(listed)),
         ] {
             let error = error(layer);
             assert_eq!(error, ConfigError::Hops(hops));
@@ -143,7 +145,8 @@ fn no_proxies_are_no_number_of_proxies() {
 fn not_everybody_is_allowed() {
     for network in ["0.0.0.0/0", "::/0"] {
         let everybody = || Requests::from_networks(PeerIp, ["192.0.2.0/24", network]);
-        let error = error(builder().otherwise(rule()).allow(everybody()));
+        let rules = || Rules::new().otherwise(rule());
+        let error = error(builder().rules(rules().allow(everybody())));
         assert!(
             matches!(&error, ConfigError::Network { network: named, .. } if named == network),
             "{error:?}"
@@ -153,15 +156,9 @@ fn not_everybody_is_allowed() {
             "{error}"
         );
         // To deny everybody is no limit that is missing.
-        assert!(
-            builder()
-                .otherwise(rule())
-                .deny(everybody())
-                .build()
-                .is_ok()
-        );
+        assert!(builder().rules(rules().deny(everybody())).build().is_ok());
     }
     let near = Requests::from_networks(PeerIp, ["10.0.0.0/8", "::/1"]);
-    let rule = Limit::per_hour(1).by(Constant("all"));
-    assert!(builder().otherwise(rule).allow(near).build().is_ok());
+    let rules = Rules::new().otherwise(Limit::per_hour(1).by(Constant("all")));
+    assert!(builder().rules(rules.allow(near)).build().is_ok());
 }

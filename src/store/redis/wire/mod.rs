@@ -69,11 +69,13 @@ pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
 
 /// Whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
 /// 3.20.x) and 21 (since 3.21.0).
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn is_member_size(size: usize) -> bool {
     matches!(size, 8 | 13 | 20 | 21)
 }
 
 /// The permits that a member holds; `None` for one that no Redisson wrote.
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     let (_, permits) = member.split_last_chunk()?;
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))

@@ -54,7 +54,6 @@ pub(crate) static ACQUIRE_LIST: LazyLock<Script> =
     LazyLock::new(|| script!("lib/entries.lua", "acquire_list.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
-pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));
 pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("expire.lua"));
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.lua"));
 pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
@@ -63,7 +62,6 @@ pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rat
 pub(crate) static SETTLE: LazyLock<Script> =
     LazyLock::new(|| script!("lib/entries.lua", "settle.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
-pub(crate) static VERIFY: LazyLock<Script> = LazyLock::new(|| joined!("verify.lua"));
 
 /// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
 pub(crate) mod fixed_window {
@@ -180,6 +178,7 @@ impl Verbs {
 }
 
 /// Every script that a limiter can need.
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn all() -> Vec<&'static Script> {
     let mut scripts: Vec<&'static Script> = vec![
         &ACQUIRE,
@@ -214,7 +213,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(crate) fn new(text: &'static str) -> Self {
         Self {
             text,
             sha1: redis::Script::new(text).get_hash().to_owned(),
@@ -338,6 +337,7 @@ impl Script {
         command
     }
 
+    #[cfg(any(test, feature = "inspect"))]
     pub(crate) fn text(&self) -> &'static str {
         self.text
     }

@@ -232,6 +232,7 @@ async fn repair_forgets_what_is_beyond_the_limit() {
     assert_eq!(free(&state.limiter).await, 0);
 }
 
+#[cfg(feature = "inspect")]
 #[tokio::test]
 async fn a_look_says_what_is_left() {
     let state = State::new::<Gcra>(5).await;

@@ -184,6 +184,7 @@ async fn what_cannot_be_counted_with_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::NotInitialized);
 }
 
+#[cfg(feature = "inspect")]
 #[tokio::test]
 async fn a_look_at_a_window_misses_no_log() {
     let state = State::new::<Window>(5).await;
