@@ -69,6 +69,7 @@ async fn warning(
 
 #[tokio::test]
 async fn forwarding_headers_are_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
     const XFF: (&str, &str) = ("x-forwarded-for", "198.51.100.77");
     const FORWARDED: (&str, &str) = ("forwarded", "for=198.51.100.78");
     let untrusted = "came from a peer that is not trusted";
@@ -226,6 +227,7 @@ impl<K: KeyExtractor> KeyExtractor for Behind<K> {
 /// A caller that lacks its key must not hide that the server lacks what it should note.
 #[tokio::test]
 async fn a_header_that_is_too_long_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
     let long = "y".repeat(11);
     let key = || FromHeader::new("x-tenant").max_len(10);
     let warned = warning(key(), None, &[("x-tenant", &long)]).await.unwrap();
@@ -240,6 +242,7 @@ async fn a_header_that_is_too_long_is_warned_about_once() {
 
 #[tokio::test]
 async fn a_callers_fault_does_not_hide_the_servers() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer((FromHeader::new("x-key"), PeerIp));
@@ -264,6 +267,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
 /// Each mistake is told, also after another one.
 #[tokio::test]
 async fn one_warning_does_not_hide_another() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer(ClientIp::behind(["10.0.0.0/8"]));
@@ -282,6 +286,7 @@ async fn one_warning_does_not_hide_another() {
 
 #[tokio::test]
 async fn what_would_have_been_refused_is_told_at_debug_level() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let key = FromHeader::new("x-key");
@@ -308,6 +313,7 @@ async fn what_would_have_been_refused_is_told_at_debug_level() {
 
 #[tokio::test]
 async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let store = MemoryStore::new();
@@ -343,6 +349,7 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
 #[cfg(feature = "test-util")]
 #[tokio::test]
 async fn a_full_store_warns_once_a_minute() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let (store, clock) = MemoryStore::manual();
@@ -368,6 +375,7 @@ async fn a_full_store_warns_once_a_minute() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn a_bad_rules_file_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
     use std::{fs, time::Duration};
 
     let path = std::env::temp_dir().join(format!("warnings-{}.toml", std::process::id()));

@@ -21,6 +21,7 @@ async fn send(outer: &RateLimitLayer, inner: &RateLimitLayer, times: usize) {
 
 #[tokio::test]
 async fn a_rule_of_two_layers_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let store = MemoryStore::new();

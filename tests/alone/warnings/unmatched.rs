@@ -27,6 +27,7 @@ async fn send(layer: &RateLimitLayer, path: &str, times: usize) {
 
 #[tokio::test]
 async fn an_entry_that_matches_nothing_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = builder()
@@ -59,6 +60,7 @@ async fn an_entry_that_matches_nothing_is_warned_about_once() {
 
 #[tokio::test]
 async fn entries_that_match_are_not_warned_about() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = builder().on("/a", rule()).on("/b", rule()).build().unwrap();
@@ -79,6 +81,7 @@ async fn entries_that_match_are_not_warned_about() {
 
 #[tokio::test]
 async fn a_long_table_makes_a_short_line() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut builder = builder();
@@ -94,6 +97,7 @@ async fn a_long_table_makes_a_short_line() {
 /// The mistake it is made for: within `nest` a pattern is the whole path all the same.
 #[tokio::test]
 async fn a_forgotten_prefix_is_warned_about() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     for (pattern, warnings) in [("/login", 1), ("/api/login", 0)] {
@@ -121,6 +125,7 @@ async fn a_forgotten_prefix_is_warned_about() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn a_reload_begins_anew() {
+    let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = builder().on("/a", rule()).build().unwrap();
