@@ -183,7 +183,7 @@ impl Meaning {
 const OTHER: Meaning = row(Class::Other, ErrorKind::Unavailable);
 /// A server that answers is there, whatever it says.
 const UNKNOWN: Meaning = row(Class::Other, ErrorKind::Rejected)
-    .remedy("its words, in the source of this error, are none that this version knows");
+    .remedy("this version does not know the message: see the source of this error");
 /// It has no Lua.
 pub(crate) const NO_LUA: Meaning = row(Class::Refused, ErrorKind::Rejected)
     .remedy("the server runs no Lua: load its module `lua`, or use one that has it");
@@ -231,14 +231,14 @@ const SAYINGS: &[(&str, &str, Meaning)] = &[
         "BUSY",
         "FUNCTION KILL",
         row(Class::Unable, ErrorKind::Unavailable).remedy(
-            "somebody's function does not end: `FUNCTION KILL` ends one that has not written",
+            "a function does not end: `FUNCTION KILL` stops one that has not written",
         ),
     ),
     (
         "BUSY",
         "",
         row(Class::Unable, ErrorKind::Unavailable)
-            .remedy("somebody's script does not end: `SCRIPT KILL` ends one that has not written"),
+            .remedy("a script does not end: `SCRIPT KILL` stops one that has not written"),
     ),
     ("MASTERDOWN", "", row(Class::Unable, ErrorKind::Unavailable)),
     (
