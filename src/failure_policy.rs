@@ -1,4 +1,4 @@
-//! What users choose for when the store cannot decide.
+//! The user's choice for when the store cannot decide.
 
 use std::{fmt, time::Duration};
 
@@ -11,12 +11,12 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailurePolicy {
-    /// Let it pass: the limiter is never the outage, and while the store fails there is no limit
+    /// Lets it pass: the limiter is never the outage, and while the store fails there is no limit
     Allow,
-    /// Decide in this process, by the limit or a part of it: see [`local`](Self::local). The
+    /// Decides in this process, by the limit or a part of it: see [`local`](Self::local). The
     /// default, with all of it
     Local(Local),
-    /// Refuse it as unavailable: 503, or UNAVAILABLE in gRPC
+    /// Refuses it as unavailable: 503, or UNAVAILABLE in gRPC
     Deny,
 }
 
@@ -27,33 +27,36 @@ impl Default for FailurePolicy {
 }
 
 impl FailurePolicy {
-    /// Goes on deciding in this process, by this share of the limit: all of it, or one divided by
-    /// the number of instances.
+    /// Decides in this process, by this share of the limit: all of it, or one divided by the number
+    /// of instances.
     ///
     /// With `local(1.0)`, the default, N processes grant N limits while the store fails, and at the
     /// end of the outage once more what the store grants: N + 1. Callers within the limit are not
     /// refused. With `local(1.0 / N)` the processes together grant one limit, and at the end two;
-    /// but where a caller's requests all come to one process it is refused beyond its share, and N
-    /// has to be known.
+    /// but if all requests of a caller reach one process, it is refused beyond its share, and N has
+    /// to be known.
     ///
-    /// The share is above 0, and 1 at most; of the permits that it leaves, fractions are dropped, but there is one at least.
-    /// What this process was granted within the last interval counts, so that an outage does not free whoever has used up
-    /// its limit, and takes nothing from whoever has not. The outage lasts as long as it lasts, unless
-    /// [`then_deny_after`](Local::then_deny_after) or [`then_allow_after`](Local::then_allow_after) says otherwise.
+    /// The share is above 0, and at most 1. Fractions of permits are dropped, but there is at least
+    /// one permit. The grants of this process within the last interval count, so that an outage
+    /// gives no fresh share to a caller that has used up its limit, and takes nothing from one that
+    /// has not. The policy applies for the whole outage, unless
+    /// [`then_deny_after`](Local::then_deny_after) or [`then_allow_after`](Local::then_allow_after)
+    /// ends it.
     ///
-    /// It is refused with 429 and the wait until this process has room again. Such decisions have
-    /// [`Source::Local`](crate::Source::Local), and nobody [waits](crate::Rule::wait) in line for them. A request that costs
-    /// more than the share of the limit is refused as unavailable. When the store is back it decides again, and knows nothing
-    /// of what was granted here: at most the share of the limit from each process and interval.
+    /// A refusal is 429 with the wait until this process has room again. Such decisions have
+    /// [`Source::Local`](crate::Source::Local), and no request [waits](crate::Rule::wait) in a
+    /// queue for them. A request that costs more than the share is refused as unavailable. When the
+    /// store is back, it decides again, and knows nothing of the grants made here: at most the
+    /// share of the limit from each process and interval.
     ///
     /// A limit that only Redis knows, of [`Rule::shared`](crate::Rule::shared) without
-    /// [`or_init`](crate::Rule::or_init), is taken as it was last seen for any limiter of the rule;
-    /// before the first answer the request is refused as unavailable, which is logged once. A rule
-    /// of the request that has [`Allow`](Self::Allow) is left out: it neither refuses the request
-    /// nor loosens the other rules.
+    /// [`or_init`](crate::Rule::or_init), is the one last seen for any limiter of the rule; before
+    /// the first answer the request is refused as unavailable, which is logged once. A rule of the
+    /// request with [`Allow`](Self::Allow) takes no part: it neither refuses the request nor
+    /// loosens the other rules.
     ///
-    /// For [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is in this
-    /// process already: where it cannot decide, the request is refused as unavailable.
+    /// For [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is already in
+    /// this process: if it cannot decide, the request is refused as unavailable.
     ///
     /// # Example
     ///
@@ -61,7 +64,7 @@ impl FailurePolicy {
     /// use std::time::Duration;
     /// use tower_ratelimit::{FailurePolicy, Limit, key::PeerIp};
     ///
-    /// // Four instances share the limit. After a minute without Redis nobody may guess on.
+    /// // Four instances share the limit. After a minute without Redis, guessing ends.
     /// let policy = FailurePolicy::local(0.25).then_deny_after(Duration::from_secs(60));
     /// let login = Limit::per_minute(20).by(PeerIp).named("login").on_failure(policy);
     /// ```
@@ -72,7 +75,7 @@ impl FailurePolicy {
         }
     }
 
-    /// Of two, the one that lets less pass.
+    /// Returns the stricter of two policies.
     pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
             (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
@@ -82,11 +85,11 @@ impl FailurePolicy {
         }
     }
 
-    /// Checks what a rule was given.
+    /// Checks a rule's policy.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::LocalShare`] for a share that is none.
+    /// [`ConfigError::LocalShare`] for a share out of range.
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
             Self::Local(local) if !local.share.is_one() => Err(ConfigError::LocalShare {
@@ -97,7 +100,7 @@ impl FailurePolicy {
         }
     }
 
-    /// What it comes to when the store has failed for so long.
+    /// Returns the policy that applies after the store has failed for so long.
     #[cfg(feature = "redis")]
     pub(crate) fn after(self, failing: Duration) -> Self {
         match self {
@@ -113,7 +116,8 @@ impl FailurePolicy {
     }
 }
 
-/// That this process decides by a share of the limit while the store cannot: see [`FailurePolicy::local`].
+/// Decides in this process by a share of the limit while the store cannot: see
+/// [`FailurePolicy::local`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a policy has no effect until a rule has it"]
 pub struct Local {
@@ -128,7 +132,8 @@ enum Then {
 }
 
 impl Local {
-    /// Refuses every request once the store has failed for so long, as [`FailurePolicy::Deny`] does.
+    /// Refuses every request once the store has failed for so long, as [`FailurePolicy::Deny`]
+    /// does.
     ///
     /// An outage is over when the store has answered, and not failed for a second.
     pub fn then_deny_after(mut self, longest: Duration) -> Self {
@@ -136,7 +141,8 @@ impl Local {
         self
     }
 
-    /// Lets every request pass once the store has failed for so long, as [`FailurePolicy::Allow`] does.
+    /// Lets every request pass once the store has failed for so long, as [`FailurePolicy::Allow`]
+    /// does.
     ///
     /// An outage is over when the store has answered, and not failed for a second.
     pub fn then_allow_after(mut self, longest: Duration) -> Self {
@@ -144,19 +150,20 @@ impl Local {
         self
     }
 
-    /// So many of the permits of a limit.
+    /// Returns the share of a limit's permits.
     #[cfg(feature = "redis")]
     pub(crate) fn of(self, permits: u64) -> u64 {
-        // Limits have 53 bits at most, and so has what is left of them.
+        // Limits have at most 53 bits, and so has the product.
         let part = permits as f64 * self.share.get();
         let nearest = part.round();
-        // One divided by the number of instances is seldom exact, and a whole permit is not to be lost by that.
+        // One divided by the number of instances is seldom exact, which must not cost a whole
+        // permit.
         let is_whole = (part - nearest).abs() <= 2.0 * f64::EPSILON * nearest;
         let part = if is_whole { nearest } else { part.floor() };
         (part as u64).clamp(1, permits.max(1))
     }
 
-    /// The smaller share, until the first of both refuses, or both let pass.
+    /// Returns the smaller share, until the first of both refuses, or both let pass.
     fn stricter(self, other: Self) -> Self {
         let share = if self.share.get() <= other.share.get() {
             self.share
@@ -179,7 +186,7 @@ impl From<Local> for FailurePolicy {
     }
 }
 
-/// A share, by its bits, as numbers with fractions are not equal to themselves.
+/// A share, by its bits, as floating-point numbers are not `Eq`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Share(u64);
 
@@ -226,7 +233,7 @@ mod tests {
         ]
     }
 
-    /// How little passes: nothing, a share, all.
+    /// Ranks a policy by what passes: nothing, a share, all.
     fn passes(policy: FailurePolicy) -> u64 {
         match policy {
             FailurePolicy::Allow => u64::MAX,
@@ -238,25 +245,33 @@ mod tests {
     proptest! {
         /// At no time does more pass than by either, and no less than by the stricter share.
         #[test]
-        fn the_stricter_of_two_lets_less_pass(a in policies(), b in policies(), seconds in 0..6_u32) {
+        fn the_stricter_of_two_lets_less_pass(
+            a in policies(),
+            b in policies(),
+            seconds in 0..6_u32,
+        ) {
             let both = a.stricter(b);
-            prop_assert_eq!(passes(both.after(seconds * A_SECOND)), passes(b.stricter(a).after(seconds * A_SECOND)));
+            let swapped = b.stricter(a).after(seconds * A_SECOND);
+            prop_assert_eq!(passes(both.after(seconds * A_SECOND)), passes(swapped));
             let failing = seconds * A_SECOND;
-            let (a, b, both) = (passes(a.after(failing)), passes(b.after(failing)), passes(both.after(failing)));
+            let [a, b, both] = [a, b, both].map(|policy| passes(policy.after(failing)));
             prop_assert!(both <= a.min(b), "{both} of {a} and {b}");
             prop_assert_eq!(both == 0, a.min(b) == 0);
         }
 
-        /// All instances together have no more than the limit, but for one permit each.
+        /// All instances together have at most the limit, plus less than one permit each.
         #[test]
-        fn shares_of_all_instances_are_no_more_than_the_limit(instances in 1..1000_u64, permits in 1..1_u64 << 40) {
+        fn shares_of_all_instances_are_no_more_than_the_limit(
+            instances in 1..1000_u64,
+            permits in 1..1_u64 << 40,
+        ) {
             let each = FailurePolicy::local(1.0 / instances as f64).of(permits);
             prop_assert!(each >= 1);
             prop_assert!(each * instances <= permits.max(instances), "{each}");
             prop_assert!(each >= permits / instances || instances > permits);
         }
 
-        /// What can be divided is, though one divided by the number of instances seldom is exact.
+        /// A share that divides the limit loses nothing, although one divided by N is seldom exact.
         #[test]
         fn no_permit_is_lost_to_a_fraction(instances in 1..1000_u64, each in 1..1_u64 << 40) {
             let share = FailurePolicy::local(1.0 / instances as f64);

@@ -1,4 +1,4 @@
-//! TLS: which certificates are believed and shown, and what to do when one is refused.
+//! TLS: which certificates are trusted and shown, and what to do when one is refused.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use rustls::{
 
 use crate::error::{ConfigError, Error, ErrorKind};
 
-/// Sees to it that there is a provider of cryptography, where the process has chosen none: redis-rs takes the process' own,
-/// and rustls panics where there is none, or several to choose from.
+/// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
+/// own, and rustls panics if there is none, or several to choose from.
 pub(crate) fn choose_provider() {
     if CryptoProvider::get_default().is_none() {
-        // Fails only where somebody else has chosen meanwhile.
+        // Fails only if another provider was installed meanwhile.
         let _ = ring::default_provider().install_default();
     }
 }
@@ -24,7 +24,8 @@ pub(crate) fn is_wanted(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Finds at once what would fail each connection: what is no certificate, and a key of another one.
+/// Returns at once what would fail each connection: an invalid certificate, or a key of another
+/// one.
 pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
     let mut roots = RootCertStore::empty();
     if let Some(pem) = &certificates.root_cert {
@@ -38,7 +39,7 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
     let chain = read(&own.client_cert).ok_or(ConfigError::Certificates(
         "the one of this process is no certificate in PEM",
     ))?;
-    // Not the reader's own words: they may repeat a line of the key.
+    // Not the parser's own message: it may repeat a line of the key.
     let key = PrivateKeyDer::from_pem_slice(&own.client_key).map_err(|_| {
         ConfigError::Certificates("the key of this process is no private key in PEM")
     })?;
@@ -68,7 +69,7 @@ fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     found.ok().filter(|found| !found.is_empty())
 }
 
-/// The same address, with certificates.
+/// Returns the same address, with certificates.
 pub(crate) fn equip(
     info: &ConnectionInfo,
     certificates: TlsCertificates,
@@ -77,9 +78,10 @@ pub(crate) fn equip(
     Ok(client.get_connection_info().clone())
 }
 
-/// What an error says about certificates, and what to do then; `None` if it is about something else.
+/// Returns what an error says about certificates, and what to do then; `None` if it is about
+/// something else.
 ///
-/// By rustls' own words: from a Cluster redis-rs hands on nothing else.
+/// By rustls' own messages: from a Cluster redis-rs passes on nothing else.
 pub(crate) fn refusal(error: &RedisError) -> Option<Error> {
     let by_tls = matches!(error.kind(), RedisKind::Io | RedisKind::InvalidClientConfig);
     let text = by_tls.then(|| error.to_string())?;
@@ -91,23 +93,25 @@ pub(crate) fn refusal(error: &RedisError) -> Option<Error> {
     )
 }
 
-/// What rustls says, or is told by the other side, and what to do; the first that fits.
+/// What rustls reports, or receives from the other side, and what to do; the first match counts.
 const REMEDIES: &[(&str, &str)] = &[
     (
         "invalid peer certificate: UnknownIssuer",
-        "Redis' certificate comes from no authority that is trusted here: give `RedisStoreBuilder::certificates` the authority's",
+        "Redis' certificate comes from no authority that is trusted here: give \
+         `RedisStoreBuilder::certificates` the authority's",
     ),
     (
         "invalid peer certificate: certificate expired",
-        "Redis' certificate has expired: renew it there, and look whether this machine's clock is right",
+        "Redis' certificate has expired: renew it there, and check this machine's clock",
     ),
     (
         "invalid peer certificate: certificate not valid yet",
-        "Redis' certificate is not valid yet: look whether this machine's clock is right",
+        "Redis' certificate is not valid yet: check this machine's clock",
     ),
     (
         "invalid peer certificate: certificate not valid for name",
-        "Redis' certificate is not for the host in the address: use a name that it has, or have it issued for this one",
+        "Redis' certificate is not for the host in the address: use a name that it has, or have it \
+         issued for this one",
     ),
     (
         "invalid peer certificate",
@@ -123,7 +127,8 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "received fatal alert: UnknownCA",
-        "Redis does not know the authority of the certificate that this process shows: put it into `tls-ca-cert-file` there",
+        "Redis does not know the authority of the certificate that this process shows: put it into \
+         `tls-ca-cert-file` there",
     ),
     (
         "received fatal alert: BadCertificate",
@@ -139,8 +144,8 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "received fatal alert: HandshakeFailure",
-        "Redis refuses the handshake: it may want a certificate of this process (`RedisStoreBuilder::certificates`), or has no cipher in \
-         common with it",
+        "Redis refuses the handshake: it may want a certificate of this process \
+         (`RedisStoreBuilder::certificates`), or has no cipher in common with it",
     ),
     (
         "received fatal alert: ProtocolVersion",
@@ -148,15 +153,17 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "peer is incompatible",
-        "Redis' TLS has nothing in common with this process': switch TLS 1.2 or 1.3 on in `tls-protocols` there",
+        "the TLS settings of Redis have nothing in common with this process: switch TLS 1.2 or \
+         1.3 on in `tls-protocols` there",
     ),
     (
         "received corrupt message",
-        "what answers does not speak TLS: use the port of `tls-port`, or `redis://` without it",
+        "the server does not speak TLS: use the port of `tls-port`, or `redis://` without it",
     ),
     (
         "tls-rustls-insecure",
-        "`#insecure` believes anybody, and is not built in: give `RedisStoreBuilder::certificates` the authority's certificate",
+        "`#insecure` trusts every server, and is not built in: give \
+         `RedisStoreBuilder::certificates` the authority's certificate",
     ),
     (
         "invalid dns name",
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_refused() {
-        // Redis-rs takes the first two for a list of no authorities, and would then believe nobody.
+        // Redis-rs takes the first two for a list without authorities, and would then trust none.
         let torn = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in [&b""[..], b"nothing", torn] {
             assert_eq!(check(&root(pem)), Err(UNREADABLE_ROOT));
