@@ -390,13 +390,13 @@ pub(crate) fn check_lease(
         return Ok(());
     }
     let reason = if whole_millis(lease).is_none() {
-        "it is not of whole milliseconds, up to a century"
+        "it is not in whole milliseconds, up to a century"
     } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
         "it is longer than a tenth of the interval"
     } else {
         match algorithm {
             // The end of a slot and that of a lease add up to more than the score offset allows.
-            Algorithm::SlidingLog if in_slots => "grants are noted in slots",
+            Algorithm::SlidingLog if in_slots => "its grants are merged in slots",
             Algorithm::SlidingLog => return Ok(()),
             Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",

@@ -185,7 +185,7 @@ impl Naming {
             return Ok(Spelling::Exact(Name::exact(name)?).into());
         };
         if after.contains(PLACEHOLDER) {
-            let reason = "`<key>` may stand in it once";
+            let reason = "it may contain `<key>` only once";
             return Err(ConfigError::SharedName {
                 name: name.to_owned(),
                 reason,

@@ -26,7 +26,7 @@
 -- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, with a wait that ends
 -- after the window and not with it. Each caller is granted whole or not at all. A caller that waits
 -- in the queue and does not fit blocks those behind it; a caller that does not wait takes what is
--- left. Not safe to send twice: grants cannot be told apart.
+-- left. Not safe to send twice: one grant looks like another.
 
 local now = clock('')
 local source = ARGV[3]

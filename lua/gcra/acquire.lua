@@ -13,8 +13,8 @@
 --
 -- Redisson has no such limiter. This script stands alone, without lib/state.lua and lib/gcra.lua,
 -- which describes the value. Numbers cost more than commands: so the caller sends them as Redis
--- keeps them, and computes the rest of the reply. Not safe to send twice: grants cannot be told
--- apart.
+-- keeps them, and computes the rest of the reply. Not safe to send twice: one grant looks like
+-- another.
 
 local call, unpack = redis.call, struct.unpack
 local stored = call('GET', KEYS[1])

@@ -18,7 +18,7 @@
 --
 -- Redisson has no such limiter. Each caller is granted whole or not at all. A caller that waits in
 -- the queue and does not fit blocks those behind it; a caller that does not wait takes what is
--- left. Not safe to send twice: grants cannot be told apart.
+-- left. Not safe to send twice: one grant looks like another.
 
 local given_clock = ARGV[1] ~= ''
 local now = micros(ARGV[1])

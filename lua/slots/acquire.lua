@@ -9,7 +9,7 @@
 --       at its end
 --
 -- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, which takes a slot's member for one
--- large grant. Not safe to send twice: the grants of a slot cannot be told apart.
+-- large grant. Not safe to send twice: the grants of a slot look alike.
 
 local slots = {}
 for place = #KEYS / 5, 1, -1 do

@@ -35,7 +35,7 @@ impl Slots {
         }
         if intervals.any(|interval| interval.as_millis() < slots.into()) {
             return refuse(
-                "each lasts a millisecond at least, and the interval does not have as many",
+                "each takes at least a millisecond, and the interval is too short for so many",
             );
         }
         Ok(Self(slots))

@@ -76,11 +76,11 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
         match self.project().state.project() {
             StateProj::Inner { mut body, settling } => {
                 let polled = body.as_mut().poll_frame(cx);
-                if let Some(heard) = settling {
+                if let Some(open) = settling {
                     let is_over = match &polled {
                         Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
                             Some(trailers) => {
-                                heard.trailers(trailers);
+                                open.trailers(trailers);
                                 true
                             }
                             // The reader may then drop it without polling it again.

@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn says(code: &str) -> RedisError {
-        let reply = format!("-{code} in so many words\r\n");
+        let reply = format!("-{code} as a message\r\n");
         let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
         value.extract_error().unwrap_err()
     }

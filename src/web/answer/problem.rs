@@ -62,7 +62,7 @@ pub(crate) fn answer(
 
 /// Adds the reason of the refusal as text, with the seconds to wait.
 fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
-    let words = match refusal.kind {
+    let reason = match refusal.kind {
         RefusalKind::OverLimit => "too many requests",
         RefusalKind::QueueFull => "too many requests wait already",
         RefusalKind::Blocked => "the request is blocked",
@@ -70,7 +70,7 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
         RefusalKind::MissingKey | RefusalKind::KeyTooLong => return text.push_str(&lack(refusal)),
         RefusalKind::Unavailable => "the rate limiter is unavailable",
     };
-    text.push_str(words);
+    text.push_str(reason);
     if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
         let mut number = Draft::default();
         number.push_number(seconds);

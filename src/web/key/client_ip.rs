@@ -348,7 +348,7 @@ impl fmt::Debug for ClientIp {
 fn trusted_network_of(text: &str) -> Result<IpNet, &'static str> {
     let network = network_of(text)?;
     if network.prefix_len() == 0 {
-        return Err("it trusts everybody: whoever connects could choose the address that counts");
+        return Err("it trusts every address, so any client could choose its own");
     }
     Ok(network)
 }

@@ -180,8 +180,8 @@ mod tests {
                 Ok(())
             }
         }
-        let nobody = Nobody.digest(&Secret::new("k1", BYTES_1).unwrap());
-        assert_eq!(name(&nobody, "a"), Err(NoKey::missing("identity")));
+        let digested = Nobody.digest(&Secret::new("k1", BYTES_1).unwrap());
+        assert_eq!(name(&digested, "a"), Err(NoKey::missing("identity")));
     }
 
     #[test]

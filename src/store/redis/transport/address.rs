@@ -21,7 +21,7 @@ pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
         )
     })?;
     if parts.is_some_and(|parts| parts.port == Some("0")) {
-        return Err(wrong("the port 0 is none: leave it out for 6379"));
+        return Err(wrong("the port 0 is not valid: omit it for 6379"));
     }
     match info.redis_settings().db() {
         db @ ..0 => Err(wrong(format!("the database {db} is below 0"))),
@@ -135,12 +135,12 @@ impl<'a> Parts<'a> {
         }
         if matches!(host, "0.0.0.0" | "::") {
             return Some(format!(
-                "the host {host} is what servers listen on: name one"
+                "the host {host} is an address to listen on: write the address of the server"
             ));
         }
         let odd = |it: char| it.is_whitespace() || it.is_control() || "<>^|%\\".contains(it);
         host.contains(odd)
-            .then(|| "the host has characters that no host has".to_owned())
+            .then(|| "the host has invalid characters".to_owned())
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
             ("http://localhost", "the scheme is not"),
             ("redis://", "the host is missing"),
             ("redis://:secret@", "the host is missing"),
-            ("redis://a b/", "the host has characters"),
+            ("redis://a b/", "the host has invalid characters"),
             ("redis://[::1/", "the host is no IPv6"),
             ("redis://0.0.0.0/", "the host 0.0.0.0"),
             ("redis://localhost:99999", "the port is no number"),

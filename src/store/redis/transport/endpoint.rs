@@ -263,7 +263,7 @@ impl Endpoint {
                 Ok(Self::Sentinel(Box::new(sentinels)))
             }
             Self::Ready(_) => Err(ConfigError::Certificates(
-                "a pool or connection that is made elsewhere is given them there",
+                "a pool or connection made elsewhere has its own",
             )),
         }
     }

@@ -37,11 +37,11 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
         return Ok(());
     };
     let chain = read(&own.client_cert).ok_or(ConfigError::Certificates(
-        "the one of this process is no certificate in PEM",
+        "the certificate of this process is not a certificate in PEM",
     ))?;
     // Not the parser's own message: it may repeat a line of the key.
     let key = PrivateKeyDer::from_pem_slice(&own.client_key).map_err(|_| {
-        ConfigError::Certificates("the key of this process is no private key in PEM")
+        ConfigError::Certificates("the key of this process is not a private key in PEM")
     })?;
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
@@ -53,16 +53,16 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
                 .with_client_auth_cert(chain, key)
         })
         .map_err(|_| {
-            ConfigError::Certificates("the key of this process is not that of its certificate")
+            ConfigError::Certificates("the key of this process does not match its certificate")
         })?;
     Ok(())
 }
 
 const UNREADABLE_ROOT: ConfigError =
-    ConfigError::Certificates("the one of the authority is no certificate in PEM");
+    ConfigError::Certificates("the certificate of the authority is not a certificate in PEM");
 
 pub(crate) const NO_TLS: ConfigError =
-    ConfigError::Certificates("TLS begins with an address of `rediss://`");
+    ConfigError::Certificates("TLS needs an address with `rediss://`");
 
 fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
@@ -85,7 +85,7 @@ pub(crate) fn equip(
 pub(crate) fn refusal(error: &RedisError) -> Option<Error> {
     let by_tls = matches!(error.kind(), RedisKind::Io | RedisKind::InvalidClientConfig);
     let text = by_tls.then(|| error.to_string())?;
-    let (_, remedy) = REMEDIES.iter().find(|(words, _)| text.contains(words))?;
+    let (_, remedy) = REMEDIES.iter().find(|(message, _)| text.contains(message))?;
     Some(
         Error::new(ErrorKind::Tls)
             .detail(*remedy)
