@@ -1,4 +1,4 @@
-//! What users choose for when the store cannot decide.
+//! The user's choice for when the store cannot decide.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailurePolicy {
-    /// Let it pass: the limiter is never the outage, and while the store fails there is no limit
+    /// Lets it pass: the limiter is never the outage, and while the store fails there is no limit
     Allow,
-    /// Decide in this process, by the limit or a part of it: see [`local`](Self::local). The
+    /// Decides in this process, by the limit or a part of it: see [`local`](Self::local). The
     /// default, with all of it
     Local(Local),
-    /// Refuse it as unavailable: 503, or UNAVAILABLE in gRPC
+    /// Refuses it as unavailable: 503, or UNAVAILABLE in gRPC
     Deny,
 }
 
@@ -27,32 +27,33 @@ impl Default for FailurePolicy {
 }
 
 impl FailurePolicy {
-    /// Goes on deciding in this process, by this share of the limit: all of it, or one divided by
-    /// the number of instances.
+    /// Decides in this process, by this share of the limit: all of it, or one divided by the number
+    /// of instances.
     ///
     /// With `local(1.0)`, the default, N processes grant N limits while the store fails, and at the
     /// end of the outage once more what the store grants: N + 1. Callers within the limit are not
     /// refused. With `local(1.0 / N)` the processes together grant one limit, and at the end two;
-    /// but where a caller's requests all come to one process it is refused beyond its share, and N
-    /// has to be known.
+    /// but if all requests of a caller reach one process, it is refused beyond its share, and N has
+    /// to be known.
     ///
     /// The share is above 0, and 1 at most; of the permits that it leaves, fractions are dropped, but there is one at least.
     /// What this process was granted within the last interval counts, so that an outage does not free whoever has used up
     /// its limit, and takes nothing from whoever has not.
     ///
-    /// It is refused with 429 and the wait until this process has room again. Such decisions have
-    /// [`Source::Local`](crate::Source::Local), and nobody [waits](crate::Rule::wait) in line for them. A request that costs
-    /// more than the share of the limit is refused as unavailable. When the store is back it decides again, and knows nothing
-    /// of what was granted here: at most the share of the limit from each process and interval.
+    /// A refusal is 429 with the wait until this process has room again. Such decisions have
+    /// [`Source::Local`](crate::Source::Local), and no request [waits](crate::Rule::wait) in a
+    /// queue for them. A request that costs more than the share is refused as unavailable. When the
+    /// store is back, it decides again, and knows nothing of the grants made here: at most the
+    /// share of the limit from each process and interval.
     ///
     /// A limit that only Redis knows, of [`Rule::shared`](crate::Rule::shared) without
-    /// [`or_init`](crate::Rule::or_init), is taken as it was last seen for any limiter of the rule;
-    /// before the first answer the request is refused as unavailable, which is logged once. A rule
-    /// of the request that has [`Allow`](Self::Allow) is left out: it neither refuses the request
-    /// nor loosens the other rules.
+    /// [`or_init`](crate::Rule::or_init), is the one last seen for any limiter of the rule; before
+    /// the first answer the request is refused as unavailable, which is logged once. A rule of the
+    /// request with [`Allow`](Self::Allow) takes no part: it neither refuses the request nor
+    /// loosens the other rules.
     ///
-    /// For [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is in this
-    /// process already: where it cannot decide, the request is refused as unavailable.
+    /// For [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is already in
+    /// this process: if it cannot decide, the request is refused as unavailable.
     ///
     /// # Example
     ///
@@ -68,7 +69,7 @@ impl FailurePolicy {
         Self::Local(Local(share.to_bits()))
     }
 
-    /// Of two, the one that lets less pass.
+    /// Returns the stricter of two policies.
     pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
             (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
@@ -81,11 +82,11 @@ impl FailurePolicy {
         }
     }
 
-    /// Checks what a rule was given.
+    /// Checks a rule's policy.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::LocalShare`] for a share that is none.
+    /// [`ConfigError::LocalShare`] for a share out of range.
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
             Self::Local(local) if !(local.share() > 0.0 && local.share() <= 1.0) => {
@@ -110,13 +111,14 @@ impl Local {
         f64::from_bits(self.0)
     }
 
-    /// So many of the permits of a limit.
+    /// Returns the share of a limit's permits.
     #[cfg(feature = "redis")]
     pub(crate) fn of(self, permits: u64) -> u64 {
         // Limits have 53 bits at most, and so has what is left of them.
         let part = permits as f64 * self.share();
         let nearest = part.round();
-        // One divided by the number of instances is seldom exact, and a whole permit is not to be lost by that.
+        // One divided by the number of instances is seldom exact, which must not cost a whole
+        // permit.
         let is_whole = (part - nearest).abs() <= 2.0 * f64::EPSILON * nearest;
         let part = if is_whole { nearest } else { part.floor() };
         (part as u64).clamp(1, permits.max(1))
@@ -168,7 +170,7 @@ mod tests {
             prop_assert_eq!(both, passes(a).min(passes(b)));
         }
 
-        /// All instances together have no more than the limit, but for one permit each.
+        /// All instances together have at most the limit, plus less than one permit each.
         #[test]
         fn shares_of_all_instances_are_no_more_than_the_limit(instances in 1..1000_u64, permits in 1..1_u64 << 40) {
             let each = share(1.0 / instances as f64).of(permits);
@@ -177,7 +179,7 @@ mod tests {
             prop_assert!(each >= permits / instances || instances > permits);
         }
 
-        /// What can be divided is, though one divided by the number of instances seldom is exact.
+        /// A share that divides the limit loses nothing, although one divided by N is seldom exact.
         #[test]
         fn no_permit_is_lost_to_a_fraction(instances in 1..1000_u64, each in 1..1_u64 << 40) {
             let share = share(1.0 / instances as f64);

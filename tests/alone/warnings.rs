@@ -74,7 +74,7 @@ async fn forwarding_headers_are_warned_about_once() {
     const FORWARDED: (&str, &str) = ("forwarded", "for=198.51.100.78");
     let untrusted = "came from a peer that is not trusted";
     let beside = "has `Forwarded` beside the header";
-    let unreadable = "could not be read";
+    let unreadable = "could not be parsed";
     let behind = || ClientIp::behind(["10.0.0.0/8"]);
     let real_ip = || behind().header(ForwardedHeader::Single("x-real-ip"));
     let secret = Secret::new("k1", [7; 32]).unwrap();
@@ -147,12 +147,12 @@ async fn forwarding_headers_are_warned_about_once() {
         // The peer is missing: that is said, and the header is not believed.
         (
             warning(behind(), None, &[XFF]).await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         // Also where something stands in for it, or nothing is to be limited without.
         (
             warning(FromHeader::new("x-key").or(PeerIp), None, &[]).await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         (
             warning(
@@ -161,11 +161,11 @@ async fn forwarding_headers_are_warned_about_once() {
                 &[("x-key", "ann")],
             )
             .await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         (
             warning(PeerIp.or_shared(), None, &[]).await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         (
             warning(behind().or_skip(), None, &[]).await,
@@ -173,17 +173,17 @@ async fn forwarding_headers_are_warned_about_once() {
         ),
         (
             warning(PeerIp.digest(&secret).or_shared(), None, &[]).await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         (
             warning(ClientIp::hops(1), None, &[]).await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         // On a Unix socket there is none, and none is needed.
         (warning(ClientIp::hops(1), None, &[XFF]).await, None),
         (
             warning(Behind(PeerIp), None, &[]).await,
-            Some("does not note the peer's address"),
+            Some("does not record the peer's address"),
         ),
         (
             warning(FromHeader::new("x-key"), None, &[]).await,

@@ -66,7 +66,7 @@ pub(crate) const ROWS: [Row; 26] = [
         ],
     },
     Row {
-        fault: "nobody is there, the name does not resolve, or something else answers",
+        fault: "no server is there, the name does not resolve, or something else answers",
         played: &[
             "row_07_a_server_that_is_not_there_at_first",
             "row_07_a_name_that_does_not_resolve",
@@ -199,7 +199,7 @@ pub(crate) const ROWS: [Row; 26] = [
         also: &[],
     },
     Row {
-        fault: "somebody's script does not end: BUSY",
+        fault: "a script does not end: BUSY",
         played: &["row_19_a_script_of_somebody_else_that_does_not_end"],
         also: &[],
     },

@@ -1,4 +1,4 @@
-//! How the servers are, as this process sees it: their breakers, and what calls tell of them.
+//! The state of the servers, as this process sees it: their breakers, and what calls show of them.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
     store::guard::breaker::{Breakers, Seems},
 };
 
-/// One failure is chance, and each costs somebody a deadline; a pause of the server that is over soon has as many in no
-/// time, whatever the number, and then the first pause of the breaker is short.
+/// One failure is chance, and each costs a request its deadline. A short pause of the server causes
+/// as many at once, whatever the number, and then the first pause of the breaker is short.
 pub(crate) const DEFAULT_FAILURES: u32 = 5;
 impl RedisStore {
-    /// How Redis is, as far as this store has seen: nothing is sent.
+    /// Returns the state of Redis, as this store has seen it: nothing is sent.
     ///
-    /// For a page of one's own, or a metric. Not for deciding whether the service is healthy: with a
-    /// [`FailurePolicy`](crate::FailurePolicy) it answers without Redis, too.
+    /// For a page of your own, or a metric. Not for deciding whether the service is healthy: with a
+    /// [`FailurePolicy`](crate::FailurePolicy) it also answers without Redis.
     ///
     /// # Example
     ///
@@ -29,7 +29,7 @@ impl RedisStore {
     ///
     /// let store = RedisStore::open("redis://127.0.0.1/")?;
     /// let health = store.health();
-    /// // Nobody has asked for anything yet.
+    /// // No request has been made yet.
     /// assert_eq!(health.connection(), ConnectionState::Idle);
     /// assert!(health.nodes().iter().all(|node| node.breaker() == BreakerState::Closed));
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
@@ -73,7 +73,7 @@ impl Settings {
     }
 }
 
-/// How Redis is, as one [`RedisStore`] sees it: see [`RedisStore::health`].
+/// The state of Redis, as one [`RedisStore`] sees it: see [`RedisStore::health`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     connection: ConnectionState,
@@ -81,20 +81,21 @@ pub struct Health {
 }
 
 impl Health {
-    /// Whether there is a connection.
+    /// Returns the state of the connection.
     #[must_use]
     pub fn connection(&self) -> ConnectionState {
         self.connection
     }
 
-    /// The breakers: one, or one for each 512 slots of a Cluster, in their order. None where
-    /// [`breaker`](super::RedisStoreBuilder::breaker) is zero.
+    /// Returns the breakers: one, or one for each 512 hash slots of a Cluster, in their order. None
+    /// if [`breaker`](super::RedisStoreBuilder::breaker) is zero.
     #[must_use]
     pub fn nodes(&self) -> &[NodeHealth] {
         &self.nodes
     }
 
-    /// Whether nothing is known to be wrong: no breaker is open, and the last attempt to connect did not fail.
+    /// Returns whether nothing is known to be wrong: no breaker is open, and the last attempt to
+    /// connect did not fail.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let closed = |node: &NodeHealth| node.breaker == BreakerState::Closed;
@@ -102,7 +103,7 @@ impl Health {
     }
 }
 
-/// How a server is, or the servers of some slots of a Cluster.
+/// The state of a server, or of the servers of some hash slots of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
     slots: Option<RangeInclusive<u16>>,
@@ -112,26 +113,26 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// The slots of a Cluster for which it stands; `None` where all is on one server.
+    /// Returns its hash slots in a Cluster; `None` on a single server.
     #[must_use]
     pub fn slots(&self) -> Option<RangeInclusive<u16>> {
         self.slots.clone()
     }
 
-    /// Whether it is asked.
+    /// Returns the state of the breaker.
     #[must_use]
     pub fn breaker(&self) -> BreakerState {
         self.breaker
     }
 
-    /// For how long it has been closed, or not closed: since it was opened, since it was closed again, or since the store
-    /// was made.
+    /// Returns for how long it has been closed, or not closed: since it opened, since it closed
+    /// again, or since the store was built.
     #[must_use]
     pub fn lasts(&self) -> Duration {
         self.lasts
     }
 
-    /// How many of the last calls failed: as many as
+    /// Returns how many of the last calls failed: as many as
     /// [`breaker`](super::RedisStoreBuilder::breaker) says open it. Zero while it is not closed.
     #[must_use]
     pub fn failures(&self) -> u32 {
@@ -139,15 +140,15 @@ impl NodeHealth {
     }
 }
 
-/// Whether a server is asked.
+/// Whether a server is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// Every decision asks it that needs to
+    /// Every decision that needs it calls it
     Closed,
-    /// None does
+    /// No decision calls it
     Open,
-    /// One does, to find out whether it answers
+    /// One decision calls it, to find out whether it answers
     HalfOpen,
 }
 

@@ -19,13 +19,13 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// # Ways to Redis
+/// # Constructors
 impl RedisStore {
     /// Opens a store at an address, with the default settings: `builder(address).build()`.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Url`] if the address cannot be read.
+    /// [`ConfigError::Url`] if the address cannot be parsed.
     ///
     /// # Example
     ///
@@ -39,41 +39,41 @@ impl RedisStore {
         Self::builder(address).build()
     }
 
-    /// Begins a store at an address: `redis://[user:password@]host[:port][/db]`, over TLS
+    /// Starts a store at an address: `redis://[user:password@]host[:port][/db]`, over TLS
     /// `rediss://..`, or `redis+unix:///path[?user=..&pass=..&db=..]` for a unix socket.
     ///
-    /// Characters that have a meaning in an address are percent-encoded in user and password: `%40`
-    /// for `@`, `%2F` for `/`. TLS is the feature `tls`: see
+    /// In user and password, percent-encode characters with a meaning in an address: `%40` for `@`,
+    /// `%2F` for `/`. TLS is the feature `tls`: see
     /// [`certificates`](RedisStoreBuilder::certificates).
     pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(read_address(address).and_then(|info| {
-            // Fails here, and not at the first request, where the platform lacks what the address
-            // asks for.
+            // Fails here, and not at the first request, if the platform lacks what the address
+            // needs.
             let client = redis::Client::open(info).map_err(|error| refused(&error))?;
             Ok(Endpoint::Address(Box::new(client)))
         }))
     }
 
-    /// Begins a store on a Redis Cluster, by one or more addresses of its nodes; the others are
+    /// Starts a store on a Redis Cluster, by one or more addresses of its nodes; the others are
     /// found there.
     ///
-    /// A limiter's keys are in one slot, so a decision is still one command, to the master of that
-    /// slot. A master that is down or silent costs its own slots and no others, if the Cluster has
-    /// `cluster-require-full-coverage no`. One whose *host* is gone, so that connecting to it
-    /// hangs, holds up the others too until a replica takes over: redis-rs sends nothing while it
+    /// A limiter's keys are in one hash slot, so a decision is still one command, to the master of
+    /// that slot. A master that is down or silent costs only its own slots, if the Cluster has
+    /// `cluster-require-full-coverage no`. A master whose *host* is gone, so that connecting to it
+    /// hangs, delays the others too until a replica takes over: redis-rs sends nothing while it
     /// tries, for a quarter of [`connect_timeout`](RedisStoreBuilder::connect_timeout) at a time.
-    /// While a slot moves to another master, its limiters meet the failure policy: Redis answers
-    /// TRYAGAIN to commands of several keys.
+    /// While a hash slot moves to another master, its limiters meet the failure policy: Redis
+    /// answers TRYAGAIN to commands of several keys.
     ///
-    /// Commands that may run twice are repeated when a connection is lost, five times at most and 1
+    /// Commands that may run twice are repeated when a connection is lost, at most five times and 1
     /// to 10 milliseconds apart. [`release`](crate::RateLimiter::release),
-    /// [`rename`](crate::RateLimiter::rename) and what takes from an
+    /// [`rename`](crate::RateLimiter::rename) and calls that take from an
     /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by
     /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in [slots](crate::RateLimiter::slots) are
-    /// sent once, over connections of their own that the first of them makes. [`ping`](Self::ping)
-    /// asks all masters.
+    /// sent once, over separate connections that the first of them opens. [`ping`](Self::ping)
+    /// checks all masters.
     ///
-    /// Credentials and `rediss://` hold for all nodes, and all addresses must agree in them. Nodes
+    /// Credentials and `rediss://` apply to all nodes, and all addresses must agree in them. Nodes
     /// are reached by the address that they announce, so their certificates must have it: the IP
     /// address, or the name in `cluster-announce-hostname` with `cluster-preferred-endpoint-type
     /// hostname`.
@@ -96,20 +96,20 @@ impl RedisStore {
         }))
     }
 
-    /// Begins a store on the master that sentinels watch over, by one or more addresses of
-    /// sentinels; one that answers suffices.
+    /// Starts a store on the master that sentinels monitor, by one or more addresses of sentinels;
+    /// one that answers is enough.
     ///
-    /// `master` is the name under which they know it, `mymaster`, or an address with the name for a
-    /// host where the master wants credentials, a database or TLS:
+    /// `master` is the name by which they know it, `mymaster`, or an address with the name as its
+    /// host if the master needs credentials, a database or TLS:
     /// `rediss://user:password@mymaster/1`. Those in a sentinel's address are for the sentinel, and
     /// each sentinel may have its own.
     ///
-    /// All sentinels are asked, at once, whenever a connection is made: by the first command, and
-    /// when a connection is lost or leads to a replica. So a failover needs no restart.
+    /// All sentinels are queried, at once, whenever a connection is opened: by the first command,
+    /// and when a connection is lost or leads to a replica. So a failover needs no restart.
     ///
     /// The master is reached by the address that sentinels know, so its certificate must have that
-    /// one: the IP address, or its name with `sentinel resolve-hostnames yes` and
-    /// `sentinel announce-hostnames yes`.
+    /// one: the IP address, or its name with `sentinel resolve-hostnames yes` and `sentinel
+    /// announce-hostnames yes`.
     ///
     /// # Example
     ///
@@ -136,24 +136,24 @@ impl RedisStore {
         }))
     }
 
-    /// Begins a store whose connections come from a pool: one is checked out for all calls, and
+    /// Starts a store whose connections come from a pool: one is checked out for all calls, and
     /// again when it is lost.
     ///
-    /// It is taken out of the pool for good, which leaves the pool its full size for others. The
-    /// pool's own settings apply to it: switch TCP_NODELAY and the timeouts on there. The size of
-    /// the pool does not matter here.
+    /// It is taken out of the pool for good, which leaves the pool its full size for other users.
+    /// The pool's own settings apply to it: set TCP_NODELAY and the timeouts there. The size of the
+    /// pool does not matter here.
     pub fn pool(pool: Pool) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Pool(pool))))
     }
 
-    /// Begins a store on a Redis Cluster, by a pool: as [`pool`](Self::pool).
+    /// Starts a store on a Redis Cluster, by a pool: as [`pool`](Self::pool).
     ///
-    /// Prefer [`cluster`](Self::cluster) unless there is a pool already. What the pool makes has
-    /// the settings redis-rs begins with, and `deadpool_redis` has no others: only the store's
-    /// [`response_timeout`](RedisStoreBuilder::response_timeout) counts, and a lost command is sent
-    /// again up to sixteen times, whichever it is. So [`release`](crate::RateLimiter::release) may
-    /// give back twice, when a connection is lost at the wrong moment, and a fixed window, GCRA or
-    /// slots may take twice; for one interval at most, all of them. Ordinary limits are not
+    /// Prefer [`cluster`](Self::cluster) unless there is a pool already. The pool's connections
+    /// have the default settings of redis-rs, and `deadpool_redis` has no others: only the store's
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout) applies, and a lost command is
+    /// sent again up to sixteen times, whichever it is. So [`release`](crate::RateLimiter::release)
+    /// may release twice, when a connection is lost at the wrong moment, and a fixed window, GCRA
+    /// or slots may take twice; all of them for one interval at most. Ordinary limits are not
     /// affected: an acquire that is sent twice takes once.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
@@ -161,26 +161,26 @@ impl RedisStore {
         RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::ClusterPool(pool))))
     }
 
-    /// Begins a store on the master that sentinels watch over, by a pool: as [`pool`](Self::pool).
+    /// Starts a store on the master that sentinels monitor, by a pool: as [`pool`](Self::pool).
     ///
     /// A pool keeps connections to a master that has been demoted, which answer PING as before. So
-    /// each that is checked out is asked for its `ROLE` first, and dropped if it is no master's:
-    /// after a failover the store goes through what is in stock until the pool makes one that is.
-    /// [`response_timeout`](RedisStoreBuilder::response_timeout) is the store's.
+    /// each one that is checked out is asked for its `ROLE` first, and dropped if it is no
+    /// master's: after a failover the store goes through the stock until the pool makes one that
+    /// is. [`response_timeout`](RedisStoreBuilder::response_timeout) is the store's.
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::SentinelPool(pool))))
     }
 
-    /// Begins a store on a connection of the caller's, which looks after itself:
+    /// Starts a store on a connection of the caller's, which maintains itself:
     /// `redis::aio::ConnectionManager` for example.
     ///
-    /// A bare `MultiplexedConnection` never reconnects: after one lost connection every decision
-    /// would be made by the failure policy until the process restarts. Use
-    /// [`builder`](Self::builder) or [`pool`](Self::pool) instead.
+    /// A bare `MultiplexedConnection` never reconnects: after one lost connection the failure
+    /// policy would make every decision until the process restarts. Use [`builder`](Self::builder)
+    /// or [`pool`](Self::pool) instead.
     ///
-    /// No command is waited for longer than the store's
+    /// A command waits no longer than the store's
     /// [`response_timeout`](RedisStoreBuilder::response_timeout), whatever the connection does.
     pub fn connection<C>(connection: C) -> RedisStoreBuilder
     where

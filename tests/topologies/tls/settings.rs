@@ -27,16 +27,16 @@ fn what_cannot_be_read_is_named() {
         root_cert: None,
     };
     for (certificates, words) in [
-        (shown("nothing", &client.key), "is no certificate in PEM"),
-        (shown(&client.key, &client.key), "is no certificate in PEM"),
-        (shown(&client.certificate, ""), "no private key in PEM"),
+        (shown("nothing", &client.key), "is not a certificate in PEM"),
+        (shown(&client.key, &client.key), "is not a certificate in PEM"),
+        (shown(&client.certificate, ""), "not a private key in PEM"),
         (
             shown(&client.certificate, &client.certificate),
-            "no private key in PEM",
+            "not a private key in PEM",
         ),
         (
             shown(&client.certificate, &another.key),
-            "not that of its certificate",
+            "does not match its certificate",
         ),
         (
             TlsCertificates {

@@ -1,4 +1,4 @@
-//! Who carries a command: one shared connection, replaced when it is lost.
+//! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
     fmt,
@@ -24,26 +24,28 @@ use crate::{
     },
 };
 
-/// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
+/// The first pause after a failed attempt to connect, and the longest: Redis is found again within
+/// a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// For so many response timeouts a connection is kept that this process does not drive.
+/// The number of response timeouts for which a connection is kept that this process does not drive.
 const UNDRIVEN_FOR: u32 = 10;
 
 /// A way to Redis that outlives its connections.
 ///
-/// All callers share one multiplexed connection: one round trip for each command, and no queue for a free connection.
-/// At most one attempt to connect is under way at a time, in a task of its own, so that no caller's deadline cuts it
-/// short.
+/// All callers share one multiplexed connection: one round trip for each command, and no queue for
+/// a free connection. At most one attempt to connect is in progress at a time, in a task of its
+/// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
     source: Source,
     connect_timeout: Duration,
     response_timeout: Duration,
-    /// Where it is recorded that a server answers.
+    /// Records that a server answers.
     traffic: Arc<Traffic>,
     slot: Arc<Mutex<Slot>>,
     pub(crate) lacked: Lacked,
-    /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
+    /// Carries commands that must not be sent twice, if the present connection would repeat them.
+    /// Made when it is first needed.
     once: Option<Box<Self>>,
 }
 
@@ -76,7 +78,7 @@ impl Failed {
 }
 
 impl From<RedisError> for Failed {
-    /// It was not sent.
+    /// The command was not sent.
     fn from(error: RedisError) -> Self {
         Self {
             error,
@@ -94,24 +96,24 @@ impl From<Failed> for RedisError {
 /// Where commands go at present.
 struct Slot {
     state: State,
-    /// When the connection was made; a call begun later went down this connection.
+    /// When the connection was made; a call begun later used this connection.
     since: Instant,
-    /// How many attempts there were to connect. Only the last may say how it ended.
+    /// The number of attempts to connect. Only the last may report how it ended.
     attempts: u64,
-    /// Attempts in a row that failed, or led to a server that could not be used: until a connection has lasted.
+    /// Attempts in a row that failed, or led to an unusable server: until a connection has lasted.
     failures: u32,
-    /// Whether anything was answered over this connection.
+    /// Whether any command was answered over this connection.
     answered: bool,
-    /// Since when no command has been answered while some were given up.
+    /// The time since which no command has been answered while some were given up.
     unanswered_since: Option<Instant>,
 }
 
 enum State {
-    /// Nobody has asked yet, or the connection was lost; no attempt before the given time
+    /// Not used yet, or the connection was lost; no attempt before the given time
     Idle {
         not_before: Option<(Instant, RedisError)>,
     },
-    /// An attempt is under way
+    /// An attempt is in progress
     Connecting {
         began: Instant,
         attempt: Attempt,
@@ -163,12 +165,12 @@ impl Connection {
 
     /// Sends one command and waits for its reply.
     ///
-    /// A command whose connection was lost is sent once more over a new one: whatever is sent here must be safe to
-    /// repeat.
+    /// A command whose connection was lost is sent once more over a new one: commands sent here
+    /// must be safe to repeat.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it may leave the command executed or not.
+    /// Dropping the future may leave the command executed or not.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
         let first = match self.attempt(command).await {
             Err(first) if is_lost(&first.error) => first,
@@ -180,15 +182,16 @@ impl Connection {
         })
     }
 
-    /// Sends one command once: for those that must not be repeated.
+    /// Sends a command once: for commands that must not be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it may leave the command executed or not.
+    /// Dropping the future may leave the command executed or not.
     pub(crate) async fn send_once(&self, command: &Cmd) -> Result<Value, Failed> {
         let this = self.once.as_deref().unwrap_or(self);
         match this.attempt(command).await {
-            // Another node is to run it, so it did not run. The connection reads where to before it sends anything else.
+            // Another node must run it, so it did not run. The connection reads where to go before
+            // it sends anything else.
             Err(failed)
                 if this.source.has_nodes()
                     && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
@@ -221,7 +224,7 @@ impl Connection {
         let (wire, since) = self.connected().await?;
         let reply = self.send_over(&wire, since, command).await;
         reply.map_err(|error| {
-            // What redis-rs says after it has repeated a command tells nothing of the first time.
+            // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
                 self.source.repeats() && !matches!(error.retry_method(), RetryMethod::NoRetry);
             let failed = Failed::after_sending(error);
@@ -232,7 +235,7 @@ impl Connection {
         })
     }
 
-    /// Sends several commands at once. The replies are those of each; an error is that of all.
+    /// Sends several commands at once. Returns the reply of each; an error is that of all.
     pub(crate) async fn send_all(
         &self,
         commands: &redis::Pipeline,
@@ -285,22 +288,22 @@ impl Connection {
         }
     }
 
-    /// Whether each node has to be told a script's text by itself.
+    /// Returns whether each node needs a script's text separately.
     pub(crate) fn has_nodes(&self) -> bool {
         self.source.has_nodes()
     }
 
-    /// Whether a call that was begun at `moment` cannot have gone down another connection than the present one.
+    /// Returns whether a call begun at `moment` can only have used the present connection.
     pub(crate) fn carried(&self, moment: Instant) -> bool {
         let slot = self.slot();
-        // Those to the nodes of a Cluster are replaced unseen.
+        // Connections to the nodes of a Cluster are replaced invisibly.
         self.source.renews()
             && !self.source.has_nodes()
             && matches!(slot.state, State::Connected(_))
             && slot.since <= moment
     }
 
-    /// What a connection of somebody else's making does may take without end.
+    /// A connection made elsewhere may take arbitrarily long.
     async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let sent = within(self.response_timeout, sending).await;
         sent.unwrap_or_else(|| Err(silent()))
@@ -323,23 +326,24 @@ impl Connection {
             }
             Link::Own(connection) => self.in_time(connection.send(command)).await,
         };
-        // What the server refuses comes as a value here.
+        // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
         given_up.armed = false;
         self.note(since, reply.as_ref().err());
         reply
     }
 
-    /// What a reply, or its lack, tells of the connection that was made at `since`.
+    /// Updates the state of the connection made at `since` after a reply, or a lack of one.
     fn note(&self, since: Instant, error: Option<&RedisError>) {
         match error {
-            // One node is lost, and redis-rs is repairing it. If nothing at all is answered, begin anew.
+            // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
+            // anew.
             Some(error) if is_lost(error) && self.source.has_nodes() => self.note_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.note_silence(since),
             // Any other error is an answer too.
             _ => {
-                // Of several nodes, who asks knows which one it was.
+                // With several nodes, the caller knows which one it was.
                 if !self.source.has_nodes() {
                     self.traffic.replied();
                 }
@@ -376,7 +380,8 @@ impl Connection {
         outcome.unwrap_or_else(|| Err(io_error("the attempt to connect was dropped")))
     }
 
-    /// Whether an attempt will end: its runtime may have been shut down under it, or nobody may be driving that.
+    /// Returns whether an attempt will end: its runtime may have been shut down, or may not be
+    /// driven.
     fn is_alive(&self, began: Instant, attempt: &Attempt) -> bool {
         let longest = self.connect_timeout.saturating_mul(2);
         attempt.has_changed().is_ok() && moment().duration_since(began) < longest
@@ -407,8 +412,9 @@ impl Connection {
 
     /// Drops the connection that was made at `since`, so that another is made.
     ///
-    /// `error` is what the server said, or that it hung up. It may do so for as long as the address leads to it, a replica
-    /// for example: so the first such connection is replaced at once, those after it as failed attempts are.
+    /// `error` is what the server said, or that it hung up. It may do so for as long as the address
+    /// leads to it, to a replica for example: so the first such connection is replaced at once, and
+    /// the next ones like failed attempts.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = self.slot();
         if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
@@ -418,7 +424,7 @@ impl Connection {
                 slot.failures = 0;
             }
             let not_before = match error {
-                // It worked, and somebody has closed it.
+                // It worked, and was closed from elsewhere.
                 Some(error) if error.is_connection_dropped() && slot.answered => None,
                 Some(error) => slot.pause(error),
                 None => None,
@@ -432,15 +438,16 @@ impl Connection {
         if slot.since == since {
             slot.unanswered_since = None;
             slot.answered = true;
-            // A replica answers whoever is refused, too.
+            // A replica answers refused commands, too.
             if slot.failures > 0 && moment().duration_since(since) >= LONGEST_PAUSE {
                 slot.failures = 0;
             }
         }
     }
 
-    /// A command was not answered in time. A connection on which nothing is answered for as long as the response timeout
-    /// is dead, even if the kernel has not noticed: it would try for a quarter of an hour.
+    /// Records that a command was not answered in time. A connection on which nothing is answered
+    /// for as long as the response timeout is dead, even if the kernel has not noticed: it would
+    /// try for a quarter of an hour.
     fn note_silence(&self, since: Instant) {
         let mut slot = self.slot();
         let first = *slot.unanswered_since.get_or_insert_with(moment);
@@ -454,13 +461,13 @@ impl Connection {
         }
     }
 
-    /// Whether this process, and not the server, is late: it has not sent what is waited for, or
+    /// Returns whether this process, and not the server, is late: it has not sent the command, or
     /// not read the replies, or their callers have left. A runtime that is short of processor time
     /// sends and reads in the end; one that is not driven never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
-        let patience = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
+        let max_wait = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
         !self.source.has_nodes()
-            && silent_for < patience
+            && silent_for < max_wait
             && !self.traffic.is_silent_for(self.response_timeout)
     }
 
@@ -469,7 +476,7 @@ impl Connection {
     }
 }
 
-/// Notes that nobody waits any longer for a command that was not answered.
+/// Records that the caller of an unanswered command has left.
 struct GivenUp<'a> {
     connection: &'a Connection,
     since: Instant,
@@ -487,7 +494,7 @@ impl Drop for GivenUp<'_> {
 impl Slot {
     fn settle(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
         if self.attempts != number {
-            // Given up as dead, and another was begun.
+            // It was given up as dead, and another attempt has begun.
             return;
         }
         self.unanswered_since = None;
@@ -505,7 +512,8 @@ impl Slot {
         }
     }
 
-    /// Until when nobody connects, and the error until then; none after the first failure.
+    /// Returns the time until which no attempt is made, and the error until then; none after the
+    /// first failure.
     fn pause(&mut self, error: &RedisError) -> Option<(Instant, RedisError)> {
         let earlier = self.failures;
         self.failures = earlier.saturating_add(1);
@@ -520,12 +528,13 @@ fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
 }
 
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+/// The state behind the lock is valid between any two statements, so a panic elsewhere cannot spoil
+/// it.
 fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// Addresses and passwords stay out of logs.
+// Addresses and passwords must not reach the logs.
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// Where connections lead.
+/// The target of connections.
 #[derive(Clone)]
 pub(crate) enum Endpoint {
     Address(Box<redis::Client>),
@@ -22,7 +22,7 @@ pub(crate) enum Endpoint {
     Cluster(Box<topology::Cluster>),
     #[cfg(feature = "sentinel")]
     Sentinel(Box<topology::Sentinels>),
-    /// The caller's own, with the settings it has
+    /// The caller's own connection or pool, with its settings
     Ready(Source),
 }
 
@@ -47,7 +47,8 @@ impl Endpoint {
         }
     }
 
-    /// Where it leads, without user and password; `None` where that is the caller's affair.
+    /// Returns the address without user and password; `None` for a pool or connection of the
+    /// caller's.
     pub(crate) fn shown(&self) -> Option<Arc<str>> {
         match self {
             Self::Address(client) => Some(address::shown(client.get_connection_info()).into()),
@@ -81,7 +82,7 @@ impl Endpoint {
                 Ok(Self::Sentinel(Box::new(sentinels)))
             }
             Self::Ready(_) => Err(ConfigError::Certificates(
-                "a pool or connection that is made elsewhere is given them there",
+                "a pool or connection made elsewhere has its own",
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! Where connections come from: made here, or taken out of a pool.
+//! Sources of connections: made here, or taken out of a pool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::store::guard::breaker::Traffic;
 
-/// Where connections come from.
+/// The source of connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     /// They are made here
@@ -54,8 +54,8 @@ impl Source {
         }
         let connection = match self {
             Self::Client(client, config) => return stream::connect(client, config, traffic).await,
-            // A checkout costs a PING, so there is one for each connection and not for each command. Taking it out of the
-            // pool leaves the pool its full size for others.
+            // A checkout costs a PING, so there is one for each connection and not for each
+            // command. Taking it out of the pool leaves the pool its full size for other users.
             Self::Pool(pool) => deadpool_redis::Connection::take(checked_out(pool.get().await)?),
             #[cfg(feature = "cluster")]
             Self::ClusterPool(pool) => {
@@ -67,7 +67,7 @@ impl Source {
             #[cfg(feature = "sentinel")]
             Self::SentinelPool(pool) => {
                 let mut connection = topology::take_master(pool).await?;
-                // `deadpool_redis` has no setting for it.
+                // `deadpool_redis` has no such setting.
                 connection.set_response_timeout(response_timeout);
                 connection
             }
@@ -86,7 +86,8 @@ impl Source {
         !matches!(self, Self::Own(_))
     }
 
-    /// Whether it repairs the connections to its nodes, and repeats what was lost with one, by itself.
+    /// Returns whether it repairs the connections to its nodes, and repeats lost commands, by
+    /// itself.
     pub(crate) fn has_nodes(&self) -> bool {
         #[cfg(feature = "cluster")]
         return matches!(self, Self::Cluster(_) | Self::ClusterPool(_));
@@ -94,19 +95,19 @@ impl Source {
         false
     }
 
-    /// The same nodes, over connections that send nothing twice, where these would.
+    /// Returns the same nodes over connections that send nothing twice, if these would.
     pub(crate) fn once(&self) -> Option<Self> {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => cluster
                 .repeats()
                 .then(|| Self::Cluster(Box::new(cluster.once()))),
-            // What a pool makes, it makes as it was told.
+            // A pool's connections have the pool's settings.
             _ => None,
         }
     }
 
-    /// Whether it sends a command again by itself.
+    /// Returns whether it sends a command again by itself.
     pub(crate) fn repeats(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
@@ -117,7 +118,7 @@ impl Source {
         }
     }
 
-    /// Of a pool nobody knows.
+    /// It is unknown for a pool.
     #[cfg(feature = "tls")]
     fn may_want_tls(&self) -> bool {
         match self {

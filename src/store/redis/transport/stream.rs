@@ -1,6 +1,6 @@
-//! Connections that are made here, and whose bytes are seen as they come and go.
+//! Connections that are made here, and whose bytes are observed as they come and go.
 //!
-//! redis-rs hands a reply only to the caller that waits for it. In a burst most callers have left
+//! redis-rs passes a reply only to the caller that waits for it. In a burst most callers have left
 //! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
 //! [`Traffic`].
 
@@ -28,13 +28,13 @@ use tokio::{
 use super::link::{Driving, Link};
 use crate::store::guard::breaker::{Traffic, Watch};
 
-/// Connects to the server that a client has the address of.
+/// Connects to the server at a client's address.
 ///
-/// Over TLS redis-rs makes the socket: there only those replies are seen that somebody waits for.
+/// Over TLS redis-rs makes the socket: there, only replies with a waiting caller are observed.
 ///
 /// # Cancel safety
 ///
-/// Dropping it closes the connection.
+/// Dropping the future closes the connection.
 pub(crate) async fn connect(
     client: &Client,
     config: &AsyncConnectionConfig,
@@ -103,7 +103,7 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let watch = stream.watch.clone();
     let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
     let (connection, driver) = connecting.await?;
-    // It was let in.
+    // It is connected.
     watch.owes_nothing();
     let driving = Driving(tokio::spawn(driver).abort_handle());
     Ok(Link::Multiplexed(connection, Some(Arc::new(driving))))

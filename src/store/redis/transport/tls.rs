@@ -11,11 +11,11 @@ use rustls::{
 
 use crate::error::{ConfigError, Error, ErrorKind};
 
-/// Sees to it that there is a provider of cryptography, where the process has chosen none: redis-rs takes the process' own,
-/// and rustls panics where there is none, or several to choose from.
+/// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
+/// own, and rustls panics if there is none, or several to choose from.
 pub(crate) fn choose_provider() {
     if CryptoProvider::get_default().is_none() {
-        // Fails only where somebody else has chosen meanwhile.
+        // Fails only if another provider was installed meanwhile.
         let _ = ring::default_provider().install_default();
     }
 }
@@ -24,7 +24,8 @@ pub(crate) fn is_wanted(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Finds at once what would fail each connection: what is no certificate, and a key of another one.
+/// Returns at once what would fail each connection: an invalid certificate, or a key of another
+/// one.
 pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
     let mut roots = RootCertStore::empty();
     if let Some(pem) = &certificates.root_cert {
@@ -36,11 +37,11 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
         return Ok(());
     };
     let chain = read(&own.client_cert).ok_or(ConfigError::Certificates(
-        "the one of this process is no certificate in PEM",
+        "the certificate of this process is not a certificate in PEM",
     ))?;
-    // Not the reader's own words: they may repeat a line of the key.
+    // Not the parser's own message: it may repeat a line of the key.
     let key = PrivateKeyDer::from_pem_slice(&own.client_key).map_err(|_| {
-        ConfigError::Certificates("the key of this process is no private key in PEM")
+        ConfigError::Certificates("the key of this process is not a private key in PEM")
     })?;
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
@@ -52,23 +53,23 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
                 .with_client_auth_cert(chain, key)
         })
         .map_err(|_| {
-            ConfigError::Certificates("the key of this process is not that of its certificate")
+            ConfigError::Certificates("the key of this process does not match its certificate")
         })?;
     Ok(())
 }
 
 const UNREADABLE_ROOT: ConfigError =
-    ConfigError::Certificates("the one of the authority is no certificate in PEM");
+    ConfigError::Certificates("the certificate of the authority is not a certificate in PEM");
 
 pub(crate) const NO_TLS: ConfigError =
-    ConfigError::Certificates("TLS begins with an address of `rediss://`");
+    ConfigError::Certificates("TLS needs an address with `rediss://`");
 
 fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     found.ok().filter(|found| !found.is_empty())
 }
 
-/// The same address, with certificates.
+/// Returns the same address, with certificates.
 pub(crate) fn equip(
     info: &ConnectionInfo,
     certificates: TlsCertificates,
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_refused() {
-        // Redis-rs takes the first two for a list of no authorities, and would then believe nobody.
+        // Redis-rs takes the first two for a list without authorities, and would then trust none.
         let torn = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in [&b""[..], b"nothing", torn] {
             assert_eq!(check(&root(pem)), Err(UNREADABLE_ROOT));
