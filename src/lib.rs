@@ -29,6 +29,8 @@ mod web;
 #[cfg(any(test, feature = "test-util"))]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
+#[cfg(feature = "redis")]
+pub use deadpool_redis;
 #[cfg(feature = "inspect")]
 #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
 pub use inspect::{
@@ -36,13 +38,6 @@ pub use inspect::{
     verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 #[cfg(feature = "redis")]
-pub use deadpool_redis;
-#[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use inspect::{
-    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
-    verify::{ServerFinding, Severity, Verification, VerifiedServer},
-};
 pub use redis;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -163,7 +163,11 @@ impl Decision {
     pub fn assert_remaining(&self, permits: u64) -> &Self {
         let left = self.limits().first().and_then(|limit| limit.remaining());
         let is_that = left == Some(permits);
-        assert!(is_that, "not {permits} permits left, but {}", Described(self));
+        assert!(
+            is_that,
+            "not {permits} permits left, but {}",
+            Described(self)
+        );
         self
     }
 }

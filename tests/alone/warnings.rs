@@ -1,6 +1,5 @@
 //! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
 
-
 mod twice;
 mod unmatched;
 

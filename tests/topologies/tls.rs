@@ -34,7 +34,7 @@ fn patient(store: RedisStoreBuilder) -> RedisStore {
 
 /// Asks for an answer, and returns what the page on failure says to do, and what rustls said.
 async fn refused(store: RedisStoreBuilder) -> (String, String) {
-    let page = include_str!("../src/docs/failure.md");
+    let page = include_str!("../../src/docs/failure.md");
     let (_, page) = page.split_once("\n## TLS\n").expect("a section");
     let error = patient(store).ping().await.expect_err("no TLS");
     let source = std::error::Error::source(&error).expect("a source");

@@ -235,9 +235,8 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
     (
         "BUSY",
         "FUNCTION KILL",
-        row(Class::Unable, ErrorKind::Unavailable).remedy(
-            "a function does not end: `FUNCTION KILL` stops one that has not written",
-        ),
+        row(Class::Unable, ErrorKind::Unavailable)
+            .remedy("a function does not end: `FUNCTION KILL` stops one that has not written"),
     ),
     (
         "BUSY",

@@ -13,7 +13,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost};
+use super::{ChooseTier, Cost, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::RuleTag,
@@ -364,6 +364,25 @@ impl Ready {
             Limits::One(named, _) | Limits::Parts(named, _) => &named.rule.name,
             Limits::Tiers(tiers, _) => tiers.first().map_or("", |(_, named, _)| &*named.rule.name),
         }
+    }
+}
+
+/// Checks that a fixed cost lies between 1 and the limit, where that is known.
+pub(crate) fn check_cost(
+    rule: &str,
+    cost: &Cost,
+    limit: Option<&Limit>,
+) -> Result<(), ConfigError> {
+    match cost {
+        Cost::Fixed(cost)
+            if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
+        {
+            Err(ConfigError::Cost {
+                rule: rule.to_owned(),
+                cost: *cost,
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -580,22 +580,3 @@ impl IntoRules for Vec<Rule> {
         self
     }
 }
-
-/// Checks that a fixed cost lies between 1 and the limit, where that is known.
-pub(crate) fn check_cost(
-    rule: &str,
-    cost: &Cost,
-    limit: Option<&Limit>,
-) -> Result<(), ConfigError> {
-    match cost {
-        Cost::Fixed(cost)
-            if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
-        {
-            Err(ConfigError::Cost {
-                rule: rule.to_owned(),
-                cost: *cost,
-            })
-        }
-        _ => Ok(()),
-    }
-}

@@ -18,7 +18,7 @@ use crate::{
     web::{
         charge::ChargeIf,
         key::{Any, KeyExtractor},
-        rule::{Cost, LimitOf, Rule, Tiers, check_cost, pattern},
+        rule::{Cost, LimitOf, Rule, Tiers, compiled::check_cost, pattern},
     },
 };
 

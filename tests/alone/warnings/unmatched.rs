@@ -3,6 +3,7 @@
 use crate::scene::*;
 use axum::{Router, body::Body, routing::get};
 use tower_ratelimit::RateLimitLayerBuilder;
+use tower_ratelimit::Rules;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{log::Log, taken};

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, request::Parts};
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use tower_ratelimit::Rules;
 use tower_ratelimit::{RateLimitBody, key::FromParts};
 
 use super::{Inner, by_key, nobody, redis, request, status, unique};

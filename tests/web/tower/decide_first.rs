@@ -4,6 +4,7 @@ use crate::scene::*;
 use tokio::sync::Semaphore;
 use tower::{Service, buffer::Buffer, limit::ConcurrencyLimit, load_shed::LoadShed};
 use tower_ratelimit::Requests;
+use tower_ratelimit::Rules;
 use tower_test::mock;
 
 use super::{Inner, by_key, nobody, polled, redis, request, status};

@@ -2,6 +2,7 @@
 
 use crate::scene::*;
 use http::Method;
+use tower_ratelimit::Rules;
 use tower_ratelimit::{IntoRules, RateLimitLayerBuilder, Requests, key::FromParts};
 
 use super::Inner;

@@ -8,10 +8,8 @@ use redis::TlsCertificates;
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::topology;
-use super::{
-    address::{self, refused},
-    source::Source,
-};
+use super::{address, source::Source};
+#[cfg(feature = "tls")]
 use crate::error::ConfigError;
 
 /// The target of connections.
@@ -68,7 +66,7 @@ impl Endpoint {
         match self {
             Self::Address(client) => {
                 let info = super::tls::equip(client.get_connection_info(), certificates)?;
-                let client = redis::Client::open(info).map_err(|error| refused(&error))?;
+                let client = redis::Client::open(info).map_err(|error| address::refused(&error))?;
                 Ok(Self::Address(Box::new(client)))
             }
             #[cfg(feature = "cluster")]
