@@ -2,12 +2,13 @@
 
 #![allow(
     unreachable_pub,
+    clippy::duplicate_mod,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
-              `#[test]` functions only"
+              `#[test]` functions only; the example has the orders, too"
 )]
 
 mod beside;

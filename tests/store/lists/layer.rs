@@ -395,7 +395,7 @@ async fn a_list_makes_room_for_all_of_itself() {
 async fn a_decision_is_one_command() {
     let server = RedisServer::start();
     let mut feed = Feed::open(&server);
-    let layer = RateLimitLayer::builder(&patient(&server.url()).build().unwrap())
+    let layer = RateLimitLayer::builder(&patient(server.url()).build().unwrap())
         .otherwise([
             seconds(2).by(FromHeader::new("address")).named("address"),
             seconds(9).by(FromHeader::new("user")).named("user").cost(3),

@@ -27,7 +27,7 @@ impl World<MemoryStore> {
 impl World<RedisStore> {
     pub fn redis() -> Self {
         let (clock, prefix) = (ManualClock::new(), unique("lists"));
-        let store = patient(&RedisServer::shared().url())
+        let store = patient(RedisServer::shared().url())
             .prefix(&prefix)
             .client_clock(clock.clone())
             .build()
