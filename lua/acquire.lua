@@ -192,7 +192,7 @@ if usual then
         local life = interval + math.floor(interval / 10)
         local enough = wrote and math.max(keep / 2, life) or 0
         if fresh or call('PTTL', value_key) < enough
-          or limit[3] == '1' and call('PTTL', KEYS[1]) < enough then
+          or limit[3] == '1' and (call('PTTL', KEYS[1]) < enough or call('PTTL', log) < enough) then
           local ttl = math.max(keep, life)
           call('PEXPIRE', KEYS[1], ttl)
           call('PEXPIRE', value_key, ttl)

@@ -94,6 +94,20 @@ async fn keys_of_clients_that_ended_vanish_with_a_keep_alive_time() {
     assert!(value > 0 && log > 0, "{value} {log}");
 }
 
+// An older Redisson that finds a lost log makes one without an end. Hash and value have one, by
+// another client's calls and its own.
+#[tokio::test]
+async fn a_log_without_an_end_gets_one_again() {
+    let limit = Limit::per_second(5).keep_alive(Duration::from_secs(3600));
+    let clients = Clients::limited(limit.unwrap()).await;
+    assert_eq!(take(&clients.ours, 1).await, Answer::Granted);
+    let keys = clients.keys(OURS);
+    assert_eq!(redis(&["PERSIST", &keys.log]), "1");
+    assert_eq!(take(&clients.ours, 1).await, Answer::Granted);
+    let lives = keys.lives();
+    assert!(lives.iter().all(|left| *left > 0), "{lives:?}");
+}
+
 // Section 8.8, #4301, #6216: nor do keys of single users ever expire, 272 bytes each. What rules make always has an end.
 #[tokio::test]
 async fn keys_that_rules_make_vanish() {
