@@ -40,9 +40,9 @@ impl RedisStore {
     ///
     /// It looks at the version, whether every script can be compiled and called, each command that they call, the keys that
     /// the user may name under the [`prefix`](super::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
-    /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do. Limiters
-    /// with exact names have keys of their own: [`diagnose`](Self::diagnose) is refused where the
-    /// user may not name them.
+    /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do.
+    /// Limiters with exact names have keys of their own: [`diagnose`](Self::diagnose) is refused
+    /// where the user may not name them.
     ///
     /// What scripts call is tried in a script, on a name that nobody has, and so that nothing is changed: hence it is seen as
     /// requests will meet it, whatever the version of Redis, and by a user who may not read permissions. What stays is one script in
@@ -54,10 +54,10 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
-    /// [`Rejected`](ErrorKind::Rejected) if the server cannot be asked, and [`Name`](ErrorKind::Name) if the prefix
-    /// cannot name a limiter. What a server refuses is no error, but a finding; so is what it
-    /// answers in words that this version does not know.
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout),
+    /// [`Tls`](ErrorKind::Tls) or [`Rejected`](ErrorKind::Rejected) if the server cannot be asked,
+    /// and [`Name`](ErrorKind::Name) if the prefix cannot name a limiter. What a server refuses is
+    /// no error, but a finding; so is what it answers in words that this version does not know.
     ///
     /// # Cancel safety
     ///

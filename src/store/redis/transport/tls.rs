@@ -79,8 +79,8 @@ pub(crate) fn equip(
 
 /// Returns the error of kind `Tls` if this one is about certificates or the handshake.
 ///
-/// By rustls' own words: from a Cluster redis-rs hands on nothing else. The page on failure has what
-/// to do for each.
+/// By rustls' own words: from a Cluster redis-rs hands on nothing else. The page on failure has
+/// what to do for each.
 pub(crate) fn refusal(error: &RedisError) -> Option<Error> {
     let by_tls = matches!(error.kind(), RedisKind::Io | RedisKind::InvalidClientConfig);
     let text = by_tls.then(|| error.to_string())?;
