@@ -39,7 +39,7 @@ impl RedisStore {
     /// Looks whether Redis is as this store needs it: for the start of a service, or an operator's hands.
     ///
     /// It looks at the version, whether every script can be compiled and called, each command that they call, the keys that
-    /// the user may name under the [`prefix`](super::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
+    /// the user may name under the [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
     /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do.
     /// Limiters with exact names have keys of their own: [`diagnose`](Self::diagnose) is refused
     /// where the user may not name them.
