@@ -61,7 +61,7 @@ impl RedisStore {
     ///
     /// The name is the one in Redis, a rule's prefix and identity included; what is found counts in permits, entries and
     /// milliseconds by the server's clock. Of a limit per client this client's part is looked at, so fix the
-    /// [`client_id`](super::RedisStoreBuilder::client_id) of the process in question; of the others it is told which there are.
+    /// [`client_id`](crate::RedisStoreBuilder::client_id) of the process in question; of the others it is told which there are.
     ///
     /// The log is read by pages of 1000 entries, and other clients' keys are looked for among the first million keys of
     /// the database, so that the server goes on working. It may take seconds, and is a tool for an operator's hands, not

@@ -40,7 +40,7 @@ impl RedisStore {
     /// Looks whether Redis is as this store needs it: for the start of a service, or an operator's hands.
     ///
     /// It looks at the version, whether every script can be compiled and called, each command that they call, the keys that
-    /// the user may name under the [`prefix`](super::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
+    /// the user may name under the [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
     /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do.
     /// Limiters with exact names have keys of their own: [`diagnose`](Self::diagnose) is refused
     /// where the user may not name them.
@@ -55,10 +55,10 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
-    /// [`Rejected`](ErrorKind::Rejected) if the server cannot be asked, and
-    /// [`Name`](ErrorKind::Name) if the prefix cannot name a limiter. What a server refuses is no error, but a finding; so is what it
-    /// answers in words that this version does not know.
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout),
+    /// [`Tls`](ErrorKind::Tls) or [`Rejected`](ErrorKind::Rejected) if the server cannot be asked,
+    /// and [`Name`](ErrorKind::Name) if the prefix cannot name a limiter. What a server refuses is
+    /// no error, but a finding; so is what it answers in words that this version does not know.
     ///
     /// # Cancel safety
     ///
