@@ -1,4 +1,4 @@
-//! For the user's own tests: a store on a clock that is moved by hand, and assertions whose
+//! Support for the user's tests: a store on a clock that is moved by hand, and assertions whose
 //! failures show the decision.
 
 use std::{fmt, time::Duration};
@@ -83,7 +83,8 @@ impl Decision {
         match response.extensions().get() {
             Some(decision) => decision,
             None => panic!(
-                "no decision: no rule applies to the request, or another layer made the response ({})",
+                "no decision: no rule applies to the request, or another layer made the response \
+                 ({})",
                 response.status()
             ),
         }
@@ -163,7 +164,11 @@ impl Decision {
     pub fn assert_remaining(&self, permits: u64) -> &Self {
         let left = self.limits().first().and_then(|limit| limit.remaining());
         let is_that = left == Some(permits);
-        assert!(is_that, "not {permits} permits left, but {}", Described(self));
+        assert!(
+            is_that,
+            "not {permits} permits left, but {}",
+            Described(self)
+        );
         self
     }
 }

@@ -142,7 +142,7 @@ fn is_plain(byte: u8) -> bool {
         let mut byte = 0;
         while byte < plain.len() {
             plain[byte] = (byte as u8).is_ascii_alphanumeric()
-            || matches!(byte as u8, b'.' | b'_' | b'~' | b'-');
+                || matches!(byte as u8, b'.' | b'_' | b'~' | b'-');
             byte += 1;
         }
         plain

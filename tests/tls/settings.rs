@@ -33,7 +33,10 @@ fn what_cannot_be_read_is_named() {
     };
     for (certificates, words) in [
         (shown("nothing", &client.key), "is not a certificate in PEM"),
-        (shown(&client.key, &client.key), "is not a certificate in PEM"),
+        (
+            shown(&client.key, &client.key),
+            "is not a certificate in PEM",
+        ),
         (shown(&client.certificate, ""), "not a private key in PEM"),
         (
             shown(&client.certificate, &client.certificate),

@@ -11,7 +11,7 @@ pub(crate) struct Meaning {
     pub(crate) class: Class,
     /// The kind that the caller gets
     pub(crate) kind: ErrorKind,
-    /// What to do about it, if it does not pass by itself
+    /// The remedy, if it does not pass by itself
     pub(crate) remedy: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Class {
     Other,
 }
 
-/// Whether a command that ended in an error was carried out.
+/// The extent to which a command that ended in an error was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executed {
     No,
@@ -235,9 +235,8 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
     (
         "BUSY",
         "FUNCTION KILL",
-        row(Class::Unable, ErrorKind::Unavailable).remedy(
-            "a function does not end: `FUNCTION KILL` stops one that has not written",
-        ),
+        row(Class::Unable, ErrorKind::Unavailable)
+            .remedy("a function does not end: `FUNCTION KILL` stops one that has not written"),
     ),
     (
         "BUSY",

@@ -142,7 +142,7 @@ impl NodeHealth {
     }
 }
 
-/// Whether a server is called.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {
@@ -154,7 +154,7 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-/// Whether there is a connection to Redis.
+/// The state of the connection to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionState {

@@ -95,22 +95,22 @@ impl From<Failed> for RedisError {
 )]
 pub(crate) enum To<'a> {
     Any,
-    /// That of a hash slot
+    /// The master of a hash slot
     Slot(u16),
-    /// That of a key's hash slot
+    /// The master of a key's hash slot
     Key(&'a [u8]),
 }
 
 /// The connection that commands use at present.
 struct Slot {
     state: State,
-    /// When the connection was made; a call begun later used this connection.
+    /// The time when the connection was made; a call begun later used this connection.
     since: Instant,
     /// The number of attempts to connect. Only the last may report how it ended.
     attempts: u64,
     /// Attempts in a row that failed, or led to an unusable server: until a connection has lasted.
     failures: u32,
-    /// Whether any command was answered over this connection.
+    /// True if any command was answered over this connection.
     answered: bool,
     /// The time since which no command has been answered while some were given up.
     unanswered_since: Option<Instant>,
@@ -135,7 +135,7 @@ type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
 /// A connection that many callers share.
 #[derive(Clone)]
 pub(crate) enum Wire {
-    /// With the task that drives it, if it was made here
+    /// redis-rs' own, and the task that drives it if it was made here
     Multiplexed(
         MultiplexedConnection,
         #[allow(dead_code, reason = "it is held: dropping it ends the connection")]

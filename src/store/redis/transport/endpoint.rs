@@ -18,7 +18,7 @@ use crate::{
     store::redis::{RedisStore, RedisStoreBuilder},
 };
 
-/// How long the kernel tries to deliver bytes before it declares the connection dead; unset, a
+/// The time for which the kernel tries to deliver bytes before the connection is dead; unset, a
 /// quarter of an hour.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -85,7 +85,9 @@ pub(crate) fn equip(
 pub(crate) fn refusal(error: &RedisError) -> Option<Error> {
     let by_tls = matches!(error.kind(), RedisKind::Io | RedisKind::InvalidClientConfig);
     let text = by_tls.then(|| error.to_string())?;
-    let (_, remedy) = REMEDIES.iter().find(|(message, _)| text.contains(message))?;
+    let (_, remedy) = REMEDIES
+        .iter()
+        .find(|(message, _)| text.contains(message))?;
     Some(
         Error::new(ErrorKind::Tls)
             .detail(*remedy)
@@ -93,7 +95,7 @@ pub(crate) fn refusal(error: &RedisError) -> Option<Error> {
     )
 }
 
-/// What rustls reports, or receives from the other side, and what to do; the first match counts.
+/// Messages of rustls, or from the other side, each with its remedy; the first match counts.
 const REMEDIES: &[(&str, &str)] = &[
     (
         "invalid peer certificate: UnknownIssuer",
