@@ -80,7 +80,7 @@ impl Class {
     }
 
     /// Returns what the breaker learns about the server, from an answer or if nothing was sent.
-    pub(crate) fn told(self) -> Told {
+    pub(crate) fn learnt(self) -> Told {
         match self {
             Self::Unable => Told::Failed,
             Self::UnknownScript
@@ -415,7 +415,7 @@ mod tests {
             let unknown = meaning(&server_says(text));
             assert_eq!(unknown, UNKNOWN, "{text}");
             assert_eq!(unknown.kind, ErrorKind::Rejected);
-            assert_eq!(unknown.class.told(), Told::Answered);
+            assert_eq!(unknown.class.learnt(), Told::Answered);
             assert!(!unknown.class.ends_connection());
         }
     }
@@ -484,7 +484,7 @@ mod tests {
                     "kept"
                 }
                 .to_owned(),
-                match class.told() {
+                match class.learnt() {
                     Told::Answered => "answer",
                     Told::Failed => "failure",
                     Told::Nothing => "nothing",

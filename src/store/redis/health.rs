@@ -178,7 +178,7 @@ pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
         // pauses.
         Class::Lost if !in_slots => Told::Nothing,
         _ if failed.unheard => Told::Failed,
-        class => class.told(),
+        class => class.learnt(),
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_an_answer_unless_it_says_that_it_cannot() {
+    fn a_server_error_is_an_answer_unless_the_server_cannot_decide() {
         for code in [
             "ERR",
             "OOM",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn more_failures_than_can_be_told_are_a_mistake() {
+    fn more_failures_than_the_breaker_counts_are_a_mistake() {
         let store = |failures| {
             let store = RedisStore::builder("redis://127.0.0.1/").breaker(failures);
             store.build()
