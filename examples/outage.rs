@@ -112,10 +112,10 @@ fn app(store: &RedisStore, watch: &Arc<Watch>) -> Result<Router, Failure> {
         .route("/search", get(async || "cake\n"))
         .layer(limits)
         // Outside of the limits: it measures what they cost.
-        .layer(from_fn_with_state(Arc::clone(watch), note)))
+        .layer(from_fn_with_state(Arc::clone(watch), measure)))
 }
 
-async fn note(State(watch): State<Arc<Watch>>, request: Request, next: Next) -> Response {
+async fn measure(State(watch): State<Arc<Watch>>, request: Request, next: Next) -> Response {
     let (phase, began) = (*lock(&watch.phase), Instant::now());
     let path = PATHS.into_iter().find(|path| *path == request.uri().path());
     let answer = next.run(request).await;

@@ -179,12 +179,12 @@ const LATEST: i64 = i64::MAX / 2;
 /// counts for at least a whole interval, wherever between two ticks it begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Now {
-    /// Since the epoch, rounded down.
+    /// The tick since the epoch, rounded down.
     pub(crate) tick: i64,
     /// The nanoseconds after that tick.
     past: u32,
     per_ms: i64,
-    /// Whether all scores are by this clock: a score far ahead of it is then wrong.
+    /// True if all scores are by this clock: a score far ahead of it is then wrong.
     pub(crate) is_own: bool,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::ConfigError;
 
-/// What to do with a request while the store cannot decide.
+/// Decides requests while the store cannot.
 ///
 /// It is a security decision: a login should not become unlimited because Redis is slow. Default:
 /// [`local(1.0)`](Self::local), by which each process keeps the limit by itself.

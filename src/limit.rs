@@ -53,7 +53,7 @@ pub enum RateType {
     PerClient,
 }
 
-/// How permits in use are counted.
+/// The algorithm that counts the permits in use.
 ///
 /// The algorithm belongs to a limiter's name, and not to its limit: all users of a name must agree
 /// on it, in every process, Rust or Java. Redis does not store which one it is. Where they
@@ -330,7 +330,7 @@ impl Limit {
     }
 }
 
-/// Which limit applies.
+/// The source of the limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LimitSource {
     /// The given one: a differing stored one is rewritten

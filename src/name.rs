@@ -141,7 +141,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// How a rule makes a name from an identity.
+/// The way a rule makes a name from an identity.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Naming {
     spelling: Spelling,

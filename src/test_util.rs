@@ -1,4 +1,4 @@
-//! For the user's own tests: a store on a clock that is moved by hand, and assertions whose
+//! Support for the user's tests: a store on a clock that is moved by hand, and assertions whose
 //! failures show the decision.
 
 use std::{fmt, time::Duration};
@@ -83,7 +83,8 @@ impl Decision {
         match response.extensions().get() {
             Some(decision) => decision,
             None => panic!(
-                "no decision: no rule applies to the request, or another layer made the response ({})",
+                "no decision: no rule applies to the request, or another layer made the response \
+                 ({})",
                 response.status()
             ),
         }

@@ -1,10 +1,10 @@
-//! How finely a log stores grants, for large limits.
+//! Slots: the resolution of a log, for large limits.
 
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// With more, there would be as many entries as grants.
+/// The most slots: with more, there would be as many entries as grants.
 const MOST_SLOTS: u32 = 10_000;
 
 /// The number of slots in an interval: all grants in one slot are one entry of the log.

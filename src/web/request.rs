@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_method_and_the_content_type_tell() {
+    fn the_method_and_the_content_type_decide() {
         for (content_type, expected) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),

@@ -11,7 +11,7 @@ pub(crate) struct Meaning {
     pub(crate) class: Class,
     /// The kind that the caller gets
     pub(crate) kind: ErrorKind,
-    /// What to do about it, if it does not pass by itself
+    /// The remedy, if it does not pass by itself
     pub(crate) remedy: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Class {
     Other,
 }
 
-/// Whether a command that ended in an error was carried out.
+/// The extent to which a command that ended in an error was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executed {
     No,
@@ -80,7 +80,7 @@ impl Class {
     }
 
     /// Returns what the breaker learns about the server, from an answer or if nothing was sent.
-    pub(crate) fn told(self) -> Told {
+    pub(crate) fn learnt(self) -> Told {
         match self {
             Self::Unable => Told::Failed,
             Self::UnknownScript
@@ -414,7 +414,7 @@ mod tests {
             let unknown = meaning(&server_says(text));
             assert_eq!(unknown, UNKNOWN, "{text}");
             assert_eq!(unknown.kind, ErrorKind::Rejected);
-            assert_eq!(unknown.class.told(), Told::Answered);
+            assert_eq!(unknown.class.learnt(), Told::Answered);
             assert!(!unknown.class.ends_connection());
         }
     }
@@ -483,7 +483,7 @@ mod tests {
                     "kept"
                 }
                 .to_owned(),
-                match class.told() {
+                match class.learnt() {
                     Told::Answered => "answer",
                     Told::Failed => "failure",
                     Told::Nothing => "nothing",

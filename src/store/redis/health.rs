@@ -140,7 +140,7 @@ impl NodeHealth {
     }
 }
 
-/// Whether a server is called.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {
@@ -158,7 +158,7 @@ mod tests {
     use crate::error::ConfigError;
 
     #[test]
-    fn more_failures_than_can_be_told_are_a_mistake() {
+    fn more_failures_than_the_breaker_counts_are_a_mistake() {
         let store = |failures| {
             let store = RedisStore::builder("redis://127.0.0.1/").breaker(failures);
             store.build()

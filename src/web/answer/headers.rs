@@ -105,7 +105,7 @@ struct Trio {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
     Granted,
-    /// With the seconds of its `Retry-After`
+    /// Refused, with the seconds of its `Retry-After`
     Refused(Option<u64>),
 }
 
@@ -125,15 +125,15 @@ impl Wrote {
     }
 }
 
-/// What the fields report about a decision.
+/// The parts of a decision that the fields report.
 struct Report<'a> {
     limits: &'a [LimitState],
     outcome: Outcome,
-    /// Whether the inner service sends a `Retry-After` itself.
+    /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
     at: Duration,
-    /// From inner layers of ours: permits left and permits of the limit closest to exhaustion.
+    /// In inner layers of ours: permits left and permits of the limit closest to exhaustion.
     earlier: Option<(u64, u64)>,
 }
 

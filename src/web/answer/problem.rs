@@ -14,7 +14,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// RFC 6585, section 4: a cache must not store a 429.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// From draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
+/// Problem type of draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
 const QUOTA_EXCEEDED: (&str, &str) = (
     "https://iana.org/assignments/http-problem-types#quota-exceeded",
     "Quota Exceeded",

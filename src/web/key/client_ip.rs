@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forwards_and_is_not_trusted_is_noted_where_that_is_a_mistake() {
+    fn an_untrusted_peer_that_forwards_is_recorded_as_a_mistake() {
         let xff = ["x-forwarded-for"];
         let untrusted = Mistakes::UNTRUSTED_PEER;
         let nothing = Mistakes::default();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_beside_the_header_that_is_read_is_noted() {
+    fn forwarded_beside_the_header_that_is_read_is_recorded() {
         let single = ForwardedHeader::Single("x-real-ip");
         let client = ClientIp::hops(1);
         let beside = Mistakes::FORWARDED_BESIDE;

@@ -174,13 +174,13 @@ mod tests {
         assert_eq!(name(&digested, ""), Err(NoKey::missing("authorization")));
 
         #[derive(Debug)]
-        struct Nobody;
-        impl KeyExtractor for Nobody {
+        struct Anonymous;
+        impl KeyExtractor for Anonymous {
             fn extract(&self, _: &Parts, _: &mut Key) -> Result<(), NoKey> {
                 Ok(())
             }
         }
-        let digested = Nobody.digest(&Secret::new("k1", BYTES_1).unwrap());
+        let digested = Anonymous.digest(&Secret::new("k1", BYTES_1).unwrap());
         assert_eq!(name(&digested, "a"), Err(NoKey::missing("identity")));
     }
 

@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_twice_is_not_excused() {
+    fn a_repeated_header_is_not_excused() {
         let twice = [("a", "x"), ("a", "y"), ("b", "z")];
         let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
         let refused = Err(NoKey::ambiguous("a"));

@@ -64,7 +64,7 @@ fn wrong(reason: impl fmt::Display) -> ConfigError {
 
 /// The parts of an address over TCP that hold no secret.
 struct Parts<'a> {
-    /// Whether there is a user or a password. If not, the supposed host and port may be these.
+    /// True if there is a user or a password. If not, the supposed host and port may be these.
     has_user: bool,
     host: &'a str,
     port: Option<&'a str>,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        /// What follows the last `@` is a host, and so is a bare name after the scheme: these are
+        /// The text after the last `@` is a host, and so is a bare name after the scheme: these are
         /// shown.
         #[test]
         fn no_password_is_ever_shown((address, password) in address()) {

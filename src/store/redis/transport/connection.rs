@@ -96,13 +96,13 @@ impl From<Failed> for RedisError {
 /// Where commands go at present.
 struct Slot {
     state: State,
-    /// When the connection was made; a call begun later used this connection.
+    /// The time when the connection was made; a call begun later used this connection.
     since: Instant,
     /// The number of attempts to connect. Only the last may report how it ended.
     attempts: u64,
     /// Attempts in a row that failed, or led to an unusable server: until a connection has lasted.
     failures: u32,
-    /// Whether any command was answered over this connection.
+    /// True if any command was answered over this connection.
     answered: bool,
     /// The time since which no command has been answered while some were given up.
     unanswered_since: Option<Instant>,
@@ -213,7 +213,7 @@ impl Connection {
             let (wire, since) = self.connected().await?;
             if let Link::Cluster(connection) = &wire {
                 let reply = topology::send_to(connection, to, command).await;
-                self.note(since, reply.as_ref().err());
+                self.record(since, reply.as_ref().err());
                 return reply;
             }
         }
@@ -247,7 +247,7 @@ impl Connection {
             Link::Cluster(connection) => {
                 let replies = topology::send_all(connection, commands, self.response_timeout).await;
                 for reply in &replies {
-                    self.note(since, reply.as_ref().err());
+                    self.record(since, reply.as_ref().err());
                 }
                 return Ok(replies);
             }
@@ -265,7 +265,7 @@ impl Connection {
             .iter()
             .flatten()
             .find_map(|reply| reply.as_ref().err().filter(|error| is_lost(error)));
-        self.note(since, lost.or(replies.as_ref().err()));
+        self.record(since, lost.or(replies.as_ref().err()));
         replies
     }
 
@@ -329,25 +329,25 @@ impl Connection {
         // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
         given_up.armed = false;
-        self.note(since, reply.as_ref().err());
+        self.record(since, reply.as_ref().err());
         reply
     }
 
     /// Updates the state of the connection made at `since` after a reply, or a lack of one.
-    fn note(&self, since: Instant, error: Option<&RedisError>) {
+    fn record(&self, since: Instant, error: Option<&RedisError>) {
         match error {
             // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
             // anew.
-            Some(error) if is_lost(error) && self.source.has_nodes() => self.note_silence(since),
+            Some(error) if is_lost(error) && self.source.has_nodes() => self.record_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
-            Some(error) if error.is_timeout() => self.note_silence(since),
+            Some(error) if error.is_timeout() => self.record_silence(since),
             // Any other error is an answer too.
             _ => {
                 // With several nodes, the caller knows which one it was.
                 if !self.source.has_nodes() {
                     self.traffic.replied();
                 }
-                self.note_answer(since);
+                self.record_answer(since);
             }
         }
     }
@@ -433,7 +433,7 @@ impl Connection {
         }
     }
 
-    fn note_answer(&self, since: Instant) {
+    fn record_answer(&self, since: Instant) {
         let mut slot = self.slot();
         if slot.since == since {
             slot.unanswered_since = None;
@@ -448,7 +448,7 @@ impl Connection {
     /// Records that a command was not answered in time. A connection on which nothing is answered
     /// for as long as the response timeout is dead, even if the kernel has not noticed: it would
     /// try for a quarter of an hour.
-    fn note_silence(&self, since: Instant) {
+    fn record_silence(&self, since: Instant) {
         let mut slot = self.slot();
         let first = *slot.unanswered_since.get_or_insert_with(moment);
         let silent_for = moment().duration_since(first);
@@ -486,7 +486,7 @@ struct GivenUp<'a> {
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.connection.note_silence(self.since);
+            self.connection.record_silence(self.since);
         }
     }
 }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_not_taken_for_tls() {
+    fn a_server_message_is_not_taken_for_tls() {
         let said = RedisError::from((
             RedisKind::Client,
             "said",
