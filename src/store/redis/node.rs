@@ -17,7 +17,7 @@ pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
         // one is made at once or after a pause of its own. A node of a Cluster has no such pauses.
         Class::Lost if !in_slots => Told::Nothing,
         _ if failed.unheard => Told::Failed,
-        class => class.told(),
+        class => class.learnt(),
     }
 }
 
