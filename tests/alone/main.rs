@@ -1,4 +1,5 @@
-//! What counts something of the whole process: allocations, warnings, panics. One after the other, see `ALONE`.
+//! Counts something of the whole process: allocations, warnings, panics. One after the other, see
+//! `ALONE`.
 
 #![allow(
     unreachable_pub,

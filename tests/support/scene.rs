@@ -158,7 +158,7 @@ macro_rules! on_both_stores {
 }
 pub use on_both_stores;
 
-/// The same for `async fn check(store: impl Settles, clock: ManualClock)`, by a clock that is moved.
+/// The same for `async fn check(store: impl Settles, clock: ManualClock)`: the clock is moved.
 #[macro_export]
 macro_rules! on_both_by_a_clock {
     ($($check:ident),+ $(,)?) => {

@@ -129,7 +129,7 @@ async fn a_waiter_that_leaves_while_asked_for_gives_back<K: Kind>() {
     let limiter = K::hourly(&store, 10).await;
     let [mut first, mut second, mut third] =
         [1, 1, 4].map(|permits| Box::pin(limiter.acquire_many(permits)));
-    // The first call is for the first alone, as the others come later; the second is for both of them.
+    // The first call is for the first alone, as the others come later; the second is for both.
     for waiter in [&mut first, &mut second, &mut third] {
         assert!(poll(waiter).is_pending());
     }
@@ -202,7 +202,7 @@ async fn a_clock_that_is_set_back_costs_an_interval<K: Kind>() {
     assert_eq!(wait(&limiter, 5).await, None);
 }
 
-/// Without a runtime nothing is sent, and the receipt is spent: the permits come back in their time.
+/// Without a runtime nothing is sent, and the receipt is spent: its permits come back in time.
 fn a_receipt_without_a_runtime_is_lost<K: Kind>() {
     let store = redis_store().build().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -216,7 +216,7 @@ fn a_receipt_without_a_runtime_is_lost<K: Kind>() {
     assert_eq!(store.lost_receipts(), 1);
 }
 
-/// The server that is asked has lost its scripts: what did not run is sent again, with its text, and only that.
+/// The server has lost its scripts: what did not run is sent again, with its text, and only that.
 async fn a_server_without_the_script_credits_once<K: Kind>(server: &RedisServer) {
     let store = patient(server.url()).build().unwrap();
     let limiter = K::hourly(&store, 20).await;
