@@ -70,8 +70,11 @@ impl Drop for Driving {
 /// Which master a command is for. Where there is one, it is for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
-    not(feature = "cluster"),
-    allow(dead_code, reason = "only a Cluster has several masters")
+    not(all(feature = "cluster", feature = "inspect")),
+    allow(
+        dead_code,
+        reason = "only a Cluster has several masters, and only `verify` names slots"
+    )
 )]
 pub(crate) enum To<'a> {
     Any,
