@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(said.as_deref(), Some(&*expected));
         }
         let nothing = complaint(|| _ = Decision::of(&Response::new(())));
-        assert!(nothing.is_some_and(|said| said.starts_with("nothing was decided")));
+        assert!(nothing.is_some_and(|said| said.starts_with("no decision")));
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl<K: KeyExtractor> KeyExtractor for Behind<K> {
     }
 }
 
-/// A caller that lacks its key must not hide that the server lacks what it should note.
+/// A caller that lacks its key must not hide that the server lacks what it should record.
 #[tokio::test]
 async fn a_header_that_is_too_long_is_warned_about_once() {
     let _alone = crate::ALONE.lock().await;
@@ -257,7 +257,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
         let lines = taken(&log);
         assert_eq!(lines.len(), expected, "{lines:#?}");
         assert!(
-            lines.iter().all(|line| line.contains("does not note")),
+            lines.iter().all(|line| line.contains("does not record")),
             "{lines:#?}"
         );
     }
