@@ -92,6 +92,7 @@ fn what_is_compiled_for_redis_alone() {
         "failure_policy",
         "limit",
         "limit::slots",
+        "macros",
         "name",
         "receipt",
         "store",
