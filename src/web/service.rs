@@ -23,7 +23,7 @@ use crate::{
     demand::Acquire,
 };
 
-/// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service whose requests are limited. Made by [`RateLimitLayer`].
 ///
 /// # Readiness
 ///

@@ -47,7 +47,7 @@ const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
 /// breaker and what is cached.
 ///
 /// [`open`](Self::open) takes an address and the defaults. All else begins with a
-/// [`RedisStoreBuilder`]: [`builder`](Self::builder) for one server, [`cluster`](Self::cluster),
+/// [`RedisStoreBuilder`](super::RedisStoreBuilder): [`builder`](Self::builder) for one server, [`cluster`](Self::cluster),
 /// [`sentinel`](Self::sentinel), or a pool or connection of your own.
 ///
 /// # Connection
@@ -56,7 +56,7 @@ const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
 /// down; [`ping`](Self::ping) checks. A lost connection is replaced within a second of Redis being back, and a command
 /// whose connection was lost is sent once more with the same ids, which takes nothing twice. TCP_NODELAY and keepalive
 /// are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the response timeout 500 milliseconds.
-/// A request waits at most for the [`deadline`](RedisStoreBuilder::deadline), 50 milliseconds.
+/// A request waits at most for the [`deadline`](super::RedisStoreBuilder::deadline), 50 milliseconds.
 ///
 /// # Requests that come together
 ///
@@ -67,7 +67,7 @@ const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
 /// # Clock
 ///
 /// The server's by default: no process with a wrong clock can bend a limit.
-/// [`client_clock`](RedisStoreBuilder::client_clock) counts by this process's, as Redisson does.
+/// [`client_clock`](super::RedisStoreBuilder::client_clock) counts by this process's, as Redisson does.
 ///
 /// # Server
 ///

@@ -87,7 +87,7 @@ impl World {
         Self {
             guard: Fallback::new(server, Locals::new(Arc::clone(&shared)), shared),
             clock,
-            policy: policy.into(),
+            policy,
         }
     }
 
