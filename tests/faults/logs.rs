@@ -32,12 +32,13 @@ async fn an_outage_is_two_lines_without_a_key() {
     assert!(limiter.try_set_rate(LIMIT).await.unwrap());
     let all = async || {
         let (deny, allow) = (ask(&deny).await, ask(&allow).await);
-        (deny, allow, limiter.try_acquire().await.is_ok())
+        let error = limiter.try_acquire().await.err();
+        (deny, allow, error.map(|error| error.to_string()))
     };
     let healthy = (
         (StatusCode::OK, Source::Store),
         (StatusCode::OK, Source::Store),
-        true,
+        None,
     );
     assert_eq!(all().await, healthy);
     assert_eq!(log.lines(), [""; 0]);

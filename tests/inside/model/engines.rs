@@ -5,7 +5,6 @@ use redis::Value;
 use super::pair::{Clock, How, Pair, START, Sent};
 use crate::store::redis::wire::{
     self,
-    arguments::{Arguments, Word},
     script::{self, ACQUIRE_LIST},
 };
 use crate::{
@@ -97,7 +96,7 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
 fn a_newer_lua_tries_all_commands() {
     use crate::{
         inspect::verify::VERIFY,
-        store::redis::wire::script::{Arguments, Word},
+        store::redis::wire::arguments::{Arguments, Word},
     };
 
     let mut pair = pair();
