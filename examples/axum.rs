@@ -1,6 +1,6 @@
 //! axum: two requests a minute for each address.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{io, net::SocketAddr};
 
@@ -17,7 +17,7 @@ async fn main() -> io::Result<()> {
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("listening on http://{}", listener.local_addr()?);
-    // Notes the peer's address in each request, for `PeerIp`.
+    // Stores the peer's address in each request, where `PeerIp` finds it.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await
 }

@@ -1,10 +1,10 @@
-//! A store on each kind of Redis, in a few lines. The argument says which:
-//! `cargo run --example connect --features cluster,sentinel,tls -- cluster`.
+//! A store on each kind of Redis, in a few lines. The argument selects one: `cargo run --example
+//! connect --features cluster,sentinel,tls -- cluster`.
 //!
-//! `REDIS_URL` says where Redis is, for a Cluster and for sentinels one or more addresses with a comma between them.
-//! `CERTIFICATES` names the folder of `ca.pem`, `service.pem` and `service.key`.
+//! `REDIS_URL` is the address of Redis, for a Cluster and for sentinels one or more addresses
+//! separated by commas. `CERTIFICATES` is the folder of `ca.pem`, `service.pem` and `service.key`.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{env, error::Error, fs, time::Duration};
 
@@ -16,12 +16,14 @@ use tower_ratelimit::{
 
 type Made = Result<RedisStoreBuilder, Box<dyn Error>>;
 
-/// One server: `redis://127.0.0.1/`, as a user `redis://limiter:secret@127.0.0.1/`, by a socket `redis+unix:///run/redis.sock`.
+/// A single server: `redis://127.0.0.1/`, as a user `redis://limiter:secret@127.0.0.1/`, over a
+/// socket `redis+unix:///run/redis.sock`.
 fn standalone(url: &str) -> Made {
     Ok(RedisStore::builder(url))
 }
 
-/// `rediss://redis.internal/`: its certificate comes from an authority that the machine trusts, or from this one.
+/// `rediss://redis.internal/`: its certificate comes from an authority that the machine trusts, or
+/// from this one.
 #[rustfmt::skip]
 fn tls(url: &str) -> Made {
     let root_cert = Some(pem("ca.pem")?);
@@ -29,7 +31,7 @@ fn tls(url: &str) -> Made {
     Ok(RedisStore::builder(url).certificates(authority))
 }
 
-/// The same, to a server that wants to know who asks.
+/// The same, on a server that requires a certificate of the client.
 #[rustfmt::skip]
 fn mutual_tls(url: &str) -> Made {
     let (client_cert, client_key) = (pem("service.pem")?, pem("service.key")?);
@@ -43,12 +45,13 @@ fn cluster(urls: &str) -> Made {
     Ok(RedisStore::cluster(urls.split(',')))
 }
 
-/// The master that sentinels call `orders-master`; one that wants a user is `redis://limiter:secret@orders-master`.
+/// The master that sentinels call `orders-master`; if it requires a user, write
+/// `redis://limiter:secret@orders-master`.
 fn sentinel(urls: &str) -> Made {
     Ok(RedisStore::sentinel(urls.split(','), "orders-master"))
 }
 
-/// A pool of the service's own, which has its timeouts.
+/// A pool of the service's own, with its timeouts.
 fn pool(url: &str) -> Made {
     let longest = Some(Duration::from_millis(500));
     let config = AsyncConnectionConfig::new().set_response_timeout(longest);
@@ -57,7 +60,7 @@ fn pool(url: &str) -> Made {
     Ok(RedisStore::pool(pool))
 }
 
-/// A pool for a Cluster: see `RedisStore::cluster_pool` for what it may do twice.
+/// A pool for a Cluster: see `RedisStore::cluster_pool` for what it may repeat.
 fn cluster_pool(urls: &str) -> Made {
     let manager = cluster::Manager::new(urls.split(',').collect(), false)?;
     let pool = cluster::Pool::builder(manager).build()?;

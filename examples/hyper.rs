@@ -1,6 +1,6 @@
 //! hyper without a framework: two requests a minute for each address, over HTTP/1 and HTTP/2.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{convert::Infallible, io};
 
@@ -35,7 +35,8 @@ async fn main() -> io::Result<()> {
     println!("listening on http://{}", listener.local_addr()?);
     loop {
         let (stream, peer) = listener.accept().await?;
-        // Nobody else notes the peer's address here, so `PeerIp` would have nothing to go by.
+        // Without a framework, the server itself must record the peer's address, which `PeerIp`
+        // needs.
         let service = service
             .clone()
             .map_request(move |mut request: Request<Incoming>| {
@@ -44,7 +45,7 @@ async fn main() -> io::Result<()> {
             });
         tokio::spawn(async move {
             let connection = auto::Builder::new(TokioExecutor::new());
-            // A client that hangs up is no error of the server.
+            // A client that disconnects is no error of the server.
             let _ = connection
                 .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
                 .await;

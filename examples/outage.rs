@@ -1,9 +1,10 @@
-//! A service under load loses its Redis, and gets it back: what its callers saw of that, on one page.
+//! A service under load loses its Redis, and gets it back: what its callers saw, on one page.
 //!
-//! Starts the service, a `redis-server` of its own, and callers; kills the server, and starts it again. Arguments: the number
-//! of seconds without Redis (60), and `silent` if the server is to be there all the time and to say nothing meanwhile.
+//! Starts the service, a `redis-server` of its own, and callers; kills the server, and starts it
+//! again. Arguments: the number of seconds without Redis (60), and `silent` for a server that stays
+//! up and does not answer meanwhile.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{
     collections::BTreeMap,
@@ -41,13 +42,13 @@ use tower_ratelimit::{
 /// The longest that a decision may take: the default.
 const BUDGET: Duration = Duration::from_millis(50);
 const CALLERS: usize = 8;
-/// Between two requests of a caller.
+/// The pause between two requests of a caller.
 const PAUSE: Duration = Duration::from_millis(10);
 const PATHS: [&str; 3] = ["/shop", "/login", "/search"];
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What the page has a column for.
+/// The columns of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Before,
@@ -55,7 +56,7 @@ enum Phase {
     After,
 }
 
-/// One answer, as the service gave it.
+/// One answer of the service.
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     phase: Phase,
@@ -66,25 +67,25 @@ struct Answered {
     at: Instant,
 }
 
-/// What is known while it goes on.
+/// The figures collected so far.
 #[derive(Debug)]
 struct Watch {
     phase: Mutex<Phase>,
     answered: Mutex<Vec<Answered>>,
-    /// By how much the machine kept a timer waiting at most, in each phase
+    /// The most by which the machine delayed a timer, in each phase
     machine: Mutex<[Duration; 3]>,
     sent: AtomicU64,
-    heard: AtomicU64,
+    completed: AtomicU64,
     over: AtomicBool,
 }
 
-/// What a lock guards is whole between any two statements.
+/// The data behind a lock is valid between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Three rules: a limit for all that lets pass while nobody counts, one for each user that does not, and a busy one whose
-/// permits are taken ahead.
+/// Three rules: a limit for all that lets requests pass in an outage, one for each user that does
+/// not, and a busy one with leased permits.
 fn app(store: &RedisStore, watch: &Arc<Watch>) -> Result<Router, Failure> {
     let user = || FromHeader::new("x-user");
     let shop = Limit::per_second(100)
@@ -110,11 +111,11 @@ fn app(store: &RedisStore, watch: &Arc<Watch>) -> Result<Router, Failure> {
         .route("/login", get(async || "welcome\n"))
         .route("/search", get(async || "cake\n"))
         .layer(limits)
-        // Outside of the limits: it sees what they cost.
-        .layer(from_fn_with_state(Arc::clone(watch), note)))
+        // Outside of the limits: it measures what they cost.
+        .layer(from_fn_with_state(Arc::clone(watch), measure)))
 }
 
-async fn note(State(watch): State<Arc<Watch>>, request: Request, next: Next) -> Response {
+async fn measure(State(watch): State<Arc<Watch>>, request: Request, next: Next) -> Response {
     let (phase, began) = (*lock(&watch.phase), Instant::now());
     let path = PATHS.into_iter().find(|path| *path == request.uri().path());
     let answer = next.run(request).await;
@@ -132,7 +133,7 @@ async fn note(State(watch): State<Arc<Watch>>, request: Request, next: Next) -> 
     answer
 }
 
-/// What a busy machine adds to every wait: a timer that is asked for nothing else.
+/// Measures what a busy machine adds to every wait: an otherwise idle timer.
 async fn look_at_machine(watch: Arc<Watch>) {
     while !watch.over.load(Ordering::SeqCst) {
         let began = Instant::now();
@@ -144,7 +145,7 @@ async fn look_at_machine(watch: Arc<Watch>) {
     }
 }
 
-/// Asks until it is over, over one connection.
+/// Sends requests until the end, over one connection.
 async fn caller(watch: Arc<Watch>, address: SocketAddr, number: usize) -> Result<(), Failure> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) =
@@ -160,7 +161,7 @@ async fn caller(watch: Arc<Watch>, address: SocketAddr, number: usize) -> Result
         watch.sent.fetch_add(1, Ordering::SeqCst);
         let answer = sender.send_request(request).await?;
         axum::body::to_bytes(axum::body::Body::new(answer.into_body()), 10_000).await?;
-        watch.heard.fetch_add(1, Ordering::SeqCst);
+        watch.completed.fetch_add(1, Ordering::SeqCst);
         sleep(PAUSE).await;
     }
     drop(sender);
@@ -168,14 +169,14 @@ async fn caller(watch: Arc<Watch>, address: SocketAddr, number: usize) -> Result
     Ok(())
 }
 
-/// A server of our own, which ends with this value.
+/// A server of our own, which ends when this value is dropped.
 struct Redis {
     port: u16,
     process: Child,
 }
 
 impl Redis {
-    /// On a port that nobody listens on, or on the one that it had.
+    /// Starts a server on a free port, or on its former one.
     async fn start(port: Option<u16>) -> Result<Self, Failure> {
         let free = || StdListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
         let port = port.map_or_else(|| free().map(|address| address.port()), Ok)?;
@@ -201,7 +202,7 @@ impl Redis {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Lets it stand still, or go on.
+    /// Stops or continues the process.
     fn signal(&self, name: &str) -> Result<(), Failure> {
         let number = self.process.id().to_string();
         let status = Command::new("kill").args([name, &number]).status()?;
@@ -211,7 +212,7 @@ impl Redis {
         }
     }
 
-    /// As a crash would end it.
+    /// Ends it like a crash.
     fn kill(&mut self) -> io::Result<()> {
         self.process.kill()?;
         self.process.wait().map(drop)
@@ -220,7 +221,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // Fails where it has ended.
+        // Fails if it has already ended.
         let _ = self.kill();
     }
 }
@@ -242,7 +243,7 @@ async fn main() -> Result<(), Failure> {
         answered: Mutex::default(),
         machine: Mutex::default(),
         sent: AtomicU64::new(0),
-        heard: AtomicU64::new(0),
+        completed: AtomicU64::new(0),
         over: AtomicBool::new(false),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -279,7 +280,7 @@ async fn main() -> Result<(), Failure> {
     }
     service.abort();
 
-    // Until here.
+    // The server must live until here.
     drop(redis);
     print!("{}", page(&watch, back.duration_since(gone), back)?);
     Ok(())
@@ -339,12 +340,12 @@ fn page(watch: &Watch, without: Duration, back: Instant) -> Result<String, Failu
         format!("{:.1}", late.as_secs_f64() * 1000.0)
     })?;
 
-    let (sent, heard) = (&watch.sent, &watch.heard);
-    let (sent, heard) = (sent.load(Ordering::SeqCst), heard.load(Ordering::SeqCst));
+    let sent = watch.sent.load(Ordering::SeqCst);
+    let completed = watch.completed.load(Ordering::SeqCst);
     writeln!(
         page,
-        "\n{sent} requests sent, {heard} answered, {} lost",
-        sent - heard
+        "\n{sent} requests sent, {completed} answered, {} lost",
+        sent - completed
     )?;
     let longest = answered.iter().map(|answer| answer.took).max();
     let longest = longest.unwrap_or_default().as_secs_f64() * 1000.0;

@@ -1,10 +1,10 @@
-//! A server to try limits on: those of `limits.toml`, or of the file that `LIMITS` names. Counts in memory, or in Redis if
-//! `REDIS_URL` says where. `PORT` chooses the port.
+//! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
+//! memory, or in Redis at `REDIS_URL`. `PORT` sets the port.
 
 #![allow(
     clippy::print_stderr,
     clippy::print_stdout,
-    reason = "an example talks to whoever runs it"
+    reason = "an example prints its results"
 )]
 
 use std::{env, error::Error, net::SocketAddr, time::Duration};
@@ -23,11 +23,12 @@ use tower_ratelimit::{
 
 const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/limits.toml");
 
-/// What to type, and what it shows. The lines are printed with the server's address in place of `URL`.
+/// Each description and its command. They are printed with the server's address in place of `URL`.
 const TRY: [(&str, &str); 6] = [
     (
         "five requests in ten seconds for each address",
-        "for i in 1 2 3 4 5 6; do curl -sD - -o /dev/null URL/ | grep -iE '^(HTTP|retry-after|ratelimit:)'; done",
+        "for i in 1 2 3 4 5 6; do curl -sD - -o /dev/null URL/ \
+         | grep -iE '^(HTTP|retry-after|ratelimit:)'; done",
     ),
     (
         "two a minute for each API key, and none without one",
@@ -47,16 +48,16 @@ const TRY: [(&str, &str); 6] = [
     ),
     (
         "one gRPC call a minute: a refusal is an HTTP 200 with a gRPC status",
-        "for i in 1 2; do curl -si -H 'content-type: application/grpc' -d '' URL/shop.v1.Orders/Create \
-         | grep -iE '^(HTTP|grpc-(status|message):)'; done",
+        "for i in 1 2; do curl -si -H 'content-type: application/grpc' -d '' \
+         URL/shop.v1.Orders/Create | grep -iE '^(HTTP|grpc-(status|message):)'; done",
     ),
 ];
 
-/// What a customer pays for.
+/// The plan of a customer.
 #[derive(Clone)]
 struct Plan(String);
 
-/// Stands for a login: finds out which plan the caller has, outside of the limits.
+/// Stands for a login: finds the caller's plan, outside of the limits.
 async fn find_plan(mut request: Request, next: Next) -> Response {
     let plan = request.headers().get("x-plan");
     if let Some(plan) = plan
@@ -68,9 +69,10 @@ async fn find_plan(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// What the file of the limits may name: which plan a caller has, and a secret that has no place in a file.
+/// Returns what the file of the limits may name: the caller's plan, and a secret that does not
+/// belong into a file.
 fn file() -> Result<RulesFile, ConfigError> {
-    // A real one comes from where the service's other secrets are.
+    // A real one comes from the store of the service's other secrets.
     let secret = Secret::new("k1", "a secret for an example, and for nothing else")?;
     let file = RulesFile::new().secret(&secret);
     Ok(
@@ -81,19 +83,19 @@ fn file() -> Result<RulesFile, ConfigError> {
     )
 }
 
-/// The layer of a file's limits. It is looked after for as long as the layer is there.
+/// Returns the layer with the file's limits. The file is watched as long as the layer exists.
 fn limits(store: &impl Store, path: String) -> Result<RateLimitLayer, ConfigError> {
     let file = file()?;
     let layer = RateLimitLayer::builder(store)
         .rules(file.load(&path)?)
         .build()?;
-    let told = path.clone();
+    let shown = path.clone();
     let watch = layer
         .watch(file, path)
         .every(Duration::from_secs(1))
         .report(move |applied| {
             if let Err(error) = applied {
-                eprintln!("{told}: {error}; the limits stay as they were");
+                eprintln!("{shown}: {error}; the limits stay as they were");
             }
         });
     tokio::spawn(watch.run());
@@ -131,7 +133,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
     let (limits, place) = match env::var("REDIS_URL") {
         Ok(url) => {
-            // Not the 50 ms of a service: beside a compiler they are over before Redis has its turn.
+            // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
+            // its turn.
             let store = RedisStore::builder(url)
                 .prefix("example")
                 .deadline(Duration::from_secs(1))

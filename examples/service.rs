@@ -1,7 +1,7 @@
-//! A whole service: failed logins, plans, a weighted export, a streamed answer, and gRPC on the same port. All of its limits
-//! are in `service.toml`; the guide explains them step by step.
+//! A whole service: failed logins, plans, a weighted export, a streamed answer, and gRPC on the
+//! same port. All of its limits are in `service.toml`; the guide explains them step by step.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 #![cfg_attr(test, allow(dead_code, reason = "a test includes this file"))]
 
 pub(crate) mod orders;
@@ -40,14 +40,14 @@ const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/service.toml
 const USERS: [(&str, &str, bool); 2] = [("alice", "sesame", true), ("bob", "mustard", false)];
 const STORY: &str = "There was a limit, and it held.\n";
 
-/// Who has logged in.
+/// The user who has logged in.
 #[derive(Clone)]
 struct User {
     name: &'static str,
     pays: bool,
 }
 
-/// What the file may name: who a caller is, what was paid for, how many rows are asked for.
+/// Returns what the file may name: the caller, the plan that was paid for, the rows requested.
 pub(crate) fn file() -> RulesFile {
     RulesFile::new()
         .key("user", key::FromExtension::by(|user: &User| user.name))
@@ -58,14 +58,15 @@ pub(crate) fn file() -> RulesFile {
         .cost("rows", rows)
 }
 
-/// The rows that are asked for: `?rows=7`. What is no number is charged, and answered, as one.
+/// Returns the number of rows requested: `?rows=7`. An invalid number is charged, and answered, as
+/// one.
 fn rows(parts: &Parts) -> u32 {
     let query = parts.uri.query().unwrap_or_default();
     let rows = query.strip_prefix("rows=").unwrap_or_default();
     rows.parse().unwrap_or(1).max(1)
 }
 
-/// The layer of a file's limits, which are applied anew when the file changes.
+/// Returns the layer with the file's limits, which are applied anew when the file changes.
 pub(crate) fn limits(store: &impl Store, path: &str) -> Result<RateLimitLayer, ConfigError> {
     let file = file();
     let layer = RateLimitLayer::builder(store)
@@ -76,7 +77,7 @@ pub(crate) fn limits(store: &impl Store, path: &str) -> Result<RateLimitLayer, C
     Ok(layer)
 }
 
-/// The routes, and tonic's beside them, behind one layer.
+/// Returns the routes, and tonic's beside them, behind one layer.
 pub(crate) fn app(limits: RateLimitLayer) -> Router {
     Router::new()
         .route("/health", get(async || "well\n"))
@@ -86,7 +87,7 @@ pub(crate) fn app(limits: RateLimitLayer) -> Router {
         .route("/story", get(story))
         .merge(Routes::new(OrdersServer::default()).into_axum_router())
         .layer(limits)
-        // Outside of the limits, which go by what it finds.
+        // Outside of the limits, which need what it finds.
         .layer(from_fn(find_user))
 }
 
@@ -103,7 +104,7 @@ async fn find_user(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Takes `name:password`. The rule counts by the status alone.
+/// Takes `name:password`. The rule counts only by the status.
 async fn login(body: String) -> (StatusCode, String) {
     let known = USERS
         .into_iter()
@@ -119,7 +120,8 @@ async fn export(request: Request) -> String {
     format!("{} rows\n", rows(&parts))
 }
 
-/// Streams its words, and is charged those that were sent, also if the caller hangs up in between.
+/// Streams a story word by word, and is charged for the words sent, also if the caller disconnects
+/// in between.
 async fn story(charge: Option<Extension<Charge>>) -> Body {
     Body::new(Story {
         words: STORY.split_inclusive(' '),
@@ -131,7 +133,7 @@ async fn story(charge: Option<Extension<Charge>>) -> Body {
 struct Story {
     words: std::str::SplitInclusive<'static, char>,
     sent: u32,
-    /// None if no limit met the request.
+    /// `None` if no limit applied to the request.
     charge: Option<Charge>,
 }
 

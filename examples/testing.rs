@@ -1,9 +1,9 @@
-//! The tests of a login route, without sleeping and without Redis. Run them with
-//! `cargo test --example testing --features axum,test-util`.
+//! The tests of a login route, without sleeping and without Redis. Run them with `cargo test
+//! --example testing --features axum,test-util`.
 //!
-//! Run, it shows what they are about: seven attempts of one minute, in no time.
+//! The program itself shows what they test: seven attempts of one minute, in no time.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{error::Error, net::SocketAddr, time::Duration};
 
@@ -20,11 +20,12 @@ use tower_ratelimit::{
     ConfigError, Decision, FailurePolicy, Limit, MemoryStore, RateLimitLayer, Store, key::PeerIp,
 };
 
-/// What is tested. It takes the store from outside: the service gives it a `RedisStore`, a test one in memory.
+/// Returns the routes under test. They take the store as an argument: the service passes a
+/// `RedisStore`, a test one in memory.
 fn app(store: &impl Store) -> Result<Router, ConfigError> {
     let login = Limit::per_minute(5).by(PeerIp).named("login");
     let limits = RateLimitLayer::builder(store)
-        // Without the limit passwords could be guessed: rather no login than that.
+        // Without the limit, passwords could be guessed: better no login than that.
         .on("POST /login", login.on_failure(FailurePolicy::Deny))
         .build()?;
     Ok(Router::new()
@@ -41,14 +42,15 @@ async fn log_in(password: String) -> StatusCode {
     }
 }
 
-/// Calls the routes as the server would, without a socket: the decision stays in the response's extensions.
+/// Calls the routes as the server would, without a socket: the decision stays in the response's
+/// extensions.
 async fn attempt(
     app: &Router,
     peer: [u8; 4],
     password: &'static str,
 ) -> Result<Response, Box<dyn Error>> {
     let request = Request::post("/login")
-        // What `into_make_service_with_connect_info` notes.
+        // As `into_make_service_with_connect_info` records it.
         .extension(ConnectInfo(SocketAddr::from((peer, 50_000))))
         .body(Body::from(password))?;
     Ok(app.clone().oneshot(request).await?)
@@ -64,7 +66,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             println!("a minute later");
         }
         let response = attempt(&app, [192, 0, 2, 1], "12345").await?;
-        let told = match Decision::of(&response) {
+        let rest = match Decision::of(&response) {
             Decision::Allow(grant) => {
                 let left = grant.limits().first().and_then(|limit| limit.remaining());
                 format!("{} more", left.unwrap_or(0))
@@ -74,7 +76,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 format!("none for {} s", wait.as_secs())
             }
         };
-        println!("attempt {number}: {}, {told}", response.status().as_u16());
+        println!("attempt {number}: {}, {rest}", response.status().as_u16());
     }
     Ok(())
 }
@@ -96,7 +98,7 @@ mod tests {
         (app(&store).unwrap(), clock)
     }
 
-    /// Guesses wrong, five times, which is all there is.
+    /// Sends five wrong guesses, which uses up the limit.
     async fn use_up(app: &Router, peer: [u8; 4]) {
         for left in (0..5).rev() {
             let response = attempt(app, peer, "12345").await.unwrap();
@@ -122,11 +124,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_as_told_may_try_again_and_not_a_millisecond_sooner() {
+    async fn a_caller_may_return_after_the_wait_and_not_a_millisecond_sooner() {
         let (app, clock) = start();
         use_up(&app, ANN).await;
         clock.advance(MINUTE - MILLISECOND);
-        // Refusals are free, however many.
+        // Refusals cost nothing, however many.
         for _ in 0..10 {
             let response = attempt(&app, ANN, "12345").await.unwrap();
             Decision::of(&response).assert_retry_after(MILLISECOND);
@@ -152,9 +154,10 @@ mod tests {
         assert!(response.extensions().get::<Decision>().is_none());
     }
 
-    /// A server that forgets `into_make_service_with_connect_info` refuses everybody: this test would tell.
+    /// A server without `into_make_service_with_connect_info` refuses every login: this test would
+    /// show it.
     #[tokio::test]
-    async fn without_the_peers_address_nobody_may_log_in() {
+    async fn without_the_peers_address_every_login_is_refused() {
         let (app, _) = start();
         let request = Request::post("/login").body(Body::empty()).unwrap();
         let response = app.oneshot(request).await.unwrap();

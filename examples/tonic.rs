@@ -1,6 +1,7 @@
-//! tonic: two calls of a method a minute for each address. Serves, calls itself three times, and ends.
+//! tonic: two calls of a method a minute for each address. Serves, calls itself three times, and
+//! ends.
 
-#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 mod orders;
 
@@ -24,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);
     println!("listening on {address}");
-    // `add_service(layer.layer(service))` would limit one service and not the others.
+    // `add_service(layer.layer(service))` would limit a single service.
     let server = Server::builder()
         .layer(layer)
         .add_service(OrdersServer::default());

@@ -1,22 +1,24 @@
--- Takes permits of one limiter for one caller, or tells when they will be free. The hot path.
+-- Takes permits of one limiter for one caller, or reports when they will be free. The hot path.
 --
 -- KEYS  1-5, see lib/state.lua
--- ARGV  those of acquire_list.lua for one limiter and one caller that does not wait and is not only tried out:
---       1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type   7  keepAliveTime
---       8  '0'   9  permits   10  member   11  '0'
--- Reply as of acquire_list.lua; where all is usual, as one text with spaces between, or, where the limit is the caller's
--- and stands as it was given, briefly:
---       a number from 0 on    granted; so many permits are left, and all are free an interval from now
---       the text 'left next'  the same, wanted exactly; so many ms pass until one more is free
+-- ARGV  those of acquire_list.lua for one limiter and one caller, without a queue or shadow rules:
+--       1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type
+--       7  keepAliveTime   8  '0'   9  permits   10  member   11  '0'
+-- Reply that of acquire_list.lua; in the usual case as one text with spaces between, or, if the
+--       caller's limit is in force as given, in brief:
+--       a number from 0 on    granted; so many permits are left, and all are free in an interval
+--       the text 'left next'  the same, wanted exactly; the second is the ms until one more is free
 --       a number below 0      refused; none is left, and so many ms pass until there is room
---       the text '0 wait ms'  refused; none is left, and so many ms pass until there is room and until all are free
+--       the text '0 wait ms'  refused; none is left; ms until there is room and until all are free
 --
--- RRateLimiter.tryAcquire of Redisson 4.7.0. What is usual is decided here, with few commands; all else is left to
--- acquire_list.lua, which follows: a limit to write, a lost key, drift, a wrong clock, a member that no Redisson wrote.
--- Nothing is written before that is known, or value and log agree again. What acquire_list.lua defines is made only there.
+-- RRateLimiter.tryAcquire of Redisson 4.7.0. The usual case is decided here, with few commands. All
+-- else is left to acquire_list.lua, which follows in the same text: a limit to write, a lost key,
+-- drift, a wrong clock, a member that no Redisson wrote. Nothing is written before that is known,
+-- or value and log agree again. The functions of acquire_list.lua are only defined there.
 --
--- Numbers cost more than their commands: each that goes to Redis or comes as a score is printed and read again. So
--- constants are text, what came as text is handed on, and `+ 0` makes a number of a text in half of tonumber's time.
+-- Numbers cost more than their commands: each number that goes to Redis, or comes as a score, is
+-- printed and parsed. So constants are text, text is passed on as it is, and `+ 0` converts a text
+-- in half of tonumber's time.
 
 local call = redis.call
 local ARGV = ARGV
@@ -49,8 +51,9 @@ if usual then
       now = time[1] * 1000 + math.floor(time[2] / 1000)
     end
 
-    -- Where enough is left, and each entry must hold one permit for the books to agree, nothing was lost, and no entry is
-    -- looked at; if what is left is wanted exactly, none must have expired, either, or all.
+    -- If enough is left, and value and log agree with one permit per entry, nothing was lost, and
+    -- no entry is read. If what is left is wanted exactly, also no entry may have expired, or all
+    -- must have.
 
     local stored, known, first = value, true, 1
     local page, score
@@ -75,13 +78,14 @@ if usual then
       end
     end
 
-    -- Otherwise, what is left of it. A credit that falls short is written at once, whatever becomes of the call.
+    -- Otherwise, what is left of it. A credit that is not enough is written at once, whatever
+    -- becomes of the call.
 
     if not agreed then
       if page then
         -- Enough is left: the oldest entry, which is read already, will do.
       elseif exact or missing > 0 then
-        -- The oldest entries: as many as may be needed to tell how long to wait.
+        -- The oldest entries: as many as may be needed to compute the wait.
         page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
       else
         page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
@@ -113,7 +117,8 @@ if usual then
         if foreign then
           known = false
         elseif newest <= expired then
-          -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+          -- The whole log has expired: dropping it is O(1) here, whatever its size, and heals any
+          -- drift.
           call('UNLINK', log)
           value, missing, known, fresh, page = rate, 0, true, true, nil
         elseif known and value + freed <= rate then
@@ -131,7 +136,7 @@ if usual then
     -- The decision.
 
     local status, wait, wrote, newest = nil, 0, true, false
-    -- The score of the entry that expires next, where that is told.
+    -- The score of the entry that expires next, if it is reported.
     local oldest = exact and page and page[first + 1]
     if not known then
       status = nil
@@ -147,18 +152,19 @@ if usual then
         end
       end
       if value ~= stored then
-        -- What is no whole number is written as one that is counted with.
-        if stored - value ~= permits or type(redis.pcall('INCRBY', value_key, '-' .. ARGV[9])) ~= 'number' then
+        -- A value that is no whole number is replaced by one that is.
+        if stored - value ~= permits
+          or type(redis.pcall('INCRBY', value_key, '-' .. ARGV[9])) ~= 'number' then
           call('SET', value_key, value, 'KEEPTTL')
         end
       end
     elseif call('ZSCORE', log, member) then
-      -- So does one whose own permits were the last.
+      -- The same call came before, and its own permits were the last.
       status = 1
     else
-      -- Walk from the oldest entry to the one whose expiry makes enough room.
-      -- A refusal that wrote nothing renews no TTL: the keys outlast what it met. But where no
-      -- caller brings the limit, a limiter in use must not vanish.
+      -- Walk from the oldest entry to the one whose expiry makes enough room. A refusal that wrote
+      -- nothing renews no TTL: the keys outlast what it met. But if no caller brings the limit, a
+      -- limiter in use must not expire.
       wrote = value ~= stored or source == 'redis'
       local freed, at = 0, first
       while freed < missing do
@@ -186,7 +192,7 @@ if usual then
         local life = interval + math.floor(interval / 10)
         local enough = wrote and math.max(keep / 2, life) or 0
         if fresh or call('PTTL', value_key) < enough
-          or limit[3] == '1' and call('PTTL', KEYS[1]) < enough then
+          or limit[3] == '1' and (call('PTTL', KEYS[1]) < enough or call('PTTL', log) < enough) then
           local ttl = math.max(keep, life)
           call('PEXPIRE', KEYS[1], ttl)
           call('PEXPIRE', value_key, ttl)
@@ -225,5 +231,5 @@ if usual then
   end
 end
 
--- What is not usual.
+-- The unusual cases follow.
 

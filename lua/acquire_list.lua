@@ -1,4 +1,5 @@
--- Takes permits of one limiter, or of several, all or none, for one caller or several, or tells when they will be free.
+-- Takes permits of one limiter, or of several, all or none, for one caller or several, or reports
+-- when they will be free.
 --
 -- KEYS  1-5 of each limiter, one after the other, see lib/state.lua
 -- ARGV  1  now in ms since the epoch, or empty for the server's clock
@@ -7,32 +8,35 @@
 --          whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
 --          'code' the one given, 'keep' the same but a differing stored one is left for now
 --          rate; interval, ms; type; keepAliveTime, ms; all empty with 'redis'
---       for each caller, in the order in which they came:
---          '1' if it waits in line, else '0'
+--       for each caller, in the order of arrival:
+--          '1' if it waits in the queue, else '0'
 --          for each limiter three: permits to take, 1 .. 2^32 - 1
---          the caller's own member: 0x10, 16 bytes never used before, permits as 32 bits little-endian
---          '1' if it is only tried out: taken if there is room, and no reason to refuse if there is none; '0' if not;
---          '+' and ms if it is used only later, so many ms from now at the latest: it is scored then, at most a tenth
---          of the interval ahead
+--          the caller's own member: 0x10, 16 bytes never used before, permits as 32 bits
+--          little-endian
+--          '1' for a shadow rule: taken if there is room, and no reason to refuse if there is none;
+--          '0' if not; '+' and ms for a use later, so many ms from now at the latest: the entry is
+--          scored then, at most a tenth of the interval ahead
 -- Reply 1  1; negative: an error, alone in the reply; nothing was taken then
 --       2  the time that was used, ms since the epoch
 --       for each limiter seven:
---          permits left after this call; a lower bound unless wanted exactly or refused for their lack
+--          permits left after this call; a lower bound unless wanted exactly or refused for lack of
+--          them
 --          ms until all permits are free, or, unless wanted exactly, the interval if some are not
 --          rate and interval, ms, in force
---          0 nothing, 1 the limit was created, 2 the limit was rewritten; of several limiters none is created by a call that
---          takes nothing of it
+--          0 nothing, 1 the limit was created, 2 the limit was rewritten; of several limiters, none
+--          is created by a call that takes nothing of it
 --          scores that were set back because they came from a wrong clock
 --          ms until at least one more permit is free; 0 if all are, or if that is not known: in
---          debt, and where it is not wanted exactly
+--          debt, and if it is not wanted exactly
 --       for each caller, for each limiter two:
 --          1 has room, and it was taken if all have; 0 has none; 2 never has as much
---          ms until it has room, for those of the callers that wait before it, too; 0 if it has
+--          ms until it has room, also for the callers that wait before it; 0 if it has
 --
--- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, retry-safe, with an exact wait and bounded work; for several
--- limiters it has no such operation: two tryAcquire take from the first what the second refuses. Each caller is granted
--- whole or not at all. One that waits in line and does not fit closes the line to those behind it; one that does not wait
--- takes what is left.
+-- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, safe to send twice, with an exact
+-- wait and bounded work. Redisson has no operation on several limiters: two tryAcquire take from
+-- the first what the second refuses. Each caller is granted whole or not at all. A caller that
+-- waits in the queue and does not fit blocks those behind it; a caller that does not wait takes
+-- what is left.
 
 local now = clock(ARGV[1])
 local exact = ARGV[2] == '1'
@@ -48,7 +52,7 @@ for place = 1, limiters do
   local source = ARGV[given + 1]
   local limit = redis.call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   local changed = 0
-  -- A hash of other fields is somebody's.
+  -- A hash of other fields belongs to another program.
   local absent = limiters > 1 and not (limit[1] or limit[2] or limit[3] or limit[4])
     and redis.call('EXISTS', KEYS[key + 1]) == 0
   if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[given + 4] then
@@ -95,7 +99,7 @@ for place = 1, limiters do
   books[place] = book
 end
 
--- What is asked of them.
+-- The demands.
 
 local asks = {}
 local anything = false
@@ -105,7 +109,8 @@ for index = 1, callers do
   local possible, held = true, false
   for place = 1, limiters do
     local book, of = books[place], at + 3 * (place - 1)
-    local take = { permits = tonumber(ARGV[of + 1]), member = ARGV[of + 2], shadow = ARGV[of + 3] == '1' }
+    local take = { permits = tonumber(ARGV[of + 1]), member = ARGV[of + 2],
+      shadow = ARGV[of + 3] == '1' }
     take.score = now
     if string.sub(ARGV[of + 3], 1, 1) == '+' then
       take.score = now + math.min(tonumber(ARGV[of + 3]), ahead_of(book.interval))
@@ -138,9 +143,9 @@ for place = 1, limiters do
   anything = anything or books[place].changed > 0
 end
 
--- What is left of them.
+-- The permits left.
 
--- For errors that are found only here: a log that cannot be read. What was swept stays swept.
+-- For errors that are found only here: a log that cannot be read. Swept entries stay removed.
 local function abandon()
   -- Lua 5.2 has moved it; Redis lets no script name a global that is not there.
   local unpack = rawget(_G, 'unpack') or table.unpack
@@ -165,7 +170,7 @@ if anything then
     local plenty = not exact and book.value and book.value >= book.wanted
     local entries = plenty and single_entries(book, place)
     if entries then
-      -- Enough is left, and the books agree: no entry need be looked at.
+      -- Enough is left, and value and log agree: no entry needs to be read.
       book.newest = entries > 0 and now or nil
     else
       local id = string.sub(asks[1].takes[place].member, 2, 17)
@@ -178,8 +183,8 @@ if anything then
     if book.changed > 0 then
       -- Not earlier: limit and value change together or not at all.
       local limit = book.limit
-      redis.call('HSET', book.hash, 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0',
-        'type', limit[3])
+      redis.call('HSET', book.hash, 'rate', limit[1], 'interval', limit[2],
+        'keepAliveTime', limit[4] or '0', 'type', limit[3])
     end
     if book.newest and (exact or book.value < book.wanted) then
       local budget = book.wanted + math.max(0, -book.value) + 1
@@ -188,7 +193,8 @@ if anything then
         budget = math.max(budget, book.wanted + PAGE)
         enough = math.huge
       end
-      book.value, readable = sweep(book.log, book.value, book.rate, book.interval, now, enough, budget)
+      book.value, readable = sweep(book.log, book.value, book.rate,
+        book.interval, now, enough, budget)
       book.untouched = book.value
       if not readable then
         return abandon()
@@ -241,8 +247,9 @@ for index = 1, anything and callers or 0 do
   end
 end
 
--- Who has no room, and the waits: after all grants, as one that another limiter refused has left its room to those behind it.
--- Walk from the oldest entry to those whose expiry makes enough room.
+-- The refused callers and their waits. This comes after all grants: a caller refused by another
+-- limiter leaves its room to those behind it. Walk from the oldest entry to those whose expiry
+-- makes enough room.
 
 for place = 1, limiters do
   local book = books[place]
@@ -259,7 +266,8 @@ for place = 1, limiters do
   end
   if #refused > 0 then
     table.sort(refused, function(a, b) return a.needs < b.needs end)
-    -- A score that no clock of ours can have made was granted no later than now: it is set back on the way.
+    -- A score that no clock of ours can have made was granted no later than now: the walk sets it
+    -- back.
     local latest = ARGV[1] == '' and now + ahead_of(book.interval) or math.huge
     local page, at, start = {}, 1, 0
     -- What is left is free now.
@@ -271,7 +279,8 @@ for place = 1, limiters do
           page, at = redis.call('ZRANGE', book.log, start, start + size - 1, 'WITHSCORES'), 1
           start = start + size
           if #page == 0 then
-            -- Fewer permits in the log than are missing: the books are whole again when its last entry has expired.
+            -- The log has fewer permits than are missing: value and log agree again when its last
+            -- entry expires.
             break
           end
         end
@@ -293,31 +302,32 @@ for place = 1, limiters do
     book.newest = book.newest and math.min(book.newest, latest)
   end
   if exact and book.newest and book.value >= 0 and #refused < callers then
-    -- In debt, one more is not free yet; where very much expired at once, what is left is not all.
+    -- In debt, one more is not free yet; after a large expiry, what is left is not all.
     local oldest = redis.call('ZRANGE', book.log, 0, 0, 'WITHSCORES')[2]
     book.next = oldest and math.max(0, oldest + book.interval - now)
   end
 end
 
--- What is stored, and what is said.
+-- The stored state, and the reply.
 
 local reply = { 1, now }
 for place = 1, limiters do
   local book = books[place]
   if book.absent and not book.stored and not book.newest and book.value == book.rate then
-    -- Nothing was there, and another limiter refuses: it stays so. Else whoever is over its address's limit could fill the
-    -- server with the limiters of made-up names.
+    -- There was no limit, and another limiter refuses: it stays so. Otherwise a caller over the
+    -- limit of its address could fill the server with limiters of invented names.
     redis.call('UNLINK', book.hash)
     book.changed = 0
   elseif anything then
     if book.value ~= book.stored then
       redis.call('SET', book.value_key, book.value, 'KEEPTTL')
     end
-    keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval, book.changed == 1,
-      book.old)
+    keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval,
+      book.changed == 1, book.old)
   end
   reply[#reply + 1] = anything and book.value or 0
-  reply[#reply + 1] = book.newest and (exact and book.newest + book.interval - now or book.interval) or 0
+  reply[#reply + 1] = book.newest
+    and (exact and book.newest + book.interval - now or book.interval) or 0
   reply[#reply + 1] = book.rate
   reply[#reply + 1] = book.interval
   reply[#reply + 1] = book.changed

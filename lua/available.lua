@@ -8,7 +8,8 @@
 --       3  the time that was used, ms since the epoch
 --       4  rate and  5  interval, ms, in force
 --
--- RRateLimiter.availablePermits of Redisson 4.7.0, which drops TTLs, does not cap at the rate and reads O(log) members.
+-- RRateLimiter.availablePermits of Redisson 4.7.0, which drops TTLs, may return more than the rate,
+-- and reads O(log) members.
 
 local now = clock(ARGV[1])
 local books, unreadable = read_books()

@@ -1,4 +1,5 @@
--- Looks at a limiter, one page of its log at a time, and changes nothing: no healing, no TTL, no sweep.
+-- Reads a limiter, one page of its log at a time, and changes nothing: no healing, no TTL, no
+-- sweep.
 --
 -- KEYS  1-5, see lib/state.lua
 -- ARGV  1  the rank of the first entry to read     2  how many entries to read
@@ -8,12 +9,14 @@
 --       4  value as stored, nil if it is missing     5  how many entries the log has
 --       6  the page: member, score and so on
 --
--- Redisson has no such operation. One call is one instant, so that value and log fit together where the log is one page;
--- where it is more, the same value and the same number of entries on each page tell that nothing has moved.
+-- Redisson has no such operation. One call is one instant, so that value and log fit together if
+-- the log is one page. If it is more, the same value and number of entries on each page show that
+-- nothing has changed.
 
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' or not limit[3] and redis.call('EXISTS', value_key) == 0 and redis.call('EXISTS', KEYS[3]) == 1 then
+if limit[3] == '1' or not limit[3] and redis.call('EXISTS', value_key) == 0
+  and redis.call('EXISTS', KEYS[3]) == 1 then
   value_key, log = KEYS[3], KEYS[5]
 end
 local lives = {}

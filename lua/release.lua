@@ -1,16 +1,17 @@
--- Gives back permits without saying which: the oldest that are in use.
+-- Releases permits without saying which: the oldest that are in use.
 --
 -- KEYS  1-5, see lib/state.lua
--- ARGV  1  permits to give back, 1 or more
+-- ARGV  1  permits to release, 1 or more
 --       2  now in ms since the epoch, or empty for the server's clock
 --       3  16 bytes never used before, for entries that a repair adds
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits given back: fewer than asked if fewer are in use
+--       2  permits released: fewer than requested if fewer are in use
 --       3  permits left
 --
--- RRateLimiter.release of Redisson 3.52.0 to 4.7.0, which credits permits and leaves them in the log, so that they are
--- credited again when they expire. Here the oldest entries shrink: what stays in the log expires later, so the log never
--- understates the permits in use. Safe to send once only; whoever has a receipt uses settle.lua.
+-- RRateLimiter.release of Redisson 3.52.0 to 4.7.0, which credits permits and leaves them in the
+-- log, so that they are credited again when they expire. Here the oldest entries shrink: what stays
+-- in the log expires later, so the log never understates the permits in use. Not safe to send
+-- twice; with a receipt, use settle.lua.
 
 local wanted = tonumber(ARGV[1])
 local now = clock(ARGV[2])
@@ -27,7 +28,7 @@ if not value then
 end
 local given, readable = 0, true
 if newest then
-  -- What has expired is not in use.
+  -- Expired permits are not in use.
   value, readable = sweep(log, value, rate, interval, now, math.huge, math.huge)
 end
 
@@ -49,12 +50,13 @@ while readable and newest and given < wanted do
       given = given + held
       whole = whole + 1
     else
-      -- Those before it first: one of them may be what this one becomes, left of an acquire that came again.
+      -- First those before it: this one may shrink to the bytes of one of them, if an acquire came
+      -- twice.
       if whole > 0 then
         redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
         whole = 0
       end
-      -- The same entry with fewer permits: its bytes but for the count.
+      -- The same entry with fewer permits: only the count in its bytes changes.
       local rest = struct.pack('<I4', held - (wanted - given))
       -- In this order, or the log could be gone for a moment, and its TTL with it.
       redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)

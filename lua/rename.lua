@@ -1,11 +1,12 @@
--- Gives a limiter another name, with what is in use. A limiter that had that name is lost.
+-- Renames a limiter, with what is in use. A limiter that had the new name is lost.
 --
 -- KEYS  1-5, see lib/state.lua; 6-10 the same under the new name
 -- ARGV  none
 -- Reply 1, or 0 if there is no limiter to rename
 --
--- RRateLimiter.rename of Redisson 4.7.0 renames the hash alone: the new name then has all permits, and the old keys stay
--- behind. Of limits per client only this client's part moves, as other clients' ids are not known.
+-- RRateLimiter.rename of Redisson 4.7.0 renames only the hash: the new name then has all permits,
+-- and the old keys stay behind. Of a limit per client only this client's part moves, as other
+-- clients' ids are unknown.
 
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0

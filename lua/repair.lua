@@ -6,8 +6,8 @@
 --       2  permits that had been lost; below zero: permits that were counted twice
 --       3  permits left; below zero if more is in use than the rate allows
 --
--- Redisson has no such operation. Its release(n) and a resent acquire leave value and log at odds; its calls count anew
--- only where value has come to exceed the rate, so that lost permits stay lost.
+-- Redisson has no such operation. Its release(n) and a resent acquire make value and log disagree;
+-- its calls recount only if value exceeds the rate, so that lost permits stay lost.
 
 local now = clock(ARGV[1])
 local books, unreadable = read_books()
@@ -17,8 +17,8 @@ end
 local rate, interval = books.rate, books.interval
 local value_key, log, stored = books.value_key, books.log, books.stored
 
--- All reading comes before the first write: a foreign entry that is live changes nothing.
--- One that has expired goes with the others; nobody knows what it held.
+-- All reading comes before the first write: a live foreign entry is an error that changes nothing.
+-- An expired one is removed with the others, as what it held is unknown.
 local live, expired, entries = 0, 0, 0
 while true do
   local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
@@ -45,5 +45,6 @@ redis.call('ZREMRANGEBYSCORE', log, '-inf', now - interval)
 local value = rate - live
 redis.call('SET', value_key, value, 'KEEPTTL')
 keep_alive(KEYS[1], value_key, log, books.keep_alive_time, interval)
--- What has expired and was not credited yet was not lost: the next call would have found it.
+-- Permits that expired and were not credited yet were not lost: the next call would have found
+-- them.
 return { 1, stored and value - stored - expired or 0, value }

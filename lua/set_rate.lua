@@ -3,12 +3,13 @@
 -- KEYS  1-5, see lib/state.lua
 -- ARGV  1 rate   2 interval, ms   3 type   4 keepAliveTime, ms
 --       5  now in ms since the epoch, or empty for the server's clock
---       6  '1' to go on counting what is in use, '0' to begin anew with all permits
+--       6  '1' to keep counting what is in use, '0' to start anew with all permits
 --       7  '1' to change a limit that is set, and none otherwise
 -- Reply 1 if the limit was set, 0 if there was none to change, negative for an error
 --
--- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0. Those forget what a lowered rate has granted too much,
--- so that it never holds under load, and leave an old TTL running where there is no keep-alive time any more.
+-- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0. Those forget the excess over a
+-- lowered rate, so that it never holds under load, and leave an old TTL running if there is no
+-- keep-alive time any more.
 
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 if ARGV[7] == '1' and not (limit[1] and limit[2] and limit[3]) then
@@ -39,7 +40,8 @@ if ARGV[6] == '1' and (not limit[3] or limit[3] == ARGV[3]) then
   end
 end
 
-redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3])
+redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2],
+  'keepAliveTime', ARGV[4], 'type', ARGV[3])
 if limit[3] and limit[3] ~= ARGV[3] then
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 elseif value then

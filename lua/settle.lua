@@ -1,24 +1,25 @@
--- Settles what one acquire took: gives back all of it or a part, or charges more.
--- Safe to send again while its members live; to give back is also safe for an acquire that never arrived.
+-- Settles what one acquire took: releases all or a part of it, or charges more. Safe to send twice
+-- while its members live; a release is also safe for an acquire that never arrived.
 --
 -- KEYS  1-5, see lib/state.lua
 -- ARGV  1  the member that the acquire was sent with; empty to charge more
 --       2  now in ms since the epoch, or empty for the server's clock
---       3  giving back: the member that takes its place, of fewer permits; empty: none does
---          charging more: the member of what is added
---       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; written where there is no limit to charge more against,
---          all empty for none
+--       3  to release: the member that replaces it, of fewer permits; empty: none does
+--          to charge more: the member of what is added
+--       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; written if there is no limit to
+--          charge more against, all empty for none
 -- Reply 1  1; negative: an error, alone in the reply
 --       2  permits credited, below zero if charged; 0 if there was nothing to do
---       3  charging more: the time that was used, ms since the epoch
+--       3  to charge more: the time that was used, ms since the epoch
 --
--- Redisson has no such operation: its release(n) credits without touching the log, and so admits too much later.
+-- Redisson has no such operation: its release(n) credits without changing the log, and so admits
+-- too much later.
 
 local taken, rest = ARGV[1], ARGV[3]
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local created = false
 if taken == '' and not (limit[1] and limit[2] and limit[3]) then
-  -- An idle limiter vanishes, and an answer can last longer: what it owes must find it again.
+  -- An idle limiter expires, and a response can last longer: the debt must find it again.
   if ARGV[4] == '' then
     return { UNINITIALIZED }
   end
@@ -43,7 +44,8 @@ if taken == '' then
     return { FOREIGN_MEMBER }
   end
   if created then
-    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
+    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2],
+      'keepAliveTime', limit[4] or '0', 'type', limit[3])
   end
   local charged = 0
   local readable = begin_notes(book, 1, now)
@@ -51,7 +53,7 @@ if taken == '' then
     charged = permits_of(rest)
     end_notes(book)
   end
-  -- Debt: it was used, so it counts also below zero.
+  -- Debt: it was used, so it also counts below zero.
   redis.call('SET', value_key, book.value - charged, 'KEEPTTL')
   if not readable then
     return { FOREIGN_MEMBER }
@@ -68,18 +70,19 @@ end
 local stored = value_of(value_key)
 local value
 if not rate or not interval then
-  -- The limit itself is gone: whoever writes it anew finds value and log in agreement.
+  -- The limit itself is gone: value and log must agree when it is written anew.
   value = nil
 elseif redis.call('EXISTS', log) == 0 then
   value = rate
 else
-  value = agree(log, stored and stored + credited, rate, interval, clock(ARGV[2]), string.sub(taken, 2, 17))
+  value = agree(log, stored and stored + credited, rate, interval,
+    clock(ARGV[2]), string.sub(taken, 2, 17))
 end
 if value then
   redis.call('SET', value_key, value, 'KEEPTTL')
   keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
 elseif stored then
-  -- Otherwise it is left to be counted from the log: these permits alone would pass for all that is free.
+  -- Without a value, it will be counted from the log: these permits alone would seem to be all.
   redis.call('INCRBY', value_key, credited)
 end
 return { 1, credited }

@@ -4,7 +4,8 @@
 -- ARGV  1 rate   2 interval, ms   3 type   4 keepAliveTime, ms
 -- Reply 1 if it was set, 0 if there was one, which is left as it is
 --
--- RRateLimiter.trySetRate of Redisson 4.7.0, which on a limit written before 3.38.0 adds keepAliveTime and answers 0.
+-- RRateLimiter.trySetRate of Redisson 4.7.0, which adds keepAliveTime to a limit written before
+-- 3.38.0 and returns 0.
 
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
 if limit[1] and limit[2] and limit[3] then

@@ -1,28 +1,32 @@
--- Tries what the other scripts do, on a limiter that nobody has, in a way that changes nothing.
+-- Tries the commands of the other scripts on an unused limiter, in a way that changes nothing.
 --
 -- KEYS  1-5, see lib/state.lua: of a name made for this call
 -- ARGV  1  1 to try the commands, or empty     2..  texts of scripts
--- Reply 1  for each command its name and what it was refused with, empty if it was not
+-- Reply 1  for each command its name and its refusal, empty if it was not refused
 --       2  for each text what keeps it from being compiled, empty if nothing does
 --
--- Redisson has no such operation. A server looks at permissions before it looks at arguments, so each command is one
--- that finds nothing to change, or that is refused for its arguments. A user's permissions are seen as scripts meet
--- them, whatever the version, and the user need not be one who may read them.
+-- Redisson has no such operation. A server checks permissions before arguments, so each command is
+-- one that finds nothing to change, or that is refused for its arguments. This shows a user's
+-- permissions as scripts meet them, whatever the version, and the user need not be allowed to read
+-- them.
 
 local key = KEYS[1]
 
 local TRIED = {
-  { 'TIME' }, { 'EXISTS', key }, { 'GET', key }, { 'PTTL', key }, { 'HMGET', key, 'rate' }, { 'ZCARD', key },
-  { 'ZCOUNT', key, '0', '0' }, { 'ZRANGE', key, '0', '0' }, { 'ZRANGEBYSCORE', key, '0', '0' }, { 'ZSCORE', key, 'x' },
+  { 'TIME' }, { 'EXISTS', key }, { 'GET', key }, { 'PTTL', key }, { 'HMGET', key, 'rate' },
+  { 'ZCARD', key },
+  { 'ZCOUNT', key, '0', '0' }, { 'ZRANGE', key, '0', '0' }, { 'ZRANGEBYSCORE', key, '0', '0' },
+  { 'ZSCORE', key, 'x' },
   -- Nothing is there to be changed.
-  { 'UNLINK', key }, { 'DEL', key }, { 'RENAME', key, key }, { 'PERSIST', key }, { 'PEXPIRE', key, '1' },
+  { 'UNLINK', key }, { 'DEL', key }, { 'RENAME', key, key }, { 'PERSIST', key },
+  { 'PEXPIRE', key, '1' },
   { 'SET', key, '0', 'XX' }, { 'ZADD', key, 'XX', '0', 'x' }, { 'ZREM', key, 'x' },
   { 'ZREMRANGEBYRANK', key, '0', '0' }, { 'ZREMRANGEBYSCORE', key, '0', '0' },
   -- A value is missing, no number, below zero.
   { 'HSET', key, 'rate', '0', 'interval' }, { 'INCRBY', key, 'x' }, { 'SETRANGE', key, '-1', 'x' },
 }
 
--- Another Lua has them elsewhere, and to name a global that is not there is an error.
+-- In another Lua these are elsewhere, and it is an error to name a global that does not exist.
 local unpack = rawget(_G, 'unpack') or table.unpack
 local compile = rawget(_G, 'loadstring') or load
 
@@ -39,7 +43,8 @@ if ARGV[1] == '1' then
     local allowed = try(command)
     removes = removes or allowed and command[1] == 'UNLINK'
   end
-  -- The only one that cannot be without effect: what it makes is gone before anybody can see it.
+  -- The only one that cannot be without effect: what it creates is gone before any client can see
+  -- it.
   if removes and try({ 'HSETNX', key, 'rate', '0' }) then
     redis.call('UNLINK', key)
   end

@@ -1,4 +1,4 @@
-//! The only reader of the time.
+//! The only module that reads the time.
 
 use std::{
     cell::Cell,
@@ -19,20 +19,21 @@ use crate::error::{Error, ErrorKind};
 /// Milliseconds since the Unix epoch: the scores of a log in Redis.
 pub(crate) type Millis = u64;
 
-/// Tells the time that limits are counted by.
+/// The clock that limits are counted by.
 ///
-/// [`SystemClock`] unless a test, or parity with a Java fleet, asks for another.
+/// [`SystemClock`] unless a test, or parity with a Java fleet, needs another.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time since the Unix epoch.
+    /// Returns the time since the Unix epoch.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) counts microseconds, and rounds so that no interval
     /// measured on this clock has more than the limit. A [`RedisStore`](crate::RedisStore) counts
     /// whole milliseconds, as Redisson does: finer parts are dropped.
     fn now(&self) -> Duration;
 
-    /// Waits until [`now`](Self::now) is `time` or later: who waits for permits waits by it.
+    /// Waits until [`now`](Self::now) is `time` or later. Callers that wait for permits wait by it.
     ///
-    /// Default: tokio's timer, for as long as `time` is away. A clock that is moved by hand wakes its sleepers instead.
+    /// Default: tokio's timer, for as long as `time` is away. A clock that is moved by hand wakes
+    /// its sleepers instead.
     ///
     /// # Cancel safety
     ///
@@ -41,11 +42,11 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         Box::pin(tokio::time::sleep(time.saturating_sub(self.now())))
     }
 
-    /// Returns whether [`sleep_until`](Self::sleep_until) may be called here: who cannot wait for
-    /// permits is refused at once, with the wait.
+    /// Returns whether [`sleep_until`](Self::sleep_until) may be called here: a caller that cannot
+    /// wait for permits is refused at once, with the wait.
     ///
     /// Default: whether the caller is on a tokio runtime with a timer. A clock whose `sleep_until`
-    /// needs none says `true`.
+    /// needs none returns `true`.
     fn can_sleep(&self) -> bool {
         runtime().is_some()
     }
@@ -80,7 +81,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// The system's time of day when it was made, carried on by a clock that never jumps.
+/// The system's time of day at its creation, continued by a clock that never jumps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SteadyClock {
     made: Instant,
@@ -102,17 +103,17 @@ impl Clock for SteadyClock {
     }
 }
 
-/// What an error says where [`runtime`] returns none.
+/// The text of an error where [`runtime`] returns none.
 pub(crate) const NO_TIMER: &str =
     "it needs a tokio runtime with a timer: `Builder::enable_time` or `enable_all`";
 
-/// Returns the runtime that polls the caller, if it has a timer that can be waited for.
+/// Returns the runtime that polls the caller, if it has a timer.
 pub(crate) fn runtime() -> Option<Handle> {
     let handle = Handle::try_current().ok()?;
     has_timer(handle.id()).then_some(handle)
 }
 
-/// Checks that the runtime that polls the caller has a timer: a call to a server cannot do without.
+/// Checks that the runtime that polls the caller has a timer, which a call to a server needs.
 ///
 /// # Errors
 ///
@@ -122,17 +123,18 @@ pub(crate) fn check_timer() -> Result<(), Error> {
     runtime().map_or_else(|| Err(no_timer()), |_| Ok(()))
 }
 
-/// Returns the error of what needs a timer, where there is none.
+/// Returns the error for a missing timer.
 pub(crate) fn no_timer() -> Error {
     Error::new(ErrorKind::Unavailable).detail(NO_TIMER)
 }
 
 /// Returns whether the present runtime has a timer.
 ///
-/// Only an attempt to make one tells, which panics without. So it is made once for each runtime
-/// that has none, and by each thread anew for one that has, where it costs next to nothing.
+/// Only an attempt to create a timer shows it, and panics if there is none. So the attempt is made
+/// once for each runtime without a timer, and by each thread anew for one that has it, where it
+/// costs next to nothing.
 fn has_timer(present: Id) -> bool {
-    /// How many runtimes without a timer are remembered.
+    /// The most runtimes without a timer that are remembered.
     const MOST: usize = 64;
     static WITHOUT: Mutex<Vec<Id>> = Mutex::new(Vec::new());
     thread_local! {
@@ -145,7 +147,7 @@ fn has_timer(present: Id) -> bool {
     if without().contains(&present) {
         return false;
     }
-    // Not behind the lock: a hook for panics may come here again.
+    // Not while the lock is held: a panic hook may call this function again.
     let has_timer = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
     if has_timer {
         WITH.set(Some(present));
@@ -159,7 +161,7 @@ fn has_timer(present: Id) -> bool {
     has_timer
 }
 
-/// The clock's time in the unit of a log in Redis.
+/// Returns the clock's time in the unit of a log in Redis.
 #[cfg(feature = "redis")]
 pub(crate) fn millis(clock: &dyn Clock) -> Millis {
     u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX)
@@ -167,27 +169,27 @@ pub(crate) fn millis(clock: &dyn Clock) -> Millis {
 
 /// Ticks per millisecond in this process: microseconds.
 pub(crate) const TICKS: i64 = 1000;
-/// No time is later, in ticks: an interval and more can be added to it.
+/// The latest time, in ticks: an interval and more can be added to it.
 const LATEST: i64 = i64::MAX / 2;
 
 /// An instant in ticks, the unit that a store counts in: milliseconds in Redis, microseconds in
 /// this process.
 ///
-/// A grant is scored by the instant rounded up, and expires by the instant rounded down. So what is
-/// granted counts for a whole interval at least, wherever between two ticks that begins and ends.
+/// A grant is scored by the instant rounded up, and expires by the instant rounded down. So a grant
+/// counts for at least a whole interval, wherever between two ticks it begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Now {
-    /// Since the epoch, rounded down.
+    /// The tick since the epoch, rounded down.
     pub(crate) tick: i64,
-    /// How many nanoseconds after that tick it is.
+    /// The nanoseconds after that tick.
     past: u32,
     per_ms: i64,
-    /// Whether all scores are by this clock: one that lies far ahead of it is wrong then.
+    /// True if all scores are by this clock: a score far ahead of it is then wrong.
     pub(crate) is_own: bool,
 }
 
 impl Now {
-    /// The present by a clock that all scores are by.
+    /// Returns the present by a clock that all scores are by.
     pub(crate) fn by(clock: &dyn Clock) -> Self {
         let time = clock.now();
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
@@ -200,8 +202,8 @@ impl Now {
         }
     }
 
-    /// A time by a clock of so many ticks per millisecond, rounded either way: also where those are
-    /// milliseconds.
+    /// Returns a time by a clock of so many ticks per millisecond, rounded both ways, also if a
+    /// tick is a millisecond.
     #[cfg(test)]
     pub(crate) fn of(time: Duration, per_ms: i64) -> Self {
         let nanos = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
@@ -214,7 +216,7 @@ impl Now {
         }
     }
 
-    /// A tick of this process.
+    /// Returns the instant of a tick of this process.
     pub(crate) const fn at(tick: i64) -> Self {
         Self {
             tick: if tick < LATEST { tick } else { LATEST },
@@ -224,7 +226,7 @@ impl Now {
         }
     }
 
-    /// A millisecond, as Redis counts: it is rounded down for scores, too.
+    /// Returns the instant of a millisecond, as Redis counts: it is rounded down for scores, too.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn millis(tick: i64) -> Self {
         Self {
@@ -235,7 +237,8 @@ impl Now {
         }
     }
 
-    /// The same by a caller's clock, of which scores by other clocks prove nothing.
+    /// Returns the same instant as a caller's clock, which proves nothing about scores by other
+    /// clocks.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) fn given(self) -> Self {
         Self {
@@ -244,23 +247,23 @@ impl Now {
         }
     }
 
-    /// Rounded up: the score of a grant.
+    /// Returns the score of a grant: rounded up.
     pub(crate) fn score(&self) -> i64 {
         self.tick + i64::from(self.past > 0)
     }
 
-    /// So many milliseconds in ticks.
+    /// Returns so many milliseconds in ticks.
     pub(crate) fn ticks(&self, millis: i64) -> i64 {
         millis.saturating_mul(self.per_ms)
     }
 
-    /// The tick so many milliseconds later.
+    /// Returns the tick so many milliseconds later.
     pub(crate) fn after(&self, millis: u64) -> i64 {
         let ticks = millis.saturating_mul(self.per_ms.unsigned_abs());
         self.tick.saturating_add_unsigned(ticks)
     }
 
-    /// So many microseconds in ticks, rounded up.
+    /// Returns so many microseconds in ticks, rounded up.
     pub(crate) fn ticks_of_micros(&self, micros: i64) -> i64 {
         if self.per_ms == TICKS {
             micros
@@ -269,23 +272,23 @@ impl Now {
         }
     }
 
-    /// In microseconds, rounded down.
+    /// Returns the instant in microseconds, rounded down.
     pub(crate) fn micros(&self) -> i64 {
         self.tick.saturating_mul(TICKS / self.per_ms)
     }
 
-    /// In microseconds, rounded up.
+    /// Returns the instant in microseconds, rounded up.
     pub(crate) fn micros_up(&self) -> i64 {
         self.score().saturating_mul(TICKS / self.per_ms)
     }
 
-    /// The time until `ticks` after `tick`, exact to the nanosecond; none if it is over.
+    /// Returns the time until `ticks` after `tick`, exact to the nanosecond; zero if it is over.
     pub(crate) fn until(&self, ticks: i64) -> Duration {
         let past = Duration::from_nanos(self.past.into());
         self.duration(ticks).saturating_sub(past)
     }
 
-    /// The same, counted from the score of a grant: of one that is made now, a whole interval.
+    /// Returns the same, counted from the score of a grant: for a new grant, a whole interval.
     pub(crate) fn until_from_score(&self, ticks: i64) -> Duration {
         self.duration(ticks.saturating_sub(i64::from(self.past > 0)))
     }
@@ -300,13 +303,13 @@ impl Now {
     }
 }
 
-/// A moment to compare with others of this process; it does not jump.
+/// Returns a moment to compare with others of this process; it does not jump.
 #[cfg(feature = "redis")]
 pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
-/// A point in time by two clocks of this process, so that a time since then is not told too short.
+/// A point in time by two clocks of this process, so that the time since then is never too short.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Since {
@@ -323,35 +326,35 @@ impl Since {
         }
     }
 
-    /// How long it is ago, the time included in which the machine slept.
+    /// Returns the time since then, including the time in which the machine slept.
     ///
-    /// The clock that never jumps stands still meanwhile, and the time of day does not; but that may be set. The longer of
-    /// both is too short only if it was set back and the machine slept.
+    /// The clock that never jumps stands still meanwhile, and the time of day does not; but that
+    /// may be set. The longer of both is too short only if the time of day was set back and the
+    /// machine slept.
     pub(crate) fn elapsed(&self) -> Duration {
         let wall = SystemClock.now().saturating_sub(self.wall);
         moment().duration_since(self.moment).max(wall)
     }
 }
 
-/// Waits for `future` no longer than `patience`; `None` if it took longer.
+/// Waits for `future` no longer than `max_wait`; `None` if it took longer.
 ///
-/// Without a tokio runtime that has a timer around it there is no connection either: it then ends
-/// at once.
+/// On a tokio runtime without a timer there is no connection either: it then ends at once.
 ///
 /// # Cancel safety
 ///
 /// Dropping it drops `future`.
 #[cfg(feature = "redis")]
-pub(crate) fn within<F: Future>(patience: Duration, future: F) -> Within<F> {
+pub(crate) fn within<F: Future>(max_wait: Duration, future: F) -> Within<F> {
     Within {
-        timed: runtime().map(|_| tokio::time::timeout(patience, future)),
+        timed: runtime().map(|_| tokio::time::timeout(max_wait, future)),
     }
 }
 
 #[cfg(feature = "redis")]
 pin_project_lite::pin_project! {
-    /// What [`within`] returns. No `async fn`: that would keep room for `future` twice, as what it was called with and as
-    /// what it waits for.
+    /// The future of [`within`]. An `async fn` would store `future` twice, as its argument and as
+    /// what it awaits.
     pub(crate) struct Within<F> {
         #[pin]
         timed: Option<tokio::time::Timeout<F>>,
@@ -386,7 +389,8 @@ mod manual {
 
     use super::Clock;
 
-    /// A clock that stands still until it is moved, and then wakes whoever waits for that time. Clones are the same clock.
+    /// A clock that stands still until it is moved, and then wakes the sleepers of that time.
+    /// Clones are the same clock.
     ///
     /// # Example
     ///
@@ -408,13 +412,13 @@ mod manual {
     }
 
     impl ManualClock {
-        /// A clock that shows the second of January 2024, UTC.
+        /// Returns a clock that shows the second of January 2024, UTC.
         #[must_use]
         pub fn new() -> Self {
             Self::starting_at(Duration::from_secs(1_704_153_600))
         }
 
-        /// A clock that shows `time` since the Unix epoch.
+        /// Returns a clock that shows `time` since the Unix epoch.
         #[must_use]
         pub fn starting_at(time: Duration) -> Self {
             Self(Arc::new(Mutex::new(Shown {
@@ -423,7 +427,7 @@ mod manual {
             })))
         }
 
-        /// Moves the clock on.
+        /// Moves the clock forward.
         pub fn advance(&self, by: Duration) {
             let time = self.now() + by;
             self.set(time);
@@ -439,7 +443,8 @@ mod manual {
             sleepers.into_iter().for_each(Waker::wake);
         }
 
-        /// How many wait for a time that is not yet shown; those that gave up since the clock was last moved included.
+        /// Returns how many callers wait for a time that is not yet shown, including those that
+        /// gave up since the clock was last moved.
         #[must_use]
         pub fn sleepers(&self) -> usize {
             self.shown().sleepers.len()
@@ -498,7 +503,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_the_machine_slept_through_is_not_told_too_short() {
+    fn a_time_that_the_machine_slept_through_is_not_too_short() {
         let hour = Duration::from_secs(3600);
         let now = Since::now();
         // By one clock it is an hour ago: the other one stood still, or was set.

@@ -48,7 +48,8 @@ pub enum ErrorKind {
     /// The server answered and refused: permissions, credentials, a command or script that it lacks
     /// or may not run, or a reason that this version does not know; `source()` has its words
     Rejected,
-    /// TLS failed, by a certificate or by a setting, here or there: `Display` says what to do
+    /// TLS failed, by a certificate or by a setting, here or there; `source()` has the words by
+    /// which the page [failure](crate::docs::failure#tls) says what to do
     Tls,
     /// The memory store holds as many limiters as it may, none of them is idle, and what was asked
     /// cannot be answered [by an estimate](crate::MemoryStore#bounds)
@@ -77,7 +78,7 @@ impl Error {
     }
 
     /// The innermost cause, for a log line.
-    #[cfg(all(feature = "redis", feature = "tracing"))]
+    #[cfg(feature = "redis")]
     pub(crate) fn cause(&self) -> String {
         self.source
             .as_ref()

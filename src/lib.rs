@@ -10,7 +10,7 @@ pub mod docs;
 mod draft;
 mod error;
 mod failure_policy;
-#[cfg(feature = "redis")]
+#[cfg(feature = "inspect")]
 mod inspect;
 mod limit;
 mod limiter;
@@ -30,13 +30,20 @@ mod web;
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
 #[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use store::redis::{
-    BreakerState, ConnectionState, Diagnosis, Finding, Health, NodeHealth, OtherClient, RedisStore,
-    RedisStoreBuilder, RedissonReleases, ServerFinding, Severity, Verification, VerifiedServer,
+pub use deadpool_redis;
+#[cfg(feature = "inspect")]
+#[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
+pub use inspect::{
+    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
+    verify::{ServerFinding, Severity, Verification, VerifiedServer},
 };
 #[cfg(feature = "redis")]
-pub use {deadpool_redis, redis};
+pub use redis;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use store::redis::{
+    BreakerState, ConnectionState, Health, NodeHealth, RedisStore, RedisStoreBuilder,
+};
 
 pub use web::key;
 
@@ -51,7 +58,7 @@ pub use web::rules_file::{RulesFile, watch::Watch};
 /// The trait of tower that [`RateLimitLayer`] implements: in scope, `layer.layer(service)` works.
 pub use tower_layer::Layer;
 
-pub use self::{
+pub use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, Error, ErrorKind},

@@ -1,4 +1,4 @@
-//! What may be done: so many permits in so long an interval.
+//! Limits: so many permits in any interval of a given length.
 
 mod slots;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) use self::slots::Slots;
 use crate::{clock::Millis, error::ConfigError};
 
-/// As many permits as a script can count exactly.
+/// The most permits that a script can count exactly.
 const MOST_PERMITS: u64 = (1 << 53) - 1;
 /// A century.
 const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
@@ -18,7 +18,8 @@ const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 /// Redis to the millisecond. There is no burst at the turn of a minute, unless an [`Algorithm`]
 /// allows one.
 ///
-/// Units: permits are whole numbers from 1 to 2^53 - 1, intervals whole milliseconds from 1 to a century.
+/// Units: permits are whole numbers from 1 to 2^53 - 1, intervals whole milliseconds from 1 to a
+/// century.
 ///
 /// # Example
 ///
@@ -42,27 +43,29 @@ pub struct Limit {
     keep_alive: Option<Millis>,
 }
 
-/// Who shares a limit. Redisson's `RateType`, and its numbers on the wire.
+/// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RateType {
-    /// Everyone together: all processes, Rust and Java
+    /// All together: all processes, Rust and Java
     #[default]
     Overall,
     /// Each client id on its own: a [`RedisStore`](crate::RedisStore), or a Redisson instance
     PerClient,
 }
 
-/// How what is in use is counted.
+/// The algorithm that counts the permits in use.
 ///
-/// It belongs to a limiter's name, and not to its limit: all who use one name must agree on it, in every process, Rust or
-/// Java. Nothing in Redis says which one it is. Where they do not agree, or while a fleet changes from one to the other, a
-/// limiter heals with the next call, at the cost of permits for up to an interval or of a quota granted once more.
+/// The algorithm belongs to a limiter's name, and not to its limit: all users of a name must agree
+/// on it, in every process, Rust or Java. Redis does not store which one it is. Where they
+/// disagree, or while a fleet changes from one to the other, a limiter heals with the next call, at
+/// the cost of permits for up to an interval or of a quota granted once more.
 ///
-/// Only a sliding log has an entry for each grant. Without one nothing tells a call from a second sending of itself: so it is
-/// sent once, and what a call took that nobody heard of cannot be given back.
+/// Only a sliding log has an entry for each grant. Without entries, a repeated call cannot be
+/// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released.
 ///
-/// [`Rule::algorithm`](crate::Rule::algorithm) and [`RateLimiter::algorithm`](crate::RateLimiter::algorithm) choose it.
-/// Default: [`SlidingLog`](Self::SlidingLog).
+/// [`Rule::algorithm`](crate::Rule::algorithm) and
+/// [`RateLimiter::algorithm`](crate::RateLimiter::algorithm) choose it. Default:
+/// [`SlidingLog`](Self::SlidingLog).
 ///
 /// # Example
 ///
@@ -80,66 +83,71 @@ pub enum RateType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no interval, wherever it begins,
-    /// has more grants than the limit says. Memory grows with the grants of an interval, and so does the worst call, unless
-    /// they are noted in [slots](crate::RateLimiter::slots).
+    /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no
+    /// interval, wherever it begins, has more grants than the limit. Memory grows with the grants
+    /// of an interval, and so does the cost of the worst call, unless they are merged in
+    /// [slots](crate::RateLimiter::slots).
     ///
-    /// A [`MemoryStore`](crate::MemoryStore) is exact at any interval, measured on its clock. A
+    /// A [`MemoryStore`](crate::MemoryStore) is exact for any interval, measured on its clock. A
     /// [`RedisStore`](crate::RedisStore) is exact to the millisecond: Redisson's format has whole
-    /// ones, so that no time of the interval less a millisecond has more.
+    /// milliseconds, so no time span of the interval less a millisecond has more.
     #[default]
     SlidingLog,
-    /// One number that is set anew when an interval is over, as in Redisson 3.7.1 to 3.13.2. The least that a limiter can
-    /// cost: constant memory and time at any rate.
+    /// One number that is reset when an interval is over, as in Redisson 3.7.1 to 3.13.2. The
+    /// cheapest limiter: constant memory and time at any rate.
     ///
-    /// A window begins with the first grant after the last one has ended, so it has no common beginning with others, and it
-    /// lasts for the interval and the millisecond of its end, in which Redis still keeps the key. Always by the server's
-    /// clock, also with [`client_clock`](crate::RedisStoreBuilder::client_clock).
+    /// A window begins with the first grant after the last one has ended, so it shares its start
+    /// with no other, and it lasts for the interval and the millisecond of its end, in which Redis
+    /// still keeps the key. The server's clock counts, also with
+    /// [`client_clock`](crate::RedisStoreBuilder::client_clock).
     ///
-    /// Worst case: twice the limit within one interval, all of it around a window's turn. No grant has an entry of its own.
-    /// So an acquire is never sent twice: a call whose connection is lost is an error, and what it may have taken is in use
-    /// until the window ends, and so is that of a call dropped while it was under way. A
-    /// [`Receipt`](crate::Receipt) gives back within its window, once; after that it has no effect.
+    /// Worst case: twice the limit within one interval, all of it around the turn of a window.
+    /// Grants have no entries. So an acquire is never sent twice: a call whose connection is lost
+    /// is an error, and the permits it may have taken are in use until the window ends, and so are
+    /// those of a call dropped in flight. A [`Receipt`](crate::Receipt) releases within its window,
+    /// once; after that it has no effect.
     FixedWindow,
-    /// One small number, the theoretical arrival time: a permit every so often, and up to the whole limit at once after a
-    /// pause. For very large rates and very many keys: memory and time are constant, no limit is read, and an idle limiter
-    /// is gone from Redis within two intervals of its last grant. Not a format of Redisson's: no Java peer can share it.
+    /// A token bucket, stored as one small number, the theoretical arrival time: permits return one
+    /// by one, and the whole limit may be taken at once after a pause. For very large rates and
+    /// very many keys: memory and time are constant, no limit is read, and an idle limiter is gone
+    /// from Redis within two intervals of its last grant. This is not a format of Redisson's: no
+    /// Java peer can share it.
     ///
-    /// From permit to permit pass interval / limit microseconds, rounded up to whole ones, so that
-    /// it is never over. At large rates that shows: of 600 000 a second, one every 2 us, 500 000
-    /// pass in the long run. Limits of which that quotient is whole lose nothing; more than one
-    /// permit in a microsecond are a [`ConfigError::TooFast`]. By a
+    /// The time from permit to permit is interval / limit, rounded up to microseconds, so that it
+    /// never grants too much. At large rates that shows: of 600 000 a second, one every 2 us, 500
+    /// 000 pass in the long run. Limits with a whole quotient lose nothing; more than one permit in
+    /// a microsecond is a [`ConfigError::TooFast`]. By a
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
     ///
-    /// Worst case: in any time, no more than it has room for, limit x time / interval, and the
-    /// whole limit at once: twice the limit within one interval. A cost above the limit is refused
-    /// for ever. A wait is exact in memory; from Redis it comes in whole milliseconds, rounded up:
-    /// there is room when it is over, and none a millisecond before.
+    /// Worst case: in any time span, limit x time / interval, plus the whole limit at once: twice
+    /// the limit within one interval. A cost above the limit is refused for ever. A wait is exact
+    /// in memory; from Redis it is in whole milliseconds, rounded up: there is room when it is
+    /// over, and none a millisecond before.
     ///
-    /// No more than the whole limit is ever in use, so that all permits are there again an interval
-    /// later. What a [settlement](crate::RateLimiter::settle) charges beyond that is forgotten:
-    /// where single answers cost more than the limit in addition to what they reserve, choose a
-    /// sliding log, which then admits no caller for an interval. The same goes for the work of a
-    /// clock that was fast and is set right; not with a `client_clock`, as a caller whose own clock
-    /// is slow meets the same.
+    /// No more than the whole limit is ever in use, so all permits are free again an interval
+    /// later. What a [settlement](crate::RateLimiter::settle) charges beyond that is forgotten: if
+    /// single responses cost more than the limit in addition to what they reserve, choose a sliding
+    /// log, which then admits no request for an interval. The same applies to permits taken by a
+    /// clock that was fast and is corrected later; not with a `client_clock`, as a caller whose own
+    /// clock is slow sees the same state.
     ///
-    /// A rule's own limit goes with each call. It is kept with the number and nowhere else, so of
-    /// such a limiter [`RateLimiter`](crate::RateLimiter) can read, count, release and delete while
-    /// something is in use; it cannot change the limit, nor rename it. A limit that differs from
-    /// the one before counts at once: what is in use stays in use, in whole permits, as far as the
-    /// new limit goes. Names that change from or to another algorithm begin anew.
+    /// A rule's own limit is sent with each call, and is stored only with the number. So a
+    /// [`RateLimiter`](crate::RateLimiter) on such a limiter can read, count, release and delete
+    /// while something is in use; it cannot change the limit, nor rename it. A changed limit
+    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. Names
+    /// that change from or to another algorithm start anew.
     ///
-    /// No grant has an entry of its own. So an acquire is never sent twice: the calls that are
-    /// under way when a connection is lost meet their failure policy, where those of a sliding log
-    /// are sent again. Behind a network that often cuts connections that may be many. What a call
-    /// took that was not answered is in use until its time has passed, an interval later at the
-    /// latest. A [`Receipt`](crate::Receipt) gives back once, and what of its permits still lies
-    /// ahead; where other receipts were given back meanwhile it may be less, never more.
+    /// Grants have no entries. So an acquire is never sent twice: calls in flight when a connection
+    /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a
+    /// network that often cuts connections these may be many. Permits of an unanswered call are in
+    /// use until their time has passed, an interval later at the latest. A
+    /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
+    /// other receipts were released meanwhile, it may be less, never more.
     Gcra,
 }
 
 impl Algorithm {
-    /// Whether it can count by this limit.
+    /// Checks that the algorithm can count by this limit.
     pub(crate) fn check(self, limit: &StoredLimit) -> Result<(), ConfigError> {
         match self {
             Self::Gcra if emission(limit.rate, limit.interval).is_none() => {
@@ -153,7 +161,8 @@ impl Algorithm {
     }
 }
 
-/// Microseconds from permit to permit, rounded up; none for more than one permit in each.
+/// Returns the microseconds from permit to permit, rounded up; `None` for more than one permit in
+/// each.
 pub(crate) fn emission(rate: i64, interval: i64) -> Option<i64> {
     let micros = interval.checked_mul(1000)?;
     // Both are positive then.
@@ -163,7 +172,7 @@ pub(crate) fn emission(rate: i64, interval: i64) -> Option<i64> {
 }
 
 impl Limit {
-    /// `permits` in any interval of the given length.
+    /// Limits to `permits` in any interval of the given length.
     ///
     /// # Panics
     ///
@@ -189,11 +198,13 @@ impl Limit {
         }
     }
 
-    /// `permits` in any interval of the given length, for values that come from outside.
+    /// Limits to `permits` in any interval of the given length, for values from outside of the
+    /// code.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Permits`] and [`ConfigError::Interval`], with the value, if it is out of range.
+    /// [`ConfigError::Permits`] and [`ConfigError::Interval`], with the value, if it is out of
+    /// range.
     pub fn try_new(permits: u64, interval: Duration) -> Result<Self, ConfigError> {
         if !(1..=MOST_PERMITS).contains(&permits) {
             return Err(ConfigError::Permits(permits));
@@ -204,7 +215,7 @@ impl Limit {
         Ok(Self::new(permits, interval))
     }
 
-    /// `permits` in any second.
+    /// Limits to `permits` in any second.
     ///
     /// # Panics
     ///
@@ -214,7 +225,7 @@ impl Limit {
         Self::new(permits, Duration::from_secs(1))
     }
 
-    /// `permits` in any 60 seconds.
+    /// Limits to `permits` in any 60 seconds.
     ///
     /// # Panics
     ///
@@ -224,7 +235,7 @@ impl Limit {
         Self::new(permits, Duration::from_secs(60))
     }
 
-    /// `permits` in any 3600 seconds.
+    /// Limits to `permits` in any 3600 seconds.
     ///
     /// # Panics
     ///
@@ -234,7 +245,7 @@ impl Limit {
         Self::new(permits, Duration::from_secs(3600))
     }
 
-    /// `permits` in any 24 hours.
+    /// Limits to `permits` in any 24 hours.
     ///
     /// # Panics
     ///
@@ -250,15 +261,15 @@ impl Limit {
         self
     }
 
-    /// Lets an unused limiter vanish from Redis after this time.
+    /// Lets an unused limiter expire in Redis after this time.
     ///
-    /// Default: limiters that rules make from a request's key vanish after the longer of two intervals and 60 seconds;
-    /// all others stay until they are deleted.
+    /// Default: limiters that rules create from a request's key expire after two intervals, and
+    /// after at least 60 seconds; all others stay until they are deleted.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::KeepAlive`] if it is shorter than the interval, as in Redisson, and [`ConfigError::Interval`] if it
-    /// is not of whole milliseconds.
+    /// [`ConfigError::KeepAlive`] if it is shorter than the interval, as in Redisson, and
+    /// [`ConfigError::Interval`] if it is not in whole milliseconds.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
         let millis = whole_millis(keep_alive).ok_or(ConfigError::Interval(keep_alive))?;
         if millis < self.interval {
@@ -271,38 +282,38 @@ impl Limit {
         Ok(self)
     }
 
-    /// The permits of one interval.
+    /// Returns the permits of one interval.
     #[must_use]
     pub const fn permits(&self) -> u64 {
         self.permits
     }
 
-    /// The length of the interval.
+    /// Returns the length of the interval.
     #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }
 
-    /// Who shares the limit.
+    /// Returns which clients share the limit.
     #[must_use]
     pub const fn rate_type(&self) -> RateType {
         self.rate_type
     }
 
-    /// How long an unused limiter stays, if it was said.
+    /// Returns how long an unused limiter stays, if that was set.
     #[must_use]
     pub fn keep_alive_time(&self) -> Option<Duration> {
         self.keep_alive.map(Duration::from_millis)
     }
 
-    /// The limit as it is written for a limiter that a rule made from a request's key.
+    /// Returns the limit as it is written for a limiter that a rule created from a request's key.
     pub(crate) fn for_request_key(mut self) -> Self {
         let vanishing = self.keep_alive.unwrap_or((2 * self.interval).max(60_000));
         self.keep_alive = Some(vanishing);
         self
     }
 
-    /// The same with other permits, of which there are some, and no more.
+    /// Returns the same limit with other permits, at least one and at most the maximum.
     #[cfg(feature = "redis")]
     pub(crate) fn with_permits(self, permits: u64) -> Self {
         Self { permits, ..self }
@@ -319,19 +330,19 @@ impl Limit {
     }
 }
 
-/// Whose limit counts.
+/// The source of the limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LimitSource {
-    /// The code's: a differing stored one is rewritten
+    /// The given one: a differing stored one is rewritten
     Code(Limit),
     /// The stored one; there must be one
     Store,
-    /// The stored one; this one is stored where there is none
+    /// The stored one; if there is none, this one is stored
     StoreOrInit(Limit),
 }
 
 impl LimitSource {
-    /// The limit that is stored where there is none.
+    /// Returns the limit that is stored if there is none.
     pub(crate) fn given(&self) -> Option<&Limit> {
         match self {
             Self::Code(limit) | Self::StoreOrInit(limit) => Some(limit),
@@ -340,7 +351,8 @@ impl LimitSource {
     }
 }
 
-/// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not allow.
+/// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not
+/// allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredLimit {
     pub(crate) rate: i64,
@@ -351,7 +363,7 @@ pub(crate) struct StoredLimit {
 }
 
 impl StoredLimit {
-    /// The limit, if it is one that could be built.
+    /// Returns the limit, if it is valid.
     pub(crate) fn limit(&self) -> Option<Limit> {
         let interval = Duration::from_millis(u64::try_from(self.interval).ok()?);
         let mut limit = Limit::try_new(u64::try_from(self.rate).ok()?, interval).ok()?;
@@ -361,8 +373,8 @@ impl StoredLimit {
     }
 }
 
-/// Checks a lease of `owner`, with its limit where that is known. Where it is not, a lease is cut to a tenth of the interval
-/// in force when it is taken.
+/// Checks a lease of `owner`, with its limit if that is known. If not, a lease is cut to a tenth of
+/// the interval in force when it is taken.
 ///
 /// # Errors
 ///
@@ -378,13 +390,13 @@ pub(crate) fn check_lease(
         return Ok(());
     }
     let reason = if whole_millis(lease).is_none() {
-        "it is not of whole milliseconds, up to a century"
+        "it is not in whole milliseconds, up to a century"
     } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
         "it is longer than a tenth of the interval"
     } else {
         match algorithm {
-            // The end of a slot and that of a lease, one after the other, are farther off than a score may be.
-            Algorithm::SlidingLog if in_slots => "grants are noted in slots",
+            // The end of a slot and that of a lease add up to more than the score offset allows.
+            Algorithm::SlidingLog if in_slots => "its grants are merged in slots",
             Algorithm::SlidingLog => return Ok(()),
             Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
@@ -405,6 +417,12 @@ const fn whole_millis(interval: Duration) -> Option<Millis> {
     } else {
         None
     }
+}
+
+/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A
+/// constant of the format.
+pub(crate) fn ahead_of(interval: i64) -> i64 {
+    interval.div_euclid(10)
 }
 
 /// Returns a count that other processes may have brought below zero.
@@ -452,7 +470,7 @@ mod tests {
         assert!(Limit::try_new(1, century).is_ok());
         assert!(Limit::try_new(1, century + Duration::from_millis(1)).is_err());
         assert!(Limit::try_new(1, Duration::from_millis(1)).is_ok());
-        // As in Redisson, which wants no more than one interval.
+        // As in Redisson, which requires no more than one interval.
         let minute = Limit::per_minute(1).keep_alive(Duration::from_secs(60));
         let kept = minute.unwrap().keep_alive_time();
         assert_eq!(kept, Some(Duration::from_secs(60)));

@@ -1,54 +1,24 @@
-//! Logging without `cfg` at the call sites, and what errors print.
+//! Logs under one target, and writes what errors print.
 //!
 //! Events carry rule names and error kinds, never a key: whoever sends requests must not choose what is logged.
 
-#[cfg(feature = "tracing")]
 macro_rules! warning {
     ($($arg:tt)*) => {
         tracing::warn!(target: "tower_ratelimit", $($arg)*)
     };
 }
 
-#[cfg(feature = "tracing")]
 macro_rules! detail {
     ($($arg:tt)*) => {
         tracing::debug!(target: "tower_ratelimit", $($arg)*)
     };
 }
 
-#[cfg(feature = "tracing")]
-#[cfg_attr(
-    not(any(feature = "redis", feature = "config")),
-    allow(unused_macros, reason = "only servers and files change")
-)]
+// Only servers and files change.
+#[cfg(any(feature = "redis", feature = "config"))]
 macro_rules! notice {
     ($($arg:tt)*) => {
         tracing::info!(target: "tower_ratelimit", $($arg)*)
-    };
-}
-
-#[cfg(not(feature = "tracing"))]
-macro_rules! warning {
-    ($($arg:tt)*) => {
-        ()
-    };
-}
-
-#[cfg(not(feature = "tracing"))]
-macro_rules! detail {
-    ($($arg:tt)*) => {
-        ()
-    };
-}
-
-#[cfg(not(feature = "tracing"))]
-#[cfg_attr(
-    not(any(feature = "redis", feature = "config")),
-    allow(unused_macros, reason = "only servers and files change")
-)]
-macro_rules! notice {
-    ($($arg:tt)*) => {
-        ()
     };
 }
 
@@ -97,5 +67,5 @@ pub(crate) use detail;
 pub(crate) use notice;
 pub(crate) use warning;
 
-#[cfg(all(test, feature = "tracing"))]
+#[cfg(test)]
 pub(crate) mod logged;

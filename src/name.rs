@@ -1,7 +1,7 @@
-//! Under which name a limiter stands in Redis.
+//! Names of limiters in Redis.
 //!
-//! `<prefix>:{<identity>}:<rule>` for limiters that rules make; the bytes are fixed, because another spelling would reset
-//! every limit. `docs/keys.md` is the contract.
+//! Limiters that rules create are named `<prefix>:{<identity>}:<rule>`. The bytes are fixed,
+//! because another spelling would reset every limit. `docs/keys.md` is the contract.
 
 mod identity;
 mod text;
@@ -22,14 +22,15 @@ use crate::{
     limit::{Algorithm, Slots, StoredLimit},
 };
 
-/// The longest identity that is spelled out; a longer one is digested.
+/// The longest identity that is written out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
-/// Where the identity goes in a shared name.
+/// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
-/// The Redis key of a limiter's hash, from which its other keys are derived, and how these are counted.
+/// The Redis key of a limiter's hash, from which its other keys are derived, and how they are
+/// counted.
 ///
-/// Slots are no part of what makes two names the same: whoever uses one limiter may note its grants as it likes.
+/// Slots are not compared: each user of a limiter may merge its grants as it likes.
 #[derive(Clone)]
 pub(crate) struct Name {
     text: Text,
@@ -53,11 +54,12 @@ impl Hash for Name {
 }
 
 impl Name {
-    /// The name that Redisson would use for `getRateLimiter(name)`.
+    /// Returns the name that Redisson would use for `getRateLimiter(name)`.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::SharedName`] if its keys would fall into different slots of a Cluster, or be another limiter's.
+    /// [`ConfigError::SharedName`] if its keys would be in different hash slots of a Cluster, or be
+    /// another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         let refuse = |reason| {
             Err(ConfigError::SharedName {
@@ -91,12 +93,12 @@ impl Name {
         })
     }
 
-    /// The same name, counted in this way.
+    /// Returns the same name, counted by this algorithm.
     pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
         Self { algorithm, ..self }
     }
 
-    /// The same name, whose grants are noted in slots, or else one by one.
+    /// Returns the same name, with grants merged in slots, or else one by one.
     pub(crate) fn noted_in(self, slots: Option<Slots>) -> Self {
         Self { slots, ..self }
     }
@@ -105,19 +107,19 @@ impl Name {
         self.algorithm
     }
 
-    /// Whether what it names can be counted by this limit.
+    /// Checks that this name's algorithm can count by this limit.
     pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
         let checked = self.algorithm.check(limit);
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
 
-    /// Only a log has them.
+    /// Returns the slots, which only a log has.
     pub(crate) fn slots(&self) -> Option<Slots> {
         self.slots
             .filter(|_| self.algorithm == Algorithm::SlidingLog)
     }
 
-    /// Whether each grant is an entry of its own, by which a call is known that came before.
+    /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn tells_grants_apart(&self) -> bool {
         self.algorithm == Algorithm::SlidingLog && self.slots.is_none()
@@ -139,7 +141,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// How a rule turns an identity into a name.
+/// The way a rule makes a name from an identity.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Naming {
     spelling: Spelling,
@@ -153,7 +155,7 @@ enum Spelling {
     Derived { before: Arc<str>, after: Arc<str> },
     /// Always the same
     Exact(Name),
-    /// The user's words around the identity
+    /// The user's text around the identity
     Template { before: Arc<str>, after: Arc<str> },
 }
 
@@ -183,13 +185,13 @@ impl Naming {
             return Ok(Spelling::Exact(Name::exact(name)?).into());
         };
         if after.contains(PLACEHOLDER) {
-            let reason = "`<key>` may stand in it once";
+            let reason = "it may contain `<key>` only once";
             return Err(ConfigError::SharedName {
                 name: name.to_owned(),
                 reason,
             });
         }
-        // An identity has no braces and is never empty, so one stand-in tells for all.
+        // An identity has no braces and is never empty, so one sample stands for all.
         Name::exact(&format!("{before}x{after}")).map_err(|error| match error {
             ConfigError::SharedName { reason, .. } => ConfigError::SharedName {
                 name: name.to_owned(),
@@ -204,12 +206,12 @@ impl Naming {
         Ok(spelling.into())
     }
 
-    /// The same names, counted in this way.
+    /// Returns the same names, counted by this algorithm.
     pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
         Self { algorithm, ..self }
     }
 
-    /// The same names, whose grants are noted in slots, or else one by one.
+    /// Returns the same names, with grants merged in slots, or else one by one.
     pub(crate) fn noted_in(self, slots: Option<Slots>) -> Self {
         Self { slots, ..self }
     }
@@ -222,12 +224,12 @@ impl Naming {
         self.slots
     }
 
-    /// Whether the identity alone is the hash tag.
+    /// Returns whether the identity alone is the hash tag.
     pub(crate) fn is_derived(&self) -> bool {
         matches!(self.spelling, Spelling::Derived { .. })
     }
 
-    /// Whether names differ by identity.
+    /// Returns whether names differ by identity.
     pub(crate) fn takes_identity(&self) -> bool {
         !matches!(self.spelling, Spelling::Exact(_))
     }
@@ -277,7 +279,7 @@ pub(crate) fn check_rule_name(name: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// One or more of `A-Z a-z 0-9 . _ -`.
+/// Returns whether the text is a label: one or more of `A-Z a-z 0-9 . _ -`.
 pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -368,7 +370,7 @@ mod tests {
             let slotted = naming.name(&identity(&[b"a"]));
             assert_eq!((name.slots(), slotted.slots()), (None, Some(slots)));
             assert!(!slotted.tells_grants_apart());
-            // It is one limiter, however its grants are noted.
+            // It is one limiter, however its grants are merged.
             assert!(name == slotted);
             assert_eq!(slotted.counted_by(Algorithm::FixedWindow).slots(), None);
         };
@@ -423,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_and_rule_names_are_words() {
+    fn prefixes_and_rule_names_are_labels() {
         for bad in ["", "a b", "a:b", "{a}", "é", "a\r\n"] {
             assert_eq!(check_prefix(bad), Err(ConfigError::Prefix(bad.to_owned())));
             assert_eq!(
@@ -433,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Logs and debug output show which limiters there are, and of whom none.
+    /// Logs and debug output show which limiters there are, and no identity.
     #[test]
     fn what_is_shown_of_a_name_has_no_identity() {
         let naming = Naming::shared("user:<key>:orders").unwrap();
@@ -450,7 +452,7 @@ mod tests {
     }
 
     fn components() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        // Bytes that mean something in a name are made likely.
+        // Bytes with a meaning in names are made likely.
         let byte = prop_oneof![
             3 => prop::sample::select(&b"{}:,%!+*ab1"[..]),
             1 => any::<u8>(),
@@ -459,7 +461,7 @@ mod tests {
     }
 
     proptest! {
-        // L6: what a request says decides nothing but which of its own limiters it gets.
+        // L6: a request decides nothing but which limiter of its own it meets.
         #[test]
         fn different_components_have_different_names(a in components(), b in components()) {
             let [first, second] = [&a, &b].map(|parts| {

@@ -1,4 +1,5 @@
-//! For the user's own tests: a store on a clock that is moved by hand, and assertions that say what was decided.
+//! Support for the user's tests: a store on a clock that is moved by hand, and assertions whose
+//! failures show the decision.
 
 use std::{fmt, time::Duration};
 
@@ -12,9 +13,9 @@ use crate::{
 
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl MemoryStore {
-    /// An empty store, and the clock that it counts by, which stands still until it is moved.
+    /// Returns an empty store, and its clock, which stands still until it is moved.
     ///
-    /// Nothing in a test has to sleep, and waits are exact: a limit of sixty a minute is tested in no time.
+    /// A test need not sleep, and waits are exact: a limit of sixty a minute is tested in no time.
     ///
     /// # Example
     ///
@@ -45,14 +46,16 @@ impl MemoryStore {
 /// Assertions for tests. Each returns the decision, so that another can follow.
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl Decision {
-    /// The decision on the request that a response answers; where several layers decided, the innermost's.
+    /// Returns the decision on the request that a response answers; if several layers decided, the
+    /// innermost one's.
     ///
-    /// It is in the extensions of the response, which do not travel over a socket: call the service itself, with
-    /// `tower::ServiceExt::oneshot` for example.
+    /// It is in the extensions of the response, which do not travel over a socket: call the service
+    /// itself, with `tower::ServiceExt::oneshot` for example.
     ///
     /// # Panics
     ///
-    /// If nothing was decided: no rule concerns the request, or a layer outside has made a response of its own.
+    /// If there is no decision: no rule applies to the request, or an outer layer made a response
+    /// of its own.
     ///
     /// # Example
     ///
@@ -80,31 +83,32 @@ impl Decision {
         match response.extensions().get() {
             Some(decision) => decision,
             None => panic!(
-                "nothing was decided: no rule concerns the request, or another layer made the response ({})",
+                "no decision: no rule applies to the request, or another layer made the response \
+                 ({})",
                 response.status()
             ),
         }
     }
 
-    /// Asserts that it says to go ahead.
+    /// Asserts that the decision allows the request.
     ///
     /// # Panics
     ///
-    /// If it does not, with what was decided.
+    /// If it does not, with the decision.
     #[track_caller]
     pub fn assert_allowed(&self) -> &Self {
-        assert!(self.is_allowed(), "not allowed, but {}", Told(self));
+        assert!(self.is_allowed(), "not allowed, but {}", Described(self));
         self
     }
 
-    /// Asserts that it says to come back later, or never.
+    /// Asserts that the decision refuses the request.
     ///
     /// # Panics
     ///
-    /// If it does not, with what was decided.
+    /// If it does not, with the decision.
     #[track_caller]
     pub fn assert_refused(&self) -> &Self {
-        assert!(!self.is_allowed(), "not refused, but {}", Told(self));
+        assert!(!self.is_allowed(), "not refused, but {}", Described(self));
         self
     }
 
@@ -112,7 +116,7 @@ impl Decision {
     ///
     /// # Panics
     ///
-    /// If it is not, with what was decided.
+    /// If it is not, with the decision.
     ///
     /// # Example
     ///
@@ -131,23 +135,23 @@ impl Decision {
     #[track_caller]
     pub fn assert_refused_as(&self, kind: RefusalKind) -> &Self {
         let is_that = matches!(self, Self::Deny(refusal) if refusal.kind() == kind);
-        assert!(is_that, "not refused as {kind:?}, but {}", Told(self));
+        assert!(is_that, "not refused as {kind:?}, but {}", Described(self));
         self
     }
 
-    /// Asserts that it is a refusal that asks for exactly this wait.
+    /// Asserts that it is a refusal with exactly this wait.
     ///
-    /// A store in memory tells it to the nanosecond: by a [`ManualClock`] that stands at a whole
-    /// millisecond it is of whole ones, except by [`Algorithm::Gcra`](crate::Algorithm::Gcra),
-    /// which counts in microseconds.
+    /// A store in memory measures it to the nanosecond: by a [`ManualClock`] that stands at a whole
+    /// millisecond it is in whole milliseconds, except by
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra), which counts in microseconds.
     ///
     /// # Panics
     ///
-    /// If it is not, with what was decided.
+    /// If it is not, with the decision.
     #[track_caller]
     pub fn assert_retry_after(&self, wait: Duration) -> &Self {
         let is_that = matches!(self, Self::Deny(refusal) if refusal.retry_after() == Some(wait));
-        assert!(is_that, "not refused for {wait:?}, but {}", Told(self));
+        assert!(is_that, "not refused for {wait:?}, but {}", Described(self));
         self
     }
 
@@ -155,20 +159,24 @@ impl Decision {
     ///
     /// # Panics
     ///
-    /// If another number is left, or nobody counted, with what was decided.
+    /// If another number is left, or it was not counted, with the decision.
     #[track_caller]
     pub fn assert_remaining(&self, permits: u64) -> &Self {
         let left = self.limits().first().and_then(|limit| limit.remaining());
         let is_that = left == Some(permits);
-        assert!(is_that, "not {permits} permits left, but {}", Told(self));
+        assert!(
+            is_that,
+            "not {permits} permits left, but {}",
+            Described(self)
+        );
         self
     }
 }
 
-/// A decision in words. It names rules and what requests lack, and no keys.
-struct Told<'a>(&'a Decision);
+/// Formats a decision as text. It names rules and missing keys, and no values of keys.
+struct Described<'a>(&'a Decision);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Decision::Allow(_) => f.write_str("allowed")?,
@@ -202,7 +210,7 @@ impl fmt::Display for Told<'_> {
             write!(f, "; {}: ", limit.name())?;
             match limit.remaining() {
                 Some(left) => write!(f, "{left}")?,
-                None => f.write_str("nobody counted how many")?,
+                None => f.write_str("an unknown number")?,
             }
             let (permits, interval) = (limit.permits(), limit.interval());
             write!(f, " of {permits} permits per {interval:?} left")?;
@@ -254,7 +262,7 @@ mod tests {
         })
     }
 
-    /// What a failing assertion says; `None` if it holds.
+    /// Returns the message of a failing assertion; `None` if it holds.
     fn complaint(assertion: impl FnOnce()) -> Option<String> {
         let panic = catch_unwind(AssertUnwindSafe(assertion)).err()?;
         Some(*panic.downcast::<String>().expect("a formatted message"))
@@ -275,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_so_is_told() {
+    fn failed_assertions_describe_the_decision() {
         let minute = Duration::from_secs(60);
         let allowed = allowed(Some(4));
         let refused = refused(minute);
@@ -317,17 +325,17 @@ mod tests {
             assert_eq!(said.as_deref(), Some(&*expected));
         }
         let nothing = complaint(|| _ = Decision::of(&Response::new(())));
-        assert!(nothing.is_some_and(|said| said.starts_with("nothing was decided")));
+        assert!(nothing.is_some_and(|said| said.starts_with("no decision")));
     }
 
     #[test]
-    fn decisions_that_no_store_made_are_told() {
+    fn decisions_that_no_store_made_are_described() {
         let missing = Missing {
             what: "x-key",
             fault: Fault::Caller,
         };
         let error = Error::new(ErrorKind::Timeout);
-        for (decision, told) in [
+        for (decision, described) in [
             (
                 Decision::Deny(Refusal::missing_key(missing)),
                 "refused as MissingKey, for lack of: x-key, without asking the store".to_owned(),
@@ -342,10 +350,10 @@ mod tests {
             ),
             (
                 allowed(None),
-                "allowed; login: nobody counted how many of 5 permits per 60s left".to_owned(),
+                "allowed; login: an unknown number of 5 permits per 60s left".to_owned(),
             ),
         ] {
-            assert_eq!(Told(&decision).to_string(), told);
+            assert_eq!(Described(&decision).to_string(), described);
         }
     }
 }

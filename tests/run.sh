@@ -11,15 +11,23 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'USAGE'
-Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--interleavings]
-                    [--servers[=LIST]] [--long] [--help] [-- ARGS...]
+Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside] [--size]
+                    [--interleavings] [--servers[=LIST]] [--long] [--help] [-- ARGS...]
 
 Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
 these alone:
-    tests/run.sh -- --test service
+    tests/run.sh -- --test web service::
     tests/run.sh -- -- --nocapture
 
 Options:
+    --quick            what to run before a commit, in about a minute: format, clippy of the library,
+                       its unit tests, which need no server, tests/house.rs, and the cases of
+                       tests/cases in memory and on one server
+    --size             nothing else but the sizes of the crate: lines by module, the largest files and
+                       functions, and the functions that one request passes (by valgrind)
+    --inside           nothing else but the library's unit tests at full length, and with those that
+                       need a server, too: see tests/inside. ARGS select some of them:
+                       tests/run.sh --inside -- -- inside::model
     --redisson         then the tests against the real Redisson, too: they need a JDK and Maven, which are installed
                        with apt-get if missing, and bring in Redisson's jars from the Maven repository
     --redisson-only    those tests alone
@@ -30,7 +38,7 @@ Options:
     --servers          nothing else but what servers may differ in, on Valkey 9.1 and 8.1 and on
                        Redis 8.2 and 6.2, which come from PyPI. LIST names some of them, and ARGS
                        other tests:
-                       tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test cases --test laws
+                       tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test laws --test faults
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
                        histories instead of one; and with --faults
     -h, --help         print this text
@@ -101,6 +109,20 @@ has_clients() {
     command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
 }
 
+# on_server SERVER ARGS...: `cargo test` with these; without any, all in which servers may differ.
+on_server() {
+    local server=$1 status=0
+    shift
+    if (($# > 0)); then
+        REDIS_SERVER_BIN=$server cargo test "${cargo_args[@]}" --no-fail-fast "$@"
+        return
+    fi
+    on_server "$server" --test laws --test faults --test matrix || status=1
+    on_server "$server" --test store -- cases:: diagnose:: kinds:: limiter:: verify:: || status=1
+    on_server "$server" --test topologies -- cluster:: sentinel:: || status=1
+    return $status
+}
+
 # on_servers SERVER... -- ARGS...: one after the other, also after one has failed.
 on_servers() {
     local home=${CARGO_TARGET_DIR:-$PWD/target}/servers servers=() failed=() server
@@ -109,15 +131,10 @@ on_servers() {
         shift
     done
     shift
-    if (($# == 0)); then
-        set -- --test cases --test laws --test verify --test diagnose --test gcra --test slots \
-            --test fixed_window --test cluster --test sentinel --test faults --test matrix
-    fi
     tests/servers/prepare.sh "$home" "${servers[@]}"
     for server in "${servers[@]}"; do
         printf '\ntests/run.sh: on %s\n' "$server"
-        REDIS_SERVER_BIN=$home/$server cargo test "${cargo_args[@]}" --no-fail-fast "$@" ||
-            failed+=("$server")
+        on_server "$home/$server" "$@" || failed+=("$server")
     done
     if ((${#failed[@]} > 0)); then
         echo "tests/run.sh: failed on ${failed[*]}" >&2
@@ -125,9 +142,21 @@ on_servers() {
     fi
 }
 
-everything=1 redisson='' faults='' interleavings='' servers='' long=''
+everything=1 quick='' inside='' size='' redisson='' faults='' interleavings='' servers='' long=''
 while (($# > 0)); do
     case $1 in
+        --quick)
+            quick=1 everything=''
+            shift
+            ;;
+        --size)
+            size=1
+            shift
+            ;;
+        --inside)
+            inside=1 everything=''
+            shift
+            ;;
         --redisson)
             redisson=1
             shift
@@ -187,6 +216,10 @@ if [[ -n ${CI:-} ]]; then
     cargo_args+=(--locked)
 fi
 
+if [[ -n $size ]]; then
+    exec cargo test "${cargo_args[@]}" --test architecture -- --ignored --exact --nocapture size::sizes
+fi
+
 if [[ -n $servers ]]; then
     # shellcheck disable=SC2086 # one word for each of them
     on_servers ${servers//,/ } -- "$@"
@@ -212,10 +245,30 @@ if [[ -n $everything ]]; then
     tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
 fi
 
-# all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out for curl and Python.
+# inside_tests ARGS...: cargo calls the wrapper for this package alone, so no dependency is built again.
+inside_tests() {
+    cargo test "${cargo_args[@]}" --lib \
+        --config "build.rustc-workspace-wrapper='tests/inside/rustc'" "$@"
+}
+
+if [[ -n $quick ]]; then
+    cargo fmt --check
+    cargo clippy "${cargo_args[@]}" --lib -- -D warnings
+    cargo test "${cargo_args[@]}" --lib --test architecture
+    cargo test "${cargo_args[@]}" --test pure -- house::
+    exec cargo test "${cargo_args[@]}" --test store -- cases::in_memory cases::on_one_server
+fi
+if [[ -n $inside ]]; then
+    inside_tests "$@"
+    exit
+fi
+
+# all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
+# library, and what needs curl and Python.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then
+        inside_tests
         cargo test "${cargo_args[@]}" --test clients --test examples
     fi
 }

@@ -1,4 +1,5 @@
-//! A gRPC service as `tonic-prost-build` writes it from this file, by hand to spare you a protobuf compiler:
+//! A gRPC service like `tonic-prost-build` output for this file, written by hand to spare you a
+//! protobuf compiler:
 //!
 //! ```proto
 //! package shop.v1;
@@ -17,7 +18,7 @@
     dead_code,
     missing_docs,
     unreachable_pub,
-    reason = "what includes this file uses part of it, and the words above describe it"
+    reason = "what includes this file uses part of it, and the text above describes it"
 )]
 
 use std::{

@@ -6,9 +6,11 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Redisson: one limit for this program and for {@code ../redisson.rs}, five orders a second for both together.
+ * Redisson: one limit for this program and for {@code ../redisson.rs}, five orders a second for
+ * both together.
  *
- * <p>The argument says how many orders, {@code REDIS_URL} where Redis is. {@code ../README.md} says how to run it.
+ * <p>The argument is the number of orders, {@code REDIS_URL} the address of Redis.
+ * {@code ../README.md} says how to run it.
  */
 public final class Orders {
     public static void main(String[] arguments) {
@@ -20,7 +22,7 @@ public final class Orders {
         RedissonClient redisson = Redisson.create(config);
         try {
             RRateLimiter orders = redisson.getRateLimiter("orders");
-            // Leaves alone what Rust has set.
+            // Keeps a limit that Rust has set.
             orders.trySetRate(RateType.OVERALL, 5, Duration.ofSeconds(1));
 
             for (int order = 1; order <= count; order++) {

@@ -1,13 +1,16 @@
--- Takes permits of one limiter for one caller or several, or tells when they will be free. The hot path.
+-- Takes permits of one limiter for one caller or several, or reports when they will be free. The
+-- hot path.
 --
 -- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
--- ARGV  those of acquire_list.lua for one limiter; not used are 1, now, as windows end by the server's clock, 2, as the
---       permits left are always exact, and the callers' members, as there is no log:
+-- ARGV  those of acquire_list.lua for one limiter; not used are 1, now, as windows end by the
+--       server's clock, 2, as the permits left are always exact, and the callers' members, as there
+--       is no log:
 --       3  whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
 --          'code' the one given, 'keep' the same but a differing stored one is left for now
 --       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
---       8, 9, 10, 11, and so on in fours, for each caller in the order in which they came:
---          '1' if it waits in line, else '0';  permits to take, 1 .. 2^32 - 1;  not used;  not used
+--       8, 9, 10, 11, and so on in fours, for each caller in the order of arrival:
+--          '1' if it waits in the queue, else '0';  permits to take, 1 .. 2^32 - 1;  not used;
+--          not used
 -- Reply 1  1; negative: an error, alone in the reply
 --       2  the server's time, ms since the epoch
 --       3  permits left after this call
@@ -18,11 +21,12 @@
 --       9  ms until at least one more permit is free: as 4
 --       10, 11, and so on in pairs, for each caller:
 --          1 granted, 0 refused, 2 refused for ever: more permits than the rate
---          ms until its permits are free, those of the callers that wait before it included; 0 when granted
+--          ms until its permits are free, also for the callers that wait before it; 0 if granted
 --
--- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, with a wait that ends after the window and not
--- with it. Each caller is granted whole or not at all. One that waits in line and does not fit closes the line to those
--- behind it; one that does not wait takes what is left. Not safe to send again: nothing tells one grant from another.
+-- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, with a wait that ends
+-- after the window and not with it. Each caller is granted whole or not at all. A caller that waits
+-- in the queue and does not fit blocks those behind it; a caller that does not wait takes what is
+-- left. Not safe to send twice: one grant looks like another.
 
 local now = clock('')
 local source = ARGV[3]
@@ -74,13 +78,16 @@ if limit[3] == '1' then
 end
 local stored, left = open_window(value_key, log, interval)
 if changed > 0 then
-  -- Not earlier: a key of another type under the value's name is an error, and must leave the limit as it is.
-  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
+  -- Not earlier: a key of another type under the value's name is an error, and must leave the limit
+  -- as it is.
+  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2],
+    'keepAliveTime', limit[4] or '0', 'type', limit[3])
 end
 -- A lowered rate holds at once: value may fall below zero.
 local value = stored and math.min(stored + raised, rate) or rate
 local closed, in_line = false, 0
--- Of each caller that is refused: its place in the reply, and the windows after the next one that it waits for.
+-- For each refused caller: its place in the reply, and the windows after the next one that it waits
+-- for.
 local refused = {}
 for i = 8, #ARGV, 4 do
   local waits, permits = ARGV[i] == '1', tonumber(ARGV[i + 1])
@@ -97,13 +104,14 @@ for i = 8, #ARGV, 4 do
       in_line = needs
       closed = true
     end
-    refused[#refused + 1] = { reply = #reply + 2, later = math.floor((needs - 1) / rate) * (interval + 1) }
+    refused[#refused + 1] = { reply = #reply + 2,
+      later = math.floor((needs - 1) / rate) * (interval + 1) }
   end
   reply[#reply + 1] = status
   reply[#reply + 1] = 0
 end
 
--- What is stored. Nobody opens a window without taking something.
+-- The stored state. A call that takes nothing opens no window.
 
 if stored then
   if value ~= stored then
@@ -111,7 +119,7 @@ if stored then
   end
 elseif value < rate then
   redis.call('SET', value_key, value, 'PX', interval)
-  -- What a sliding log left, and nothing counts any more.
+  -- Left by a sliding log, and no longer counted.
   redis.call('UNLINK', log)
   left = interval
 end

@@ -1,12 +1,12 @@
--- Lets a limiter vanish after a time, and its window no later.
+-- Sets the expiry of a limiter, and of its window no later.
 --
 -- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
 -- ARGV  1  ms from now
 --       2  when: empty for always, NX without, XX with, GT below, LT above an earlier time
 -- Reply 1 if the limit took it, else 0
 --
--- RRateLimiter.expire of Redisson 3.13.1 and 3.13.2, which can put off the window's end as well. With a keep-alive time the
--- next acquire sets the TTL anew.
+-- RRateLimiter.expire of Redisson 3.13.1 and 3.13.2, which can also extend the window. With a
+-- keep-alive time the next acquire sets the TTL anew.
 
 local taken = expire(KEYS[1], ARGV[1], ARGV[2])
 if taken == 1 then

@@ -1,13 +1,13 @@
--- Gives back permits of the open window without saying which.
+-- Releases permits of the open window, without saying which.
 --
 -- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
--- ARGV  1  permits to give back; those of the sliding log's release behind it are not used
+-- ARGV  1  permits to release; the other arguments of the sliding log's release are not used
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits given back: fewer where not as many are in use
+--       2  permits released: fewer if not as many are in use
 --       3  permits left
 --
--- RRateLimiter.release of Redisson 4.7.0 as far as there is one: releases that counted by windows had none. Safe to send
--- once only; whoever has a receipt uses settle.lua.
+-- RRateLimiter.release of Redisson 4.7.0, adapted: releases of Redisson that counted by windows had
+-- none. Not safe to send twice; with a receipt, use settle.lua.
 
 local limit, unreadable = read_limit()
 if not limit then

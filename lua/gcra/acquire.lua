@@ -1,18 +1,20 @@
--- Takes permits of one limiter for one caller, or tells by how much they come too early. The hot path.
+-- Takes permits of one limiter for one caller, or reports by how much they come too early. The hot
+-- path.
 --
--- KEYS  1  the value, or that of one client. No other key is looked at: the limit is the caller's
+-- KEYS  1  the value, or that of one client. No other key is read: the limit is the caller's
 -- ARGV  1  now, ms; empty for the server's clock
---       2  the limit: interval (ms) and rate, two doubles, little-endian, as they begin the value
---       3  two doubles, us: what the permits take, and what may lie ahead of now for them to be granted: what all
---          permits take, less that
+--       2  the limit: interval (ms) and rate, two doubles, little-endian, as the value starts
+--       3  two doubles, us: what the permits take, and what may lie ahead of now for them to be
+--          granted: what all permits take, less that
 -- Reply refused: how far tat lies ahead of now, us
---       granted: three doubles in a text: now and tat, us since the epoch, and what was given back, us
---       nil: the value is counted by another limit, is another algorithm's or the work of a wrong
---       clock. Nothing was taken; acquire_run.lua tells
+--       granted: three doubles in a text: now and tat, us since the epoch, and what was given back
+--       nil: the value is counted by another limit, belongs to another algorithm or comes from a
+--       wrong clock. Nothing was taken; acquire_run.lua decides
 --
--- Redisson has no such limiter. Stands alone, without lib/state.lua and lib/gcra.lua, which says what the value holds.
--- Numbers cost more than commands: so the caller sends them as Redis keeps them, and does the arithmetic of what is told.
--- Not safe to send again: nothing tells one grant from another.
+-- Redisson has no such limiter. This script stands alone, without lib/state.lua and lib/gcra.lua,
+-- which describes the value. Numbers cost more than commands: so the caller sends them as Redis
+-- keeps them, and computes the rest of the reply. Not safe to send twice: one grant looks like
+-- another.
 
 local call, unpack = redis.call, struct.unpack
 local stored = call('GET', KEYS[1])
@@ -47,10 +49,12 @@ tat = tat + cost
 if tat <= ends then
   call('SETRANGE', KEYS[1], '16', struct.pack('<d', tat))
 else
-  -- Put off by as much as all permits take, so that most calls leave it alone and write tat in its place: that costs a third
-  -- of this. By a caller's clock it lives a minute longer, as in lib/gcra.lua.
+  -- Extended by as much as all permits take, so that most calls leave it alone and only overwrite
+  -- tat, at a third of the cost. With a caller's clock it lives a minute longer, as in
+  -- lib/gcra.lua.
   ends = math.min(tat + cost + room, 9007199254740991)
   local life = (ends - now) / 1000 + (ARGV[1] == '' and 1 or 60001)
-  call('SET', KEYS[1], limit .. struct.pack('<ddd', tat, ends, given), 'PX', string.format('%d', life))
+  call('SET', KEYS[1], limit .. struct.pack('<ddd', tat, ends, given),
+    'PX', string.format('%d', life))
 end
 return struct.pack('<ddd', now, tat, given)

@@ -1,20 +1,24 @@
--- Takes permits of one limiter for one caller or several, or tells when they will be free: whosever limit counts.
+-- Takes permits of one limiter for one caller or several, or reports when they will be free,
+-- whichever limit counts.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
--- ARGV  those of acquire_list.lua for one limiter; not used are 2, as the permits left are always exact, and the callers'
---       members, as there is no log:
+-- ARGV  those of acquire_list.lua for one limiter; not used are 2, as the permits left are always
+--       exact, and the callers' members, as there is no log:
 --       1  now, ms; empty for the server's clock
---       3  whose limit counts: 'redis' the hash's; 'init' the hash's, else the one given; 'code' the one given, 'keep' the
---          same but a differing one by which the value is counted is left for now; these two look at no hash
+--       3  whose limit counts: 'redis' the hash's; 'init' the hash's, else the one given; 'code'
+--          the one given, 'keep' the same but a differing one by which the value is counted is
+--          left for now; these two read no hash
 --       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
---       8, 9, 10, 11, and so on in fours, for each caller in the order in which they came:
---          '1' if it waits in line, else '0';  permits to take, 1 .. 2^32 - 1;  not used;  not used
--- Reply 1 to 9 and then in pairs, for each caller: those of acquire_list.lua for one limiter; 4 is when tat is past
+--       8, 9, 10, 11, and so on in fours, for each caller in the order of arrival:
+--          '1' if it waits in the queue, else '0';  permits to take, 1 .. 2^32 - 1;  not used;
+--          not used
+-- Reply 1 to 9 and then in pairs, for each caller: those of acquire_list.lua for one limiter; 4 is
+--       when tat is past
 --       and two more  tat, us since the epoch, and what was given back, us: what receipts know
 --
--- Redisson has no such limiter. Each caller is granted whole or not at all. One that waits in line and does not fit
--- closes the line to those behind it; one that does not wait takes what is left. Not safe to send again: nothing tells one
--- grant from another.
+-- Redisson has no such limiter. Each caller is granted whole or not at all. A caller that waits in
+-- the queue and does not fit blocks those behind it; a caller that does not wait takes what is
+-- left. Not safe to send twice: one grant looks like another.
 
 local given_clock = ARGV[1] ~= ''
 local now = micros(ARGV[1])
@@ -70,7 +74,7 @@ end
 local backlog = backlog_of(state, pace, now, given_clock)
 local left = rate - rounded_up(backlog, emission)
 local taken, closed, in_line = 0, false, 0
--- Of each caller that is refused: its place in the reply, and the permits that must be free for it.
+-- For each refused caller: its place in the reply, and the permits that must be free for it.
 local refused = {}
 for i = 8, #ARGV, 4 do
   local waits, permits = ARGV[i] == '1', tonumber(ARGV[i + 1])
@@ -93,8 +97,8 @@ for i = 8, #ARGV, 4 do
   reply[#reply + 1] = 0
 end
 
--- What is stored. Nobody makes a key without taking something. The work of a wrong clock is set
--- back by the call that meets it, granted or not, or it would last.
+-- The stored state. A call that takes nothing creates no key. The call that meets the effect of a
+-- wrong clock sets it back, granted or not, or it would last.
 
 local tat, given = now + backlog, 0
 if taken > 0 or differ(state, pace) or is_beyond(state, backlog, now) then
@@ -103,13 +107,14 @@ if taken > 0 or differ(state, pace) or is_beyond(state, backlog, now) then
 end
 if not of_code then
   if changed == 1 then
-    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4] or '0', 'type', limit[3])
+    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2],
+      'keepAliveTime', limit[4] or '0', 'type', limit[3])
   end
   keep_limit(tonumber(limit[4]) or 0, backlog, changed == 1)
 end
 
 for _, caller in ipairs(refused) do
-  -- A number that is not whole, or greater than this one, would not be told as it is.
+  -- A number that is not whole, or greater than this one, would not arrive as it is.
   local wait = math.min(backlog + caller.needs * emission - pace.whole, MOST)
   reply[caller.place] = math.ceil(wait / 1000)
 end

@@ -1,14 +1,14 @@
--- Counts the permits that are free now. Changes nothing but the limit's life, and what a wrong
--- clock has made.
+-- Counts the permits that are free now. Changes nothing but the limit's expiry, and the effect of a
+-- wrong clock.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
--- ARGV  1  now, ms; empty for the server's clock; the id of the sliding log's available behind it is not used
+-- ARGV  1  now, ms; empty for the server's clock; the id of the sliding log's available is not used
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits left; below zero, by a caller's clock, where another's is ahead
+--       2  permits left; below zero, by a caller's clock, if another's is ahead
 --       3  the time that was used, ms since the epoch
 --       4  rate and  5  interval, ms, in force
 --
--- RRateLimiter.availablePermits of Redisson 4.7.0 as far as there is one.
+-- RRateLimiter.availablePermits of Redisson 4.7.0, adapted.
 
 local limit, unreadable = read_limit()
 if not limit then

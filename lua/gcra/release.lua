@@ -1,13 +1,14 @@
--- Gives back permits that are in use, without saying which.
+-- Releases permits that are in use, without saying which.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
--- ARGV  1  permits to give back   2  now, ms; empty for the server's clock; the id of the sliding log's release behind them
---       is not used
+-- ARGV  1  permits to release   2  now, ms; empty for the server's clock; the id of the sliding
+--       log's release is not used
 -- Reply 1  1; negative: an error, alone in the reply
---       2  permits given back: fewer where not as many are in use
+--       2  permits released: fewer if not as many are in use
 --       3  permits left
 --
--- RRateLimiter.release of Redisson 4.7.0 as far as there is one. Safe to send once only; whoever has a receipt uses settle.lua.
+-- RRateLimiter.release of Redisson 4.7.0, adapted. Not safe to send twice; with a receipt, use
+-- settle.lua.
 
 local limit, unreadable = read_limit()
 if not limit then

@@ -13,12 +13,12 @@ if not limit then
   return unreadable
 end
 local now, pace, state = micros(ARGV[1]), limit.pace, limit.state
--- All of it, as if by a clock that proves nothing.
+-- All of it, as if by a caller's clock, which proves nothing.
 local backlog = backlog_of(state, pace, now, true)
 local used = rounded_up(backlog, pace.emission)
 local lost = math.max(used - pace.rate, 0)
 if state and state.tat > now then
-  -- So that the key's end is set anew, whatever a hand has made of it.
+  -- So that the key's expiry is set anew, even if it was changed by hand.
   state.ends = 0
   backlog = math.min(backlog, pace.whole)
   write_state(limit.value_key, state, backlog, 0, pace, now, ARGV[1] ~= '')

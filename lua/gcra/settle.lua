@@ -1,13 +1,13 @@
--- Settles what one acquire took: gives back what of it still lies ahead, or charges more.
--- Safe to send once only: nothing tells whether it was settled before.
+-- Settles what one acquire took: releases the part of it that still lies ahead, or charges more.
+-- Not safe to send twice: whether it was settled before is not stored.
 --
 -- KEYS  1-5, see lib/state.lua and lib/gcra.lua
--- ARGV  1  permits to give back; below zero: to charge, from now on
+-- ARGV  1  permits to release; below zero: to charge, from now on
 --       2  now, ms; empty for the server's clock
 --       3  tat and  4  what was given back, us, as the acquire left them
 --       5  whose limit counts: 'redis', 'init' or 'code'
---       6  rate   7  interval, ms   8  type   9  keepAliveTime, ms; all empty with 'redis'. 'init' writes them where there is no
---          limit to charge more against
+--       6  rate   7  interval, ms   8  type   9  keepAliveTime, ms; all empty with 'redis'. 'init'
+--          writes them if there is no limit to charge more against
 -- Reply 1  1; negative: an error, alone in the reply
 --       2  permits credited, below zero if charged; 0 if there was nothing to do
 --
@@ -42,9 +42,11 @@ local backlog = backlog_of(state, pace, now, ARGV[2] ~= '')
 
 if credited < 0 then
   -- Debt: it was used, so it counts at once, until all permits are in use.
-  local tat = write_state(value_key, state, backlog, -credited * pace.emission, pace, now, ARGV[2] ~= '')
+  local tat = write_state(value_key, state, backlog, -credited * pace.emission,
+    pace, now, ARGV[2] ~= '')
   if created then
-    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2], 'keepAliveTime', limit[4], 'type', limit[3])
+    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2],
+      'keepAliveTime', limit[4], 'type', limit[3])
   end
   if not of_code then
     keep_limit(tonumber(limit[4]) or 0, tat - now, created)
@@ -55,7 +57,8 @@ end
 if not state then
   return { 1, 0 }
 end
--- What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
+-- Permits released since may have been before it, and moved it forward by as much; so may a greater
+-- limit.
 local since = (state.given - tonumber(ARGV[4])) % WRAP + math.max(state.tat - now - backlog, 0)
 local ahead = math.min(tonumber(ARGV[3]) - since - now, backlog)
 local moved = math.min(credited * pace.emission, ahead)

@@ -10,6 +10,7 @@ local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
 if limit[1] and limit[2] and limit[3] then
   return 0
 end
-redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3])
+redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2],
+  'keepAliveTime', ARGV[4], 'type', ARGV[3])
 keep_limit(tonumber(ARGV[4]), 0, true)
 return 1

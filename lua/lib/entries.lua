@@ -1,27 +1,28 @@
--- How a grant is noted: as one member of the caller's own. Joined at compile time in front of acquire_list.lua and settle.lua,
--- and before what notes otherwise.
+-- Writes a grant as one member of the caller's own. Joined at compile time in front of
+-- acquire_list.lua and settle.lua, and before a file that writes grants in another way.
 --
--- KEYS  those of the operation; a book is what that knows of one limiter
+-- KEYS  those of the operation; a book is what the operation knows about one limiter
 
--- Whether the same call came before: then its member is there.
+-- Returns whether the same call came before: then its member is there.
 local function came_before(book, member)
   return redis.call('ZSCORE', book.log, member)
 end
 
--- How many entries there are, if the books agree by their number, as they mostly do: where each holds one permit.
+-- Returns the number of entries, if value and log agree by it: each entry then holds one permit, as
+-- is mostly the case.
 local function single_entries(book)
   local entries = redis.call('ZCARD', book.log)
   return book.value + entries == book.rate and entries
 end
 
--- Prepares to note, once the permits left are known. False if the log cannot be read.
+-- Prepares to write grants, once the permits left are known. False if the log cannot be read.
 local function begin_notes()
   return true
 end
 
--- Notes a grant. Its score; nil if it was noted before, and nothing more is taken.
+-- Writes a grant. Returns its score; nil if it was written before, and nothing more is taken.
 local function note(book, take, now)
-  -- What is taken ahead has a score of its own. NX: a call that was sent twice finds its member.
+  -- A lease's permits have a score of their own. NX: a call that was sent twice finds its member.
   local score = take.score or now
   if redis.call('ZADD', book.log, 'NX', score, take.member) == 0 then
     return nil
@@ -30,10 +31,11 @@ local function note(book, take, now)
   return score
 end
 
--- Writes what was noted, before anybody reads the log again.
+-- Completes the written grants, before the log is read again.
 local function end_notes() end
 
--- Removes what an acquire was noted by, or leaves `rest` of it. How many permits that makes; nil if there is nothing to do.
+-- Removes the entry of an acquire, or leaves `rest` of it. Returns the permits that this frees; nil
+-- if there is nothing to do.
 local function take_back(log, taken, rest)
   local score = redis.call('ZSCORE', log, taken)
   if not score then

@@ -1,23 +1,27 @@
--- How grants are noted in slots: those of one slot, whichever caller and process they are of, are one member, scored at the
--- slot's end. So they count until the interval that begins there is over, which is less than a slot longer than their own.
+-- Writes grants in slots: all grants in one slot, of whichever caller and process, are one member,
+-- scored at the slot's end. So they count until the interval that begins there is over, which is
+-- less than a slot longer than their own.
 --
--- KEYS  as in lib/state.lua; a book is what an operation knows of one limiter: log, value, rate, interval, newest, and the
---       members that it has added and removed
+-- KEYS  as in lib/state.lua; a book is what an operation knows about one limiter: log, value, rate,
+--       interval, newest, and the members that it has added and removed
 
 -- The most that a member can hold.
 local FULL = 4294967295
 
--- The end of the slot that an instant is in. All who count as many slots agree on it: they are told off from the epoch.
+-- Returns the end of the slot that contains an instant. All callers with the same number of slots
+-- agree on it: slots are counted from the epoch.
 local function end_of_slot(slots, interval, now)
   return now + -now % math.ceil(interval / slots)
 end
 
--- What names a slot's member, the permits aside. Another slot's of as many permits must be another member.
+-- Returns the id of a slot's member, without the permits. Another slot with as many permits needs
+-- another member.
 local function id_of_slot(ends)
   return 'slot:\0\0\0' .. struct.pack('>I8', ends)
 end
 
--- The slot's member; nil where there is none, or where it stands behind so many others that ended in the same millisecond.
+-- Returns the slot's member; nil if there is none, or if it is behind too many others that ended in
+-- the same millisecond.
 local function member_of_slot(log, ends)
   local id = id_of_slot(ends)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, ends, ends, 'LIMIT', 0, PAGE)) do
@@ -37,8 +41,8 @@ local function add_member(book, id, permits)
   return member
 end
 
--- Adds a member under a caller's id. Where that has one already, as where a call comes twice, under
--- one that follows from it: what value counts as taken must be in the log.
+-- Adds a member under a caller's id or, if that has one already because the call came twice, under
+-- an id derived from it: what value counts as taken must be in the log.
 local function add_own_member(book, id, permits)
   for _ = 0, 255 do
     if add_member(book, id, permits) then
@@ -53,8 +57,9 @@ local function remove_member(book, member)
   book.removed[#book.removed + 1] = member
 end
 
--- Finds the slot that `now` is in. Where it has no member yet, one comes in place of up to two that have expired: a limiter that
--- is never exhausted would keep them all. False if the log cannot be read.
+-- Finds the slot that contains `now`. If it has no member yet, its member replaces up to two
+-- expired ones: a limiter that is never exhausted would keep them all. False if the log cannot be
+-- read.
 local function open_slot(book, slots, now)
   book.ends, book.noted, book.removed = end_of_slot(slots, book.interval, now), 0, {}
   book.slot = book.newest and member_of_slot(book.log, book.ends)
@@ -66,22 +71,22 @@ local function open_slot(book, slots, now)
   return readable
 end
 
--- Writes what was noted in the slot: its member makes room for one of the sum.
--- In this order, or the log could be gone for a moment, and its TTL with it.
+-- Writes the new grants of the slot: one member with the sum replaces the old member. In this
+-- order, or the log could be gone for a moment, and its TTL with it.
 local function write_slot(book)
   if book.noted == 0 then
     return
   end
   local held = book.slot and permits_of(book.slot) or 0
   if held + book.noted > FULL then
-    -- It goes on under an id that nobody else has, and leaves its own to the next one.
+    -- The member continues under a unique id, and leaves its own to the next one.
     add_own_member(book, book.own_id, held)
     remove_member(book, book.slot)
     book.slot, held = nil, 0
   end
   local sum = add_member(book, id_of_slot(book.ends), held + book.noted)
   if not sum then
-    -- There is such a member under another score: somebody set it back.
+    -- There is such a member under another score: it was set back.
     add_own_member(book, book.own_id, book.noted)
   else
     if book.slot then
@@ -92,7 +97,7 @@ local function write_slot(book)
   book.noted = 0
 end
 
--- Notes a grant. `id` is 16 bytes that nobody else has.
+-- Adds a grant. `id` is 16 bytes that are unique.
 local function note_in_slot(book, permits, id)
   if book.noted + permits > FULL then
     write_slot(book)

@@ -1,12 +1,15 @@
--- What every script knows of a limiter's state. Joined in front of each operation at compile time.
+-- Shared by every script: a limiter's state. Joined in front of each operation at compile time.
 --
--- KEYS, the same five in every script, so that Redis Cluster and servers that refuse undeclared keys can route them:
---   1  the limit: hash of rate, interval (ms), type (0 overall, 1 per client), keepAliveTime (ms, 0 none)
+-- KEYS, the same five in every script, declared so that Redis Cluster and servers that refuse
+-- undeclared keys can route them:
+--   1  the limit: hash of rate, interval (ms), type (0 overall, 1 per client) and keepAliveTime
+--      (ms, 0 none)
 --   2  permits left, decimal string            3  the same for one client (type 1)
 --   4  the log: sorted set of grants           5  the same for one client (type 1)
 
--- Redisson's members end in a 32-bit count of permits, little-endian, behind an id. The size tells the generation:
--- 8 (3.13.3-3.16.3), 20 (3.16.4-3.16.8), 13 (3.17.0-3.20.x) and 21 bytes (since 3.21.0; what we write).
+-- Redisson's members end in a 32-bit count of permits, little-endian, behind an id. The size shows
+-- the generation: 8 (3.13.3-3.16.3), 20 (3.16.4-3.16.8), 13 (3.17.0-3.20.x) and 21 bytes (since
+-- 3.21.0, and here).
 local MEMBER_SIZES = { [8] = true, [13] = true, [20] = true, [21] = true }
 
 -- A page of the log that is read at a time, where the number of entries is not known beforehand.
@@ -18,7 +21,7 @@ local RESTORED = 100
 -- The most that a script can count exactly. Java stores greater rates, and with them loses permits.
 local MOST = 9007199254740991
 
--- First number of a reply. Refusals and errors are told apart by it; 1 and 0 are decisions.
+-- First number of a reply. It distinguishes decisions, 1 and 0, from refusals for ever and errors.
 local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
 local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
 
@@ -35,7 +38,8 @@ local function interval_of(text)
   return interval and interval >= 1 and interval % 1 == 0 and interval or nil
 end
 
--- The permits left that a key holds; nil for none. Lua takes "nan" for a number, which compares with nothing.
+-- Returns the permits left that a key holds; nil for none. Lua takes "nan" for a number, which
+-- compares with nothing.
 local function value_of(key)
   local value = tonumber(redis.call('GET', key) or nil)
   return value == value and value or nil
@@ -59,16 +63,18 @@ local function clock(given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The most by which a score may lead the grant it stands for. A constant of the format.
+-- Returns the score offset: the most by which a score may be later than its grant. Part of the
+-- format.
 local function ahead_of(interval)
   return math.floor(interval / 10)
 end
 
--- Removes what has expired and returns the sum of what is left; nil if a member is foreign (nothing is removed then).
--- O(log): only for repairs and changed intervals.
+-- Removes expired entries and returns the sum of the others; nil if a member is foreign (nothing is
+-- removed then). O(log): only for repairs and changed intervals.
 local function live_permits(log, now, interval)
   local sum = 0
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, '(' .. string.format('%.0f', now - interval), '+inf')) do
+  local expired = '(' .. string.format('%.0f', now - interval)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, expired, '+inf')) do
     local permits = permits_of(member)
     if not permits then
       return nil
@@ -79,29 +85,30 @@ local function live_permits(log, now, interval)
   return sum
 end
 
--- Records permits that are in use though nobody knows since when, as granted now. `id` is 16 bytes of the caller's;
--- its second half makes the members of two callers differ.
--- No more members than a script should write: what they do not hold is free when the whole log has expired.
+-- Records permits in use of unknown age as granted now. `id` is 16 bytes of the caller's; its
+-- second half makes the members of two callers differ. A script should write no more members than
+-- these: permits that they do not hold are free when the whole log has expired.
 local function restore(log, now, permits, id)
   local chunk = 0
   while permits > 0 and chunk < RESTORED do
     local part = math.min(permits, 4294967295)
-    local marked = 'heal:' .. string.char(math.floor(chunk / 65536) % 256, math.floor(chunk / 256) % 256, chunk % 256)
+    local marked = 'heal:' .. string.char(
+      math.floor(chunk / 65536) % 256, math.floor(chunk / 256) % 256, chunk % 256)
     redis.call('ZADD', log, now, struct.pack('<Bc0I4', 16, marked .. string.sub(id, 9, 16), part))
     permits = permits - part
     chunk = chunk + 1
   end
 end
 
--- Brings permits left and log into agreement (design: "self-healing, exactly").
--- `value` is what the value key holds, or nil to have it counted from the log.
--- Returns value, and the score of the newest entry or nil if the log is empty; a nil value means a foreign member.
--- The third is true where the log was made anew, and so has no TTL.
+-- Brings value and log into agreement. `value` is what the value key holds, or nil to have it
+-- counted from the log. Returns value, and the score of the newest entry or nil if the log is
+-- empty; a nil value means a foreign member. The third is true if the log was created anew, and so
+-- has no TTL.
 local function agree(log, value, rate, interval, now, id)
   local newest = redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   newest = newest and tonumber(newest)
   if newest and newest + interval <= now then
-    -- The whole log has expired: dropping it costs O(1) here, whatever its size, and heals any drift.
+    -- The whole log has expired: dropping it is O(1) here, whatever its size, and heals any drift.
     redis.call('UNLINK', log)
     return rate, nil
   end
@@ -122,8 +129,9 @@ local function agree(log, value, rate, interval, now, id)
   return value, nil
 end
 
--- Credits expired permits to value, oldest first, until `wanted` are left or `budget` members that hold permits are
--- gone. Returns value, and false if it met a foreign member (what was credited before it stays credited).
+-- Credits expired permits to value, oldest first, until `wanted` are left or `budget` members that
+-- hold permits are removed. Returns value, and false if it met a foreign member (earlier credits
+-- stay).
 local function sweep(log, value, rate, interval, now, wanted, budget)
   while value < wanted and budget > 0 do
     local size = math.min(budget, PAGE)
@@ -154,14 +162,14 @@ local function sweep(log, value, rate, interval, now, wanted, budget)
   return value, true
 end
 
--- Keeps the three keys alive as the limit says.
--- With a keepAliveTime the TTL covers at least every entry's life, and is renewed when less than half of it is left.
--- Without one, a TTL on the hash was set by `expire` and is passed on to the other two, as Redisson does; but a limit
--- `written` just now has none, and takes it off what is left of an earlier one: grants must not vanish while they count.
--- Redisson's SET takes the TTL off the value alone, and its next acquire puts it back. Where the
--- log is as `old` as the value, and the hash is of this value alone, the value's TTL stands for all
--- three. The hash of a limit per client is shared: another client's `expire` and `clearExpire`
--- change its TTL, and not that of this client's value.
+-- Keeps the three keys alive as the limit says. With a keepAliveTime, the TTL covers at least the
+-- life of every entry, and is renewed when less than half of it is left. Without one, a TTL on the
+-- hash was set by `expire` and is passed on to the other two, as in Redisson; but a limit `written`
+-- just now has none, and the remaining TTL of an earlier one is removed: grants must not expire
+-- while they count. Redisson's SET removes the TTL of the value, and its next acquire sets it
+-- again. If the log is as `old` as the value, and the hash belongs to this value only, the value's
+-- TTL stands for all three. The hash of a limit per client is shared: another client's `expire` and
+-- `clearExpire` change its TTL, but not that of this client's value.
 local function keep_alive(hash, value_key, log, keep_alive_time, interval, written, old)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
@@ -194,15 +202,16 @@ local function expire(key, millis, when)
     local left, wanted = redis.call('PTTL', key), tonumber(millis)
     local lasts = left < 0
     if when == 'NX' and not lasts or when == 'XX' and lasts
-      or when == 'GT' and (lasts or wanted <= left) or when == 'LT' and not lasts and wanted >= left then
+      or when == 'GT' and (lasts or wanted <= left)
+        or when == 'LT' and not lasts and wanted >= left then
       return 0
     end
   end
   return redis.call('PEXPIRE', key, millis)
 end
 
--- What stands under an operation's keys, where a limit must be set. nil and the reply that says why if it cannot be counted
--- with.
+-- Returns the state under an operation's keys, if a limit is set; else nil and the reply that says
+-- why it cannot be counted.
 local function read_books()
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   if not (limit[1] and limit[2] and limit[3]) then

@@ -1,14 +1,15 @@
--- Takes permits of limiters of which some note their grants in slots: acquire_list.lua, which follows, with another way to
--- note a grant.
+-- Takes permits of limiters, some of them with slots: acquire_list.lua, which follows, with another
+-- way to write a grant.
 --
 -- KEYS  those of acquire_list.lua
--- ARGV  those of acquire_list.lua, and behind them for each limiter into how many slots its interval is divided, 10 .. 10000,
---       or empty where each grant is a member of its own. What is written in slots takes of a caller's member its id only,
---       where the slot's member is full or cannot be found
--- Reply that of acquire_list.lua. A slot that is not over counts as if all of it had been granted at its end
+-- ARGV  those of acquire_list.lua, and behind them for each limiter the number of slots of its
+--       interval, 10 .. 10000, or empty if each grant is a member of its own. With slots, only the
+--       id of a caller's member is used, when the slot's member is full or cannot be found
+-- Reply that of acquire_list.lua. A slot that is not over counts as if all of it had been granted
+--       at its end
 --
--- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, which cannot tell a slot's member from that of one large grant.
--- Not safe to send again: nothing tells one grant of a slot from another.
+-- RRateLimiter.tryAcquire of Redisson 4.7.0 on the same state, which takes a slot's member for one
+-- large grant. Not safe to send twice: the grants of a slot look alike.
 
 local slots = {}
 for place = #KEYS / 5, 1, -1 do
@@ -29,7 +30,7 @@ end
 
 local function begin_notes(book, place, now)
   book.slots = slots[place]
-  -- Where nothing is left, nothing will be noted.
+  -- With nothing left, there will be no grant.
   return not book.slots or book.value <= 0 or open_slot(book, book.slots, now)
 end
 

@@ -4,14 +4,11 @@
 
 use std::slice;
 
-use super::{
-    answer::{Answer, Changed, Verdict},
-    sliding_log::ahead_of,
-};
+use super::answer::{Answer, Changed, Verdict};
 use crate::{
     clock::Now,
     error::ErrorKind,
-    limit::{LimitSource, StoredLimit},
+    limit::{LimitSource, StoredLimit, ahead_of},
     list::List,
     receipt::{PermitId, Tat},
 };

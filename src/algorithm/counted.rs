@@ -3,13 +3,12 @@
 use super::{
     answer::Answer,
     call::{self, Ask, Counts, Take},
-    fixed_window, gcra,
-    sliding_log::{self, ahead_of},
+    fixed_window, gcra, sliding_log,
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
-    limit::{Algorithm, StoredLimit},
+    limit::{Algorithm, StoredLimit, ahead_of},
     name::Name,
     receipt::{PermitId, Receipt, Taken, Tat},
 };

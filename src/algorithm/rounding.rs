@@ -141,7 +141,7 @@ fn fullest(grants: &[(u64, u64)], nanos: u64) -> u64 {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1500,
+        cases: if cfg!(inside) { 1500 } else { 200 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

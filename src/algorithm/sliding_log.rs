@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::{Now, TICKS},
     error::ErrorKind,
-    limit::StoredLimit,
+    limit::{StoredLimit, ahead_of},
     list::List,
     receipt::PermitId,
 };
@@ -34,12 +34,6 @@ pub(crate) struct Limiter {
     pub(crate) log: Log,
     /// Where the present call notes its grants, unless each is an entry of its own.
     pub(crate) noting: Option<Noting>,
-}
-
-/// The most by which a score may lead the grant it stands for, in ticks or ms as the interval. A
-/// constant of the format.
-pub(crate) fn ahead_of(interval: i64) -> i64 {
-    interval.div_euclid(10)
 }
 
 impl Counts for Limiter {
@@ -513,7 +507,7 @@ mod tests {
 
     const ID: PermitId = PermitId([0; 16]);
 
-    /// The rest is held against the scripts: `store/redis/model`. They forget nothing that can still be asked for.
+    /// The rest is held against the scripts: `tests/inside/model`. They forget nothing that can still be asked for.
     #[test]
     fn it_is_full_an_interval_after_the_newest_entry() {
         assert_eq!(limiter(&[]).full_at(), None);

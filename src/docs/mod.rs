@@ -1,4 +1,4 @@
-//! Longer texts: what the items' own documentation has no room for.
+//! The guide and other pages that are too long for the documentation of an item.
 
 #[doc = include_str!("compile_errors.md")]
 pub mod compile_errors {}

@@ -1,4 +1,4 @@
-//! What operators ask of a Redis, and never a request.
+//! Looks at servers and limiters in Redis for an operator, never for a request.
 
 pub(crate) mod diagnose;
 pub(crate) mod verify;

@@ -1,21 +1,22 @@
-//! How finely a log of grants is kept, for large limits.
+//! Slots: the resolution of a log, for large limits.
 
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// More would lead to entries as many as grants.
+/// The most slots: with more, there would be as many entries as grants.
 const MOST_SLOTS: u32 = 10_000;
 
-/// Into how many slots an interval is divided where all that is granted in one of them is one entry of the log.
+/// The number of slots in an interval: all grants in one slot are one entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slots(u32);
 
 impl Slots {
-    /// So many for the limiter or rule of this name, whose limits have these intervals, as far as they are known.
+    /// Checks a number of slots for the limiter or rule of this name, with the intervals that are
+    /// known.
     ///
-    /// A score leads its grant by less than a slot. With ten slots that is never more than the tenth of an interval by
-    /// which every process expects scores to lead.
+    /// The score offset of a grant is less than a slot. With at least ten slots it never exceeds
+    /// the tenth of an interval that every process allows.
     pub(crate) fn try_new(
         slots: u32,
         name: &str,
@@ -34,7 +35,7 @@ impl Slots {
         }
         if intervals.any(|interval| interval.as_millis() < slots.into()) {
             return refuse(
-                "each lasts a millisecond at least, and the interval does not have as many",
+                "each takes at least a millisecond, and the interval is too short for so many",
             );
         }
         Ok(Self(slots))
@@ -45,8 +46,9 @@ impl Slots {
         self.0
     }
 
-    /// The end of the slot that an instant is in: at that instant, or by less than one slot later. The same for all who
-    /// count an interval in as many slots, as they are told off from the epoch. Both are in ticks.
+    /// Returns the end of the slot that contains an instant: that instant, or less than one slot
+    /// later. It is the same for all callers with as many slots, as they are counted from the
+    /// epoch. Both are in ticks.
     ///
     /// A stored interval may be too short for as many: it then has one for each tick.
     pub(crate) fn end(self, now: i64, interval: i64) -> i64 {
@@ -73,14 +75,17 @@ mod tests {
         for (count, interval) in [(0, 1000), (9, 1000), (10_001, 60_000), (1000, 999)] {
             let error = slots(count, interval).unwrap_err();
             assert!(
-                matches!(&error, ConfigError::Slots { name, slots, .. } if name == "feed" && *slots == count),
+                matches!(
+                    &error,
+                    ConfigError::Slots { name, slots, .. } if name == "feed" && *slots == count
+                ),
                 "{error:?}"
             );
         }
     }
 
     proptest! {
-        // What makes a slot's score one that every process expects, and its entries few.
+        // So that every process expects the slot's score, and its entries are few.
         #[test]
         fn a_slot_ends_no_later_than_a_score_may_lead(
             slots in 10..=MOST_SLOTS,
@@ -91,7 +96,7 @@ mod tests {
             let end = slots.end(now, interval);
             prop_assert!((now..=now + interval / 10).contains(&end));
             prop_assert!(end - now <= interval / i64::from(slots.count()));
-            // All of the slot has the same end, and what comes after it another.
+            // All of the slot has the same end, and the next instant has another.
             prop_assert_eq!(slots.end(end, interval), end);
             let next = slots.end(end + 1, interval);
             prop_assert!(next > end);

@@ -43,6 +43,17 @@ pub struct AllOf {
     rest: Vec<RateLimiter>,
 }
 
+impl RateLimiter {
+    /// Several limiters, of which permits are taken together: of all or of none.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::NotTogether`] if there are none, one of them twice, or some of another store handle.
+    pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
+        AllOf::new(limiters.into_iter().cloned())
+    }
+}
+
 impl AllOf {
     pub(crate) fn new(
         mut limiters: impl Iterator<Item = RateLimiter>,

@@ -7,7 +7,6 @@ pub(crate) mod time_to_live;
 use std::{iter, sync::Arc, time::Duration};
 
 pub(crate) use self::acknowledged::{ask, heard};
-use self::all_of::AllOf;
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, Charge, Labels, Limiter, Patience, Target},
@@ -66,15 +65,6 @@ impl RateLimiter {
             labels: Labels::unnamed(name),
             lease: None,
         })
-    }
-
-    /// Several limiters, of which permits are taken together: of all or of none.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::NotTogether`] if there are none, one of them twice, or some of another store handle.
-    pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
-        AllOf::new(limiters.into_iter().cloned())
     }
 
     /// How permits in use are counted. Default: [`Algorithm::SlidingLog`]. It goes with the name: see there.

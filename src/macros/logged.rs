@@ -1,6 +1,5 @@
 //! What a test logs, on its own thread.
 
-#[path = "../../tests/support/log.rs"]
 #[allow(
     clippy::unwrap_used,
     reason = "it is a helper of the integration tests, too"

@@ -1,4 +1,4 @@
-//! Who a request is from, as names spell it.
+//! The identity of a request's caller, as names contain it.
 
 use std::{
     fmt::{self, Display, Write},
@@ -8,37 +8,38 @@ use std::{
 use super::{LONGEST_IDENTITY, push_hex};
 use crate::draft::Draft;
 
-/// Who a request is from: one or more components, encoded.
+/// The identity of a caller: one or more components, encoded.
 #[derive(Clone, Default)]
 pub(crate) struct Identity(Draft);
 
 impl Identity {
-    /// Adds a component. Any bytes: what is not `A-Z a-z 0-9 . _ ~ -` is percent-encoded, so that no component can
-    /// imitate another one, a separator, a marker or a hash tag.
+    /// Adds a component of any bytes. All but `A-Z a-z 0-9 . _ ~ -` is percent-encoded, so that no
+    /// component can imitate another one, a separator, a marker or a hash tag.
     pub(crate) fn push(&mut self, component: &[u8]) {
         self.separate();
         if component.is_empty() {
-            // Alone, it is no encoded byte: so an empty component is still one.
+            // Alone, `%` is no encoded byte: so an empty component still differs from none.
             self.0.push("%");
         }
         self.encode(component);
     }
 
-    /// Adds a component that is written in place. It is not empty.
+    /// Adds a component that is formatted in place. It is not empty.
     pub(crate) fn push_display(&mut self, component: impl Display) {
         self.separate();
-        // An error only where `component` makes one up.
+        // Only an error of `component` itself can occur.
         let _ = write!(Encoding(self), "{component}");
     }
 
-    /// Adds a marker, which no component can be encoded to: which of several alternatives the next ones are.
+    /// Adds a marker, to which no component can be encoded: the alternative that the next
+    /// components are of.
     pub(crate) fn mark(&mut self, alternative: usize) {
         self.separate();
-        // Writing to it makes no error.
+        // Writing to it cannot fail.
         let _ = write!(self.0, "+{alternative}");
     }
 
-    /// Where the next component begins.
+    /// Returns where the next component begins.
     pub(crate) fn end(&self) -> usize {
         self.0.len()
     }
@@ -47,12 +48,12 @@ impl Identity {
         self.0.truncate(end);
     }
 
-    /// Whether what was added since `end` begins with a marker.
+    /// Returns whether a marker begins what was added since `end`.
     pub(crate) fn is_marked_from(&self, end: usize) -> bool {
         self.since(end).starts_with('+')
     }
 
-    /// Puts a marker before what was added since `end`.
+    /// Inserts a marker before what was added since `end`.
     pub(crate) fn mark_from(&mut self, end: usize, alternative: usize) {
         let added = self.since(end).to_owned();
         self.truncate(end);
@@ -65,22 +66,22 @@ impl Identity {
         self.0.is_empty()
     }
 
-    /// The components as a name spells them, however long.
+    /// Returns the components as a name contains them, however long.
     pub(crate) fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// Adds it to a name: whole, or digested if it is longer than names spell out.
+    /// Adds the identity to a name: whole, or digested if it is too long.
     pub(super) fn spell(&self, name: &mut Draft) {
         if self.0.len() > LONGEST_IDENTITY {
             name.push(&digested(self.as_str()));
         } else {
-            // Encoded.
+            // It is encoded, so it is ASCII.
             name.push_ascii(self.0.as_bytes());
         }
     }
 
-    /// The components that were added since `end`.
+    /// Returns the components that were added since `end`.
     fn since(&self, end: usize) -> &str {
         let added = self.as_str().get(end..).unwrap_or_default();
         added.trim_start_matches(',')
@@ -135,12 +136,13 @@ impl Write for Encoding<'_> {
 }
 
 fn is_plain(byte: u8) -> bool {
-    // Looked up: it is asked for each byte of each request's key.
+    // A table, because it is read for each byte of each request's key.
     const PLAIN: [bool; 256] = {
         let mut plain = [false; 256];
         let mut byte = 0;
         while byte < plain.len() {
-            plain[byte] = matches!(byte as u8, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'~' | b'-');
+            plain[byte] = (byte as u8).is_ascii_alphanumeric()
+                || matches!(byte as u8, b'.' | b'_' | b'~' | b'-');
             byte += 1;
         }
         plain
@@ -148,7 +150,7 @@ fn is_plain(byte: u8) -> bool {
     PLAIN[usize::from(byte)]
 }
 
-/// `!`, which no encoding begins with, and the first 128 bits of SHA-256 in hexadecimal.
+/// Returns `!`, with which no encoding begins, and the first 128 bits of SHA-256 in hexadecimal.
 fn digested(identity: &str) -> String {
     let hash = hmac_sha256::Hash::hash(identity.as_bytes());
     let mut digest = String::with_capacity(33);

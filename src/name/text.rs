@@ -1,4 +1,4 @@
-//! Names as texts that are finished, each with its hash.
+//! Finished names, each with its hash.
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
@@ -7,12 +7,12 @@ use std::{
 
 use crate::draft::{Draft, Short};
 
-/// Of the process: nobody outside can choose texts that share a place in its tables.
+/// The secret of this process: no outsider can choose texts that collide in its tables.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// A text that is finished, with its hash: made once, for all tables that it is looked up in.
+/// A finished text with its hash, which is computed once for all tables.
 ///
-/// Cloning it copies some bytes, or counts one more who holds a long one.
+/// A clone copies some bytes, or increments the reference count of a long text.
 #[derive(Clone)]
 pub(crate) struct Text {
     hash: u64,
@@ -42,7 +42,7 @@ impl Text {
         }
     }
 
-    /// Its hash, in which every bit counts as much as any other.
+    /// Returns its hash, in which every bit counts as much as any other.
     pub(crate) fn seeded_hash(&self) -> u64 {
         self.hash
     }
@@ -88,10 +88,10 @@ impl From<&str> for Text {
     }
 }
 
-/// Makes the hashers of tables whose keys are texts, or have some in them.
+/// Builds the hashers of tables whose keys are texts, or contain some.
 pub(crate) type BuildSpread = BuildHasherDefault<Spread>;
 
-/// Hashes what is hashed already, by the secret of this process: it only spreads the numbers that it is given.
+/// Hashes what is already hashed by the secret of this process: it only spreads the given numbers.
 #[derive(Clone, Default)]
 pub(crate) struct Spread(u64);
 
@@ -107,8 +107,8 @@ impl Hasher for Spread {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // An odd number with as many ones as zeros. Both halves of the product count, so that all bits of the one decide
-        // on all bits of the other.
+        // An odd number with as many ones as zeros. Both halves of the product count, so that all
+        // bits of one affect all bits of the other.
         const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
         let product = u128::from(self.0 ^ number).wrapping_mul(FACTOR);
         self.0 = (product as u64).rotate_left(5) ^ (product >> 64) as u64;
@@ -129,10 +129,14 @@ mod tests {
     use crate::draft::SHORT;
 
     proptest! {
-        /// However a text came about, it is the same text as a `String` would hold, in place up to the last byte.
+        /// However a text was built, it equals the `String` of the same contents, in place up to
+        /// the last byte.
         #[test]
         fn a_draft_is_a_string(
-            steps in prop::collection::vec(("[a-z%é]{0,40}", any::<prop::sample::Index>(), any::<bool>()), 0..8),
+            steps in prop::collection::vec(
+                ("[a-z%é]{0,40}", any::<prop::sample::Index>(), any::<bool>()),
+                0..8,
+            ),
         ) {
             let (mut draft, mut string) = (Draft::default(), String::new());
             for (text, cut, cuts) in steps {

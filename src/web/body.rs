@@ -1,4 +1,4 @@
-//! One body type for both answers.
+//! One body type for the inner service's responses and for refusals.
 
 use std::{
     pin::Pin,
@@ -37,7 +37,7 @@ pin_project! {
 
 impl<B: Body<Data = Bytes>> RateLimitBody<B> {
     pub(crate) fn inner(body: B, settling: Option<Settling>) -> Self {
-        // Nobody polls a body that is at its end already.
+        // A body that is already at its end is never polled.
         let settling = settling.filter(|_| !body.is_end_stream());
         Self {
             state: State::Inner { body, settling },
@@ -53,7 +53,7 @@ impl<B> RateLimitBody<B> {
     }
 }
 
-/// The inner body's default: what other layers answer with, if they stand outside and refuse.
+/// The inner body's default: outer layers use it for their own refusals.
 impl<B: Default> Default for RateLimitBody<B> {
     fn default() -> Self {
         Self {
@@ -76,14 +76,14 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
         match self.project().state.project() {
             StateProj::Inner { mut body, settling } => {
                 let polled = body.as_mut().poll_frame(cx);
-                if let Some(heard) = settling {
+                if let Some(open) = settling {
                     let is_over = match &polled {
                         Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
                             Some(trailers) => {
-                                heard.trailers(trailers);
+                                open.trailers(trailers);
                                 true
                             }
-                            // Then whoever reads it may drop it without polling it again.
+                            // The reader may then drop it without polling it again.
                             None => body.is_end_stream(),
                         },
                         Poll::Ready(None) => true,
@@ -100,7 +100,7 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
         }
     }
 
-    // Known at once to be at its end, an empty body makes HTTP/2 send one frame: gRPC's Trailers-Only.
+    // If an empty body is known to be at its end, HTTP/2 sends one frame: gRPC's Trailers-Only.
     fn is_end_stream(&self) -> bool {
         match &self.state {
             State::Inner { body, .. } => body.is_end_stream(),

@@ -301,10 +301,6 @@ where
 }
 
 /// Logs which rules would have refused the request if they were enforced.
-#[cfg_attr(
-    not(feature = "tracing"),
-    allow(unused_variables, reason = "only logs tell")
-)]
 fn tell_trials(grant: &Grant) {
     let limits = grant.limits().iter();
     for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {

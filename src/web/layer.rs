@@ -7,8 +7,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     answer::{Answers, Fields, HeaderStyle, OnRefusal},
     charge::LayerId,
-    lifetime::Lifetime,
-    rule::{Defaults, IntoRules, Planner, Requests, Rule, Rules},
+    rule::{Defaults, IntoRules, Planner, Rule, Rules},
 };
 use crate::{
     error::ConfigError,
@@ -56,7 +55,6 @@ pub(crate) struct Shared {
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
-    pub(crate) lifetime: Lifetime,
     /// One at a time replaces the rules. With the fields of rules that choose none.
     #[cfg(feature = "config")]
     replacing: Mutex<Fields>,
@@ -211,31 +209,9 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Adds an entry to the table: see [`Rules::on_request`].
-    pub fn on_request(
-        mut self,
-        matches: impl Fn(&http::request::Parts) -> bool + Send + Sync + 'static,
-        rules: impl IntoRules,
-    ) -> Self {
-        self.rules = self.rules.on_request(matches, rules);
-        self
-    }
-
     /// The rule for requests that no entry matches: see [`Rules::otherwise`]. Default: they pass.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
         self.rules = self.rules.otherwise(rules);
-        self
-    }
-
-    /// Refuses these requests before any rule: see [`Rules::deny`].
-    pub fn deny(mut self, requests: Requests) -> Self {
-        self.rules = self.rules.deny(requests);
-        self
-    }
-
-    /// Lets these requests pass uncounted: see [`Rules::allow`].
-    pub fn allow(mut self, requests: Requests) -> Self {
-        self.rules = self.rules.allow(requests);
         self
     }
 
@@ -268,7 +244,7 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Replaces the table, and its lists.
+    /// Replaces the table and its lists: see [`Rules`], which has more than this builder.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
@@ -473,7 +449,6 @@ impl RateLimitLayerBuilder {
                 enabled: self.enabled,
                 decide_first: self.decide_first,
                 always: self.always,
-                lifetime: Lifetime::new(),
                 #[cfg(feature = "config")]
                 replacing: Mutex::new(default),
             }),

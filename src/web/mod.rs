@@ -6,7 +6,6 @@ pub(crate) mod charge;
 pub(crate) mod future;
 pub mod key;
 pub(crate) mod layer;
-pub(crate) mod lifetime;
 pub(crate) mod request;
 pub(crate) mod rule;
 #[cfg(feature = "config")]

@@ -1,8 +1,8 @@
-//! What a request is: gRPC or not, a CORS preflight or not, and which route serves it.
+//! Properties of a request: whether it is gRPC, whether it is a CORS preflight, and its route.
 
 use http::{Extensions, HeaderMap, Method, header, request::Parts};
 
-/// The route's template, where the router says it.
+/// Returns the route's template, if the router provides it.
 pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
     #[cfg(feature = "axum")]
     return extensions
@@ -15,10 +15,10 @@ pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
     }
 }
 
-/// Whether a request is gRPC or gRPC-Web, by its method and content type.
+/// Returns whether a request is gRPC or gRPC-Web, by its method and content type.
 ///
-/// All calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"): whoever asks otherwise reads HTTP, and would take an answer of
-/// gRPC for a 200.
+/// All calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"): a client with another method reads
+/// HTTP, and would take a gRPC answer for a 200.
 pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
     if *method != Method::POST {
         return false;
@@ -36,7 +36,7 @@ pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether it looks like the Fetch standard's "CORS-preflight request", section 3.2.2.
+/// Returns whether it looks like the Fetch standard's "CORS-preflight request", section 3.2.2.
 pub(crate) fn is_preflight(parts: &Parts) -> bool {
     let has = |name| parts.headers.contains_key(name);
     parts.method == Method::OPTIONS
@@ -44,7 +44,7 @@ pub(crate) fn is_preflight(parts: &Parts) -> bool {
         && has(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Whether it can name a gRPC service or method.
+/// Returns whether the text can name a gRPC service or method.
 pub(crate) fn is_grpc_name(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_method_and_the_content_type_tell() {
+    fn the_method_and_the_content_type_decide() {
         for (content_type, expected) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),

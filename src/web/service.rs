@@ -23,7 +23,7 @@ use crate::{
     demand::Acquire,
 };
 
-/// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service whose requests are limited. Made by [`RateLimitLayer`].
 ///
 /// # Readiness
 ///
@@ -88,7 +88,6 @@ where
         if !self.shared.enabled || again() {
             return self.pass(request);
         }
-        self.shared.lifetime.note_request();
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
         let plan = self.shared.planner.load().plan(&parts, once);

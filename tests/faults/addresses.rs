@@ -1,13 +1,14 @@
 //! Errors say which server they are about, without its password.
 
-use tower_ratelimit::{ErrorKind, RateLimiter, RedisStore};
-
-use crate::support::{RedisServer, redis_server::free_port};
+use crate::scene::*;
+use crate::support::redis_server::free_port;
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
     let port = free_port();
-    let store = RedisStore::open(format!("redis://shop:Sesame@127.0.0.1:{port}/3")).unwrap();
+    // A busy machine must not answer by the deadline.
+    let store = patient(format!("redis://shop:Sesame@127.0.0.1:{port}/3"));
+    let store = store.build().unwrap();
     let limiter = RateLimiter::new(&store, "orders").unwrap();
     for error in [
         store.ping().await.unwrap_err(),
@@ -26,7 +27,7 @@ async fn a_server_that_is_not_there_is_named() {
 async fn a_database_that_is_not_there_is_named() {
     let server = RedisServer::start();
     let url = format!("redis://127.0.0.1:{}/99", server.port());
-    let store = RedisStore::builder(&url).deadline(std::time::Duration::from_secs(20));
+    let store = RedisStore::builder(&url).deadline(Duration::from_secs(20));
     let error = store.build().unwrap().ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
     let said = error.to_string();

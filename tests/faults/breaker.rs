@@ -1,23 +1,13 @@
 //! A server that can be reached and does not answer is left alone, and asked again by itself.
 
-use std::{
-    pin::pin,
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use tokio::task::JoinSet;
-use tower::ServiceExt;
-use tower_ratelimit::{
-    BreakerState, ConnectionState, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source,
-};
+use crate::scene::*;
+use tower_ratelimit::ConnectionState;
 
 use super::{
     proxy::Proxy,
     traffic::{Http, ask, service},
     wait::{LONG, begin, until},
 };
-use crate::support::{RedisServer, unique};
 
 const HOURLY: Limit = Limit::per_hour(1_000_000);
 const BY_REDIS: (StatusCode, Source) = (StatusCode::OK, Source::Store);
@@ -53,22 +43,6 @@ async fn heals(store: &RedisStore, services: &[&Http]) {
     assert!(store.health().is_well());
 }
 
-/// How often a server was asked for a decision.
-fn calls(server: &RedisServer) -> u32 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let lines = stats.lines().filter_map(|line| {
-        let line = line
-            .strip_prefix("cmdstat_eval")
-            .map(|rest| rest.trim_start_matches("sha"))?;
-        line.strip_prefix(":calls=")?
-            .split(',')
-            .next()?
-            .parse::<u32>()
-            .ok()
-    });
-    lines.sum()
-}
-
 #[tokio::test]
 async fn a_server_that_hangs_costs_few_requests_their_time() {
     let mut server = RedisServer::start();
@@ -86,7 +60,7 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
         until("Redis decides", || async { ask(service).await == BY_REDIS }).await;
     }
     assert!(store.health().is_well());
-    let before = calls(&server);
+    let before = server.scripts_called();
 
     server.stop_process();
     // Fewer, where a busy machine was late before.
@@ -103,7 +77,9 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     server.resume();
     heals(&store, &[&deny, &allow]).await;
     let most = opened.elapsed().as_millis() / SHORTEST_PAUSE.as_millis() + 10;
-    let probes = calls(&server).saturating_sub(before + FAILURES);
+    let probes = server
+        .scripts_called()
+        .saturating_sub(before + u64::from(FAILURES));
     println!("{probes} calls for {decisions} decisions while the server hung");
     assert!(u128::from(probes) <= most, "{probes}, {most}");
 }
@@ -164,9 +140,9 @@ async fn nobody_waits_for_a_server_that_hangs() {
         async move { limiter.acquire().await.unwrap_err().kind() }
     });
     // It has been told to wait before the server hangs.
-    let calls_before = calls(&server);
+    let calls_before = server.scripts_called();
     until("it stands in line", || async {
-        calls(&server) > calls_before
+        server.scripts_called() > calls_before
     })
     .await;
 
@@ -231,10 +207,7 @@ async fn a_silent_connection_is_replaced_while_it_is_open() {
 #[tokio::test]
 async fn a_server_that_is_down_does_not_open_it() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
     server.kill();
@@ -254,11 +227,7 @@ async fn a_server_that_is_down_does_not_open_it() {
 async fn callers_that_hang_up_do_not_open_it() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_secs(30))
-        .response_timeout(Duration::from_secs(30))
-        .build()
-        .unwrap();
+    let store = patient(proxy.url()).build().unwrap();
     let allow = service(&store, HOURLY, FailurePolicy::Allow);
     assert_eq!(ask(&allow).await, BY_REDIS);
     proxy.delay_every_reply(Duration::from_millis(20));
@@ -275,11 +244,7 @@ async fn callers_that_hang_up_do_not_open_it() {
 #[tokio::test]
 async fn refused_questions_do_not_open_it() {
     let server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let (unset, foreign) = (unique("unset"), unique("foreign"));
     server.cli(&["SET", &foreign, "text"]);
     for (name, kind) in [
@@ -308,11 +273,7 @@ async fn refused_questions_do_not_open_it() {
 #[tokio::test]
 async fn a_server_that_says_it_is_busy_is_left_alone() {
     let server = RedisServer::start_with(&["--lua-time-limit", "1"]);
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let deny = service(&store, HOURLY, FailurePolicy::Deny);
     assert_eq!(ask(&deny).await, BY_REDIS);
     let mut endless = std::net::TcpStream::connect(server.address()).unwrap();

@@ -1,33 +1,14 @@
 //! A burst of new keys on a healthy server is no outage, and a server that hangs is one, however
 //! many ask.
 
-use std::{
-    collections::HashMap,
-    io::{Read, Write},
-    net::TcpStream,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use tokio::task::JoinSet;
-use tower::ServiceExt;
-use tower_ratelimit::{
-    Algorithm, BreakerState, Decision, ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore,
-    Rule, Source,
-    key::{Constant, FromHeader},
-};
+use crate::scene::*;
+use std::{collections::HashMap, io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle};
 
 use super::{
     proxy::Proxy,
     traffic::{Http, service_with},
     wait::{LONG, until},
 };
-use crate::support::{RedisServer, unique};
 
 const BURST: usize = 20_000;
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -164,10 +145,7 @@ async fn a_burst_gets_no_more_than_the_limit_there_and_here() {
 #[tokio::test]
 async fn by_default_a_process_keeps_the_limit_by_itself() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(LONG)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let service = service_with(&store, by_user(Limit::per_hour(3)));
     warm(&store, &service).await;
     server.kill();
@@ -189,26 +167,21 @@ async fn by_default_a_process_keeps_the_limit_by_itself() {
 #[tokio::test]
 async fn an_explicit_allow_does_not_loosen_the_other_rules() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(LONG)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let open = Limit::per_hour(2)
         .by(Constant("all"))
         .named(&unique("open"));
-    let layer = tower_ratelimit::RateLimitLayer::builder(&store)
+    let layer = RateLimitLayer::builder(&store)
         .otherwise([
             open.on_failure(FailurePolicy::Allow),
             by_user(Limit::per_hour(3)),
         ])
         .build()
         .unwrap();
-    let inner = tower::service_fn(|_: Request<()>| async {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    });
-    let service = tower::Layer::layer(&layer, inner);
-    let service =
-        service.map_response(|response: http::Response<_>| response.map(|_| String::new()));
+    let inner =
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let service = Layer::layer(&layer, inner);
+    let service = service.map_response(|response: Response<_>| response.map(|_| String::new()));
     let service = Http::new(service);
     until("Redis decides", || async {
         ask(service.clone(), 0).await.2 == Source::Store
@@ -235,10 +208,7 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
 #[tokio::test]
 async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(LONG)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let name = unique("tenants");
     for user in [1, 2] {
         let limiter = RateLimiter::new(&store, &format!("{name}:{user}")).unwrap();
@@ -392,11 +362,7 @@ async fn warm_again(store: &RedisStore, service: &Http) {
 async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(LONG)
-        .response_timeout(LONG)
-        .build()
-        .unwrap();
+    let store = patient(proxy.url()).build().unwrap();
     let limiters = (0..50).map(|number| {
         let name = unique(&format!("gcra-{number}"));
         let limiter = RateLimiter::new(&store, &name).unwrap();

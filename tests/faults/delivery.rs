@@ -1,19 +1,11 @@
 //! Calls that arrive twice take nothing twice.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Algorithm, Decision, ErrorKind, Limit, RateLimiter, RedisStore, Source};
-
 use super::proxy::Proxy;
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 fn through(proxy: &Proxy) -> RedisStore {
-    RedisStore::builder(proxy.url())
-        .deadline(Duration::from_secs(10))
-        .connect_timeout(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-        .build()
-        .unwrap()
+    let store = patient(proxy.url()).connect_timeout(LONG);
+    store.build().unwrap()
 }
 
 /// A limiter of ten permits an hour that Redis knows already.
@@ -33,22 +25,6 @@ async fn granted(limiter: &RateLimiter, permits: u32) -> Decision {
     decision
 }
 
-pub(super) fn scripts_called(server: &RedisServer) -> usize {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    stats
-        .lines()
-        .filter(|line| line.starts_with("cmdstat_evalsha:") || line.starts_with("cmdstat_eval:"))
-        .filter_map(|line| {
-            line.split_once("calls=")?
-                .1
-                .split_once(',')?
-                .0
-                .parse::<usize>()
-                .ok()
-        })
-        .sum()
-}
-
 #[tokio::test]
 async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
     let server = RedisServer::start();
@@ -61,7 +37,7 @@ async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
     proxy.cut_replies(1);
     let decision = granted(&limiter, 4).await;
     assert_eq!(proxy.replies_cut(), 1);
-    assert_eq!(scripts_called(&server), 2, "executed, and sent again");
+    assert_eq!(server.scripts_called(), 2, "executed, and sent again");
     assert_eq!(decision.limits()[0].remaining(), Some(5));
     assert_eq!(limiter.available_permits().await.unwrap(), 5);
 }
@@ -127,7 +103,7 @@ async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
         let error = limiter.try_acquire_many(4).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         store.close().await;
-        assert_eq!(scripts_called(&server), 1);
+        assert_eq!(server.scripts_called(), 1);
         assert_eq!(limiter.available_permits().await.unwrap(), 5);
     }
 }
@@ -162,7 +138,7 @@ async fn receipts_are_sent_once(way: usize) {
     limiter.give_back(&receipts[1]);
     // Those that are to be sent again are waited for, too.
     store.close().await;
-    assert_eq!(scripts_called(&server), 1);
+    assert_eq!(server.scripts_called(), 1);
     assert_eq!(store.lost_receipts(), 1);
     assert_eq!(limiter.available_permits().await.unwrap(), 4);
 }

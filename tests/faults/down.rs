@@ -1,23 +1,13 @@
 //! A server that is not there yet, or may not be written to.
 
-use std::{
-    net::{Ipv4Addr, TcpListener},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
-use http::StatusCode;
-use tower_ratelimit::{ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source};
+use crate::scene::*;
+use std::{net::Ipv4Addr, net::TcpListener};
 
 use super::{
     traffic::{ask, service},
     wait::until,
 };
-use crate::support::{RedisServer, scripted::ScriptedServer, unique};
+use crate::support::scripted::ScriptedServer;
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 
@@ -147,11 +137,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
 #[tokio::test]
 async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
     let server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let deny = service(&store, LIMIT, FailurePolicy::Deny);
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     for service in [&deny, &allow] {

@@ -1,23 +1,15 @@
 //! While Redis is gone, this process decides by its share of the limit.
 
-use std::time::Duration;
-
-use http::{Request, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{
-    Decision, FailurePolicy, Limit, RateLimitLayer, RedisStore, Source, key::FromHeader,
-};
-
 use super::wait::until;
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 /// A quarter of it is five.
 const HOURLY: Limit = Limit::per_hour(20);
 
 /// One request of somebody: its status, and the decision.
 async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
-    let inner = service_fn(async |_| Ok::<_, std::convert::Infallible>(http::Response::new(())));
-    let inner = inner.map_response(|response: http::Response<()>| response.map(|()| String::new()));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(())));
+    let inner = inner.map_response(|response: Response<()>| response.map(|()| String::new()));
     let request = Request::builder().header("x-user", user).body(()).unwrap();
     let Ok(response) = layer.layer(inner).oneshot(request).await;
     let decision = response.extensions().get::<Decision>().unwrap().clone();
@@ -132,10 +124,7 @@ async fn instances_with_their_shares_are_one_limit() {
     let rule = unique("rule");
     let mut all = 0;
     for _ in 0..4 {
-        let store = RedisStore::builder(server.url())
-            .deadline(Duration::from_secs(5))
-            .build()
-            .unwrap();
+        let store = patient(server.url()).build().unwrap();
         let rule = HOURLY.by(FromHeader::new("x-user")).named(&rule);
         let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
         all += admitted(&layer, "ann", 30).await.0;
@@ -148,10 +137,7 @@ async fn instances_with_their_shares_are_one_limit() {
 #[tokio::test]
 async fn a_flood_in_an_outage_locks_nobody_out() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let rule = HOURLY.by(FromHeader::new("x-user")).named(&unique("rule"));
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.25)));
     assert_eq!(admitted(&layer, "busy", 8).await.0, 8);

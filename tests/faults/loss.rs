@@ -1,25 +1,16 @@
 //! Connections, scripts, data or the whole server lost under traffic.
 
-use std::time::{Duration, Instant};
-
-use tower_ratelimit::RedisStore;
-
 use super::traffic::Traffic;
-use crate::support::{RedisServer, Reply};
-
-/// Long enough that a busy machine is no failure.
-fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
-}
+use crate::scene::*;
 
 async fn undisturbed_by(fault: impl Fn(&RedisServer)) {
     let server = RedisServer::start();
-    let traffic = Traffic::start(&patient(&server));
+    let traffic = Traffic::start(
+        &patient(server.url())
+            .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap(),
+    );
     traffic.answered(100).await;
     traffic.all_by_store("before");
     for _ in 0..10 {
@@ -52,7 +43,12 @@ async fn lost_data_costs_no_decision() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_is_used_within_a_second() {
     let mut server = RedisServer::start();
-    let traffic = Traffic::start(&patient(&server));
+    let traffic = Traffic::start(
+        &patient(server.url())
+            .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap(),
+    );
     traffic.answered(100).await;
     traffic.all_by_store("before");
 
@@ -71,7 +67,7 @@ async fn a_server_that_comes_back_is_used_within_a_second() {
     }
 
     // Returns when the server answers.
-    tokio::task::block_in_place(|| server.restart());
+    block_in_place(|| server.restart());
     let up = Instant::now();
     traffic.answered(1).await;
     let healed = up.elapsed();

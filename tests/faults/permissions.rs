@@ -1,24 +1,12 @@
 //! Users of Redis that may do what is needed, and less.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-
-use http::StatusCode;
-use tower_ratelimit::{
-    Algorithm, BreakerState, Clock, Error, ErrorKind, FailurePolicy, Limit, RateLimiter,
-    RedisStore, RedisStoreBuilder, Source, key::Constant,
-};
+use crate::scene::*;
+use tower_ratelimit::Error;
 
 use super::{
     traffic::{ask, service, service_with},
     wait::{begin, until},
 };
-use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(10);
 
@@ -253,10 +241,7 @@ async fn a_wrong_password_is_rejected() {
     let server = RedisServer::start();
     allow(&server, &enough());
     let wrong = format!("redis://limiter:wrong@127.0.0.1:{}/", server.port());
-    let store = RedisStore::builder(wrong)
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(wrong).build().unwrap();
     let error = store.ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
 }
@@ -266,10 +251,7 @@ async fn a_wrong_password_is_rejected() {
 async fn a_missing_password_is_rejected() {
     let server = RedisServer::start();
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let is_rejected = |error: Error| {
         let (kind, told) = (error.kind(), say(error));
         assert_eq!(kind, ErrorKind::Rejected, "{told}");

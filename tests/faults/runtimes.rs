@@ -1,28 +1,17 @@
 //! Runtimes that end, stand still, or are not there at all.
 
-use std::{
-    pin::pin,
-    task::{Context, Poll, Waker},
-    thread,
-    time::{Duration, Instant},
-};
-
+use crate::scene::*;
 use tokio::runtime::Runtime;
-use tower_ratelimit::{Limit, RateLimiter, RedisStore};
 
 use super::{
     proxy::Proxy,
     wait::{LONG, begin, until},
 };
-use crate::support::{RedisServer, unique};
 
 const LIMIT: Limit = Limit::per_hour(20);
 
 fn patient(url: String) -> RedisStore {
-    RedisStore::builder(url)
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap()
+    crate::scene::patient(url).build().unwrap()
 }
 
 fn runtime() -> Runtime {

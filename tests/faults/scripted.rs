@@ -1,13 +1,7 @@
 //! The page of errors, end to end: a server says each of them, and what happens is what the page says.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
-
-use tower_ratelimit::{BreakerState, ErrorKind, RateLimiter, RedisStore};
-
 use super::{page, wait::until};
+use crate::scene::*;
 use crate::support::scripted::ScriptedServer;
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,11 +1,9 @@
 //! Servers that lose scripts: newer ones drop those that came by EVAL, once 500 others have come.
 
-use std::time::Duration;
+use crate::scene::*;
+use tower_ratelimit::redis;
 
-use tokio::task::JoinSet;
-use tower_ratelimit::{Algorithm, ErrorKind, Limit, RateLimiter, RedisStore, redis};
-
-use crate::support::{RedisServer, scripted::ScriptedServer, unique};
+use crate::support::scripted::ScriptedServer;
 
 const LIMIT: Limit = Limit::per_hour(1000);
 
@@ -15,15 +13,7 @@ fn user_without(server: &RedisServer, commands: &str) -> RedisStore {
     user.extend(commands.split_whitespace());
     assert_eq!(server.cli(&user), "OK");
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    patient(&url)
-}
-
-fn patient(url: &str) -> RedisStore {
-    RedisStore::builder(url)
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap()
+    patient(url).build().unwrap()
 }
 
 async fn limiter(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
@@ -35,16 +25,6 @@ async fn limiter(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
 
 async fn take(limiter: &RateLimiter) {
     assert!(limiter.try_acquire().await.unwrap().is_allowed());
-}
-
-/// How often a server was sent a text to run.
-fn texts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_eval:calls="))
-        .map_or("0", |rest| rest.split(',').next().unwrap());
-    calls.parse().unwrap()
 }
 
 /// How often it was said that a command is unknown there.
@@ -79,15 +59,15 @@ async fn what_is_lacked_twice_is_loaded() {
         Algorithm::Gcra,
     ] {
         let server = RedisServer::start();
-        let store = patient(&server.url());
+        let store = patient(server.url()).build().unwrap();
         let limiter = limiter(&store, algorithm).await;
-        let before = texts(&server);
+        let before = server.calls_of("eval");
         take(&limiter).await;
-        assert_eq!(texts(&server), before + 1, "{algorithm:?}");
+        assert_eq!(server.calls_of("eval"), before + 1, "{algorithm:?}");
         for _ in 0..3 {
             server.cli(&["SCRIPT", "FLUSH"]);
             take(&limiter).await;
-            assert_eq!(texts(&server), before + 1, "{algorithm:?}");
+            assert_eq!(server.calls_of("eval"), before + 1, "{algorithm:?}");
         }
     }
 }
@@ -98,9 +78,9 @@ async fn what_a_server_drops_is_lacked_twice_at_most() {
     const FOREIGN: u64 = 600;
     const ROUNDS: u64 = 5;
     let server = RedisServer::start();
-    let store = patient(&server.url());
+    let store = patient(server.url()).build().unwrap();
     let limiter = limiter(&store, Algorithm::SlidingLog).await;
-    let before = (texts(&server), lacked(&server));
+    let before = (server.calls_of("eval"), lacked(&server));
     let client = redis::Client::open(server.url()).unwrap();
     let mut others = client.get_multiplexed_async_connection().await.unwrap();
     for round in 0..ROUNDS {
@@ -113,7 +93,10 @@ async fn what_a_server_drops_is_lacked_twice_at_most() {
         foreign.query_async::<()>(&mut others).await.unwrap();
     }
     take(&limiter).await;
-    let (sent, times) = (texts(&server) - before.0, lacked(&server) - before.1);
+    let (sent, times) = (
+        server.calls_of("eval") - before.0,
+        lacked(&server) - before.1,
+    );
     println!(
         "lacked {times} times, by a server that got {} texts",
         FOREIGN * ROUNDS
@@ -127,11 +110,11 @@ async fn a_user_who_may_not_load_is_refused_once_in_a_minute() {
     let server = RedisServer::start();
     let store = user_without(&server, "-script");
     let limiter = limiter(&store, Algorithm::SlidingLog).await;
-    let before = texts(&server);
+    let before = server.calls_of("eval");
     for round in 0..5 {
         server.cli(&["SCRIPT", "FLUSH"]);
         take(&limiter).await;
-        assert_eq!(texts(&server), before + 1 + round);
+        assert_eq!(server.calls_of("eval"), before + 1 + round);
     }
     assert_eq!(refused_to_load(&server), 1);
 }
@@ -166,7 +149,7 @@ async fn what_is_gone_again_after_it_was_loaded_is_sent_as_text() {
             .as_bytes()
             .to_vec()
         });
-        let store = patient(&server.url());
+        let store = patient(server.url()).build().unwrap();
         let limiter = RateLimiter::new(&store, "scripted").unwrap();
         let limiter = limiter.algorithm(algorithm);
         for expected in [

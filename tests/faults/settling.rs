@@ -1,11 +1,7 @@
 //! What is settled over a bad connection: once, or counted as lost.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, RedisStore};
-
-use super::{delivery::scripts_called, proxy::Proxy, wait::until};
-use crate::support::{RedisServer, unique};
+use super::{proxy::Proxy, wait::until};
+use crate::scene::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -20,11 +16,7 @@ async fn ten_taken(store: &RedisStore, interval: Duration) -> (RateLimiter, Rece
 }
 
 fn through(proxy: &Proxy) -> RedisStore {
-    RedisStore::builder(proxy.url())
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-        .build()
-        .unwrap()
+    patient(proxy.url()).build().unwrap()
 }
 
 #[tokio::test]
@@ -81,7 +73,7 @@ async fn a_charge_is_kept_while_redis_is_away() {
     store.close().await;
     assert_eq!(store.lost_charges(), 0);
     assert_eq!(
-        scripts_called(&server),
+        server.scripts_called(),
         1,
         "sent when it could be, and once"
     );

@@ -1,22 +1,11 @@
 //! A server, or a way to it, that is there and says nothing.
 
-use std::{
-    pin::pin,
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use tower::ServiceExt;
-use tower_ratelimit::{
-    ErrorKind, FailurePolicy, Limit, RateLimiter, RedisStore, Source, key::Constant,
-};
-
 use super::{
     proxy::Proxy,
     traffic::{ask, service, service_with},
     wait::{begin, until},
 };
-use crate::support::{RedisServer, unique};
+use crate::scene::*;
 
 /// Nothing expires while a test runs: what is free again was given back.
 const HOURLY: Limit = Limit::per_hour(20);
@@ -114,11 +103,7 @@ async fn a_response_timeout_before_the_deadline_keeps_no_permits() {
 async fn a_connection_lost_for_good_keeps_no_permits() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(proxy.url()).build().unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 
@@ -175,11 +160,7 @@ async fn a_stalled_server_meets_the_policy_at_the_deadline() {
 #[tokio::test]
 async fn a_limiters_dropped_call_is_given_back() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let limiter = limiter(&store).await;
     take(&limiter).await;
 
@@ -194,27 +175,13 @@ async fn a_limiters_dropped_call_is_given_back() {
     })
     .await;
     // Not because they never arrived: the server has seen five more calls, and as many that gave back.
-    let calls = server.cli(&["INFO", "commandstats"]);
-    let zadd = calls
-        .lines()
-        .find(|line| line.starts_with("cmdstat_zadd:"))
-        .unwrap();
-    assert!(zadd.starts_with("cmdstat_zadd:calls=6,"), "{zadd}");
-    let zrem = calls
-        .lines()
-        .find(|line| line.starts_with("cmdstat_zrem:"))
-        .unwrap();
-    assert!(zrem.starts_with("cmdstat_zrem:calls=5,"), "{zrem}");
+    assert_eq!((server.calls_of("zadd"), server.calls_of("zrem")), (6, 5));
 }
 
 #[tokio::test]
 async fn a_request_that_hangs_up_stays_charged() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap();
+    let store = patient(server.url()).build().unwrap();
     let rule = unique("rule");
     let http = service_with(&store, HOURLY.by(Constant("all")).named(&rule));
     // Another limiter on the same connection: Redis answers in order.

@@ -1,13 +1,9 @@
 //! Connections that the user brings.
 
-use std::time::Duration;
-
-use tower_ratelimit::{
-    ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder, deadpool_redis, redis,
-};
+use crate::scene::*;
+use tower_ratelimit::{deadpool_redis, redis};
 
 use super::traffic::Traffic;
-use crate::support::{RedisServer, Reply, unique};
 
 /// A busy machine is no failure.
 const LONG: Duration = Duration::from_secs(5);

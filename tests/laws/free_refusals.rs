@@ -1,13 +1,12 @@
 //! L3: a request that was refused has taken nothing, whatever its cost, and of whatever is tried out.
 
+use crate::scene::*;
 use http::request::Parts;
 use proptest::prelude::*;
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Rule, Source, Store};
 
 use super::{
-    support::{RedisServer, Reply, unique},
-    world::{Request, World, check, check_in_redis, limit, take, traffic, wait_of},
+    world::Request, world::World, world::check, world::check_in_redis, world::limit, world::take,
+    world::traffic, world::wait_of,
 };
 
 /// A limit, the traffic before, and by how much each request exceeds what is free.
@@ -96,8 +95,8 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
         for (request, tried_cost) in traffic.iter().zip(costs) {
             world.advance(request.pause);
             let ask = async |layer: &RateLimitLayer| {
-                let inner = tower::service_fn(async |_: http::Request<()>| {
-                    Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+                let inner = service_fn(async |_: http::Request<()>| {
+                    Ok::<_, Infallible>(Response::new(String::new()))
                 });
                 let asked = http::Request::builder()
                     .header("x-kept", request.permits)

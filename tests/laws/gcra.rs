@@ -1,26 +1,16 @@
 //! The laws where permits are counted by GCRA: by a clock that is moved, in memory and in Redis, and in Redis by its own.
 
-use std::{
-    pin::pin,
-    task::{Context, Waker},
-    time::{Duration, Instant},
-};
-
+use crate::scene::*;
 use proptest::{prelude::*, sample::Index};
-use tower_ratelimit::{Algorithm, Decision, Limit, RateLimiter, RedisStore, Store};
 
 use super::{
     guards::Guards,
-    support::{RedisServer, Reply, unique},
     world::{
-        Grant, Request, World, check, check_in_redis, in_all_at_once, limit, redis_store, take,
-        traffic, wait_of,
+        Grant, Probed, Request, World, abandon_and_give_back, check, check_in_redis, granted_in,
+        histories, in_all_at_once, interval_of, probed, redis_store, refused_until, take,
+        waits_are_long_enough,
     },
 };
-
-fn interval_of(limit: Limit) -> u64 {
-    u64::try_from(limit.interval().as_millis()).unwrap()
-}
 
 /// What all permits take, in us: each a whole number of them.
 fn whole(limit: Limit) -> u64 {
@@ -43,10 +33,6 @@ fn holds(grants: &[Grant], limit: Limit, unit: u64) -> bool {
             sum.saturating_sub(rate) * interval <= rate * time
         })
     })
-}
-
-fn histories() -> impl Strategy<Value = (Limit, Vec<Request>)> {
-    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 60)))
 }
 
 // L1, and not under without need: whoever is refused comes before his time, as it is defined by whoever wrote of GCRA first.
@@ -171,42 +157,16 @@ fn what_is_given_back_at_once_is_all_there_again() {
     });
 }
 
-/// A limit, the traffic before, a request, and where before its wait to probe (in thousandths).
-type Probed = (Limit, Vec<Request>, u32, Vec<u64>);
-
-fn probed() -> impl Strategy<Value = Probed> {
-    histories().prop_flat_map(|(limit, traffic)| {
-        let request = 1..=u32::try_from(limit.permits()).unwrap();
-        let probes = proptest::collection::vec(0u64..1000, 3);
-        (Just(limit), Just(traffic), request, probes)
-    })
-}
-
 // L2 and L3: refused in every millisecond until the announced one, granted in it, and no refusal takes anything.
 fn exact_wait<S: Store>(world: &World<S>, (limit, traffic, permits, probes): Probed) {
     world.run(async {
         let limiter = arriving(world, limit).await;
         world.send(&limiter, &traffic).await;
-        let begun = world.now();
-        let Err(wait) = take(&limiter, permits).await else {
-            return;
-        };
-        let wait = wait.expect("no more than the rate is asked for");
-        assert!((1..=whole(limit).div_ceil(1000)).contains(&wait), "{wait}");
-        let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
-        instants.push(wait - 1);
-        instants.sort_unstable();
-        for instant in instants {
-            world.advance(begun + instant - world.now());
-            let free = limiter.available_permits().await.unwrap();
-            assert!(free < u64::from(permits));
-            assert_eq!(take(&limiter, permits).await, Err(Some(wait - instant)));
-            let above = u32::try_from(limit.permits()).unwrap() + 1;
-            assert_eq!(take(&limiter, above).await, Err(None));
-            assert_eq!(limiter.available_permits().await.unwrap(), free);
+        let refused = refused_until(world, &limiter, limit.permits(), permits, &probes);
+        if let Some((wait, _)) = refused.await {
+            assert!(wait <= whole(limit).div_ceil(1000), "{wait}");
+            assert_eq!(take(&limiter, permits).await, Ok(()));
         }
-        world.advance(begun + wait - world.now());
-        assert_eq!(take(&limiter, permits).await, Ok(()));
     });
 }
 
@@ -228,18 +188,7 @@ fn nothing_is_lost() {
     check(400, &histories(), |(limit, traffic)| {
         world.run(async {
             let limiter = arriving(&world, limit).await;
-            for (number, request) in traffic.iter().enumerate() {
-                world.advance(request.pause);
-                if number % 3 == 0 {
-                    let call = pin!(limiter.try_acquire_many(request.permits));
-                    let _ = call.poll(&mut Context::from_waker(Waker::noop()));
-                } else if let Decision::Allow(grant) =
-                    limiter.try_acquire_many(request.permits).await.unwrap()
-                    && number % 3 == 1
-                {
-                    limiter.give_back(&grant.receipts()[0]);
-                }
-            }
+            abandon_and_give_back(&world, &limiter, &traffic).await;
             assert!(limiter.available_permits().await.unwrap() <= limit.permits());
             world.advance(whole(limit).div_ceil(1000));
             assert_eq!(limiter.available_permits().await.unwrap(), limit.permits());
@@ -262,11 +211,7 @@ async fn in_redis(guards: Guards) -> RateLimiter {
 
 /// By the server's clock, in us.
 fn server_time() -> u64 {
-    let Reply::Array(time) = RedisServer::shared().command(&["TIME"]) else {
-        panic!("no time");
-    };
-    let [seconds, micros] = [0, 1].map(|part| time[part].to_string().parse::<u64>().unwrap());
-    seconds * 1_000_000 + micros
+    RedisServer::shared().micros().cast_unsigned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -277,21 +222,7 @@ async fn never_over_by_the_servers_clock() {
 async fn is_never_over(guards: Guards) {
     let limiter = in_redis(guards).await;
     let begun = server_time();
-    let end = Instant::now() + 12 * INTERVAL;
-    let mut sum = 0;
-    while Instant::now() < end {
-        let callers: Vec<_> = [1, 2, 1, 3]
-            .into_iter()
-            .map(|permits| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { (permits, take(&limiter, permits).await.is_ok()) })
-            })
-            .collect();
-        for caller in callers {
-            let (permits, granted) = caller.await.unwrap();
-            sum += u64::from(permits) * u64::from(granted);
-        }
-    }
+    let sum = granted_in(&limiter, 12 * INTERVAL).await;
     let emission = whole(Limit::new(RATE, INTERVAL)) / RATE;
     let most = (server_time() - begun) / emission + RATE;
     assert!(sum > 2 * RATE, "nothing came free");
@@ -300,22 +231,9 @@ async fn is_never_over(guards: Guards) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_by_the_servers_clock_is_long_enough() {
-    in_all_at_once(waits_are_long_enough).await;
-}
-
-async fn waits_are_long_enough(guards: Guards) {
-    let limiter = in_redis(guards).await;
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let mut waited = 0;
-    while waited < 20 {
-        assert!(Instant::now() < deadline, "waits that do not end");
-        let decision = limiter.try_acquire_many(4).await.unwrap();
-        if let Err(wait) = wait_of(&decision) {
-            let wait = wait.expect("no more than the rate is asked for");
-            assert!((1..=101).contains(&wait), "{wait}");
-            tokio::time::sleep(Duration::from_millis(wait)).await;
-            assert_eq!(take(&limiter, 4).await, Ok(()), "after {wait} ms");
-            waited += 1;
-        }
-    }
+    in_all_at_once(async |guards| {
+        let limiter = in_redis(guards).await;
+        waits_are_long_enough(&limiter, std::iter::repeat(4), 101, 20).await;
+    })
+    .await;
 }

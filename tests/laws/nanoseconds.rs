@@ -1,16 +1,10 @@
 //! The laws in memory where the clock moves by nanoseconds: they hold at any interval that a limit
 //! takes, also at one that is no longer than what a coarser clock would round by.
 
-use std::time::Duration;
-
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::{Algorithm, Clock, Decision, Limit, ManualClock, MemoryStore, RateLimiter};
 
-use super::{
-    never_over::fullest,
-    support::unique,
-    world::{Grant, Request, check},
-};
+use super::{never_over::fullest, world::Grant, world::Request, world::check};
 
 const MS: u64 = 1_000_000;
 

@@ -1,15 +1,12 @@
 //! L1: in every window of one interval, wherever it begins, no more permits are granted than the rate in force.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::{Request as HttpRequest, Response};
+use crate::scene::*;
+use http::Request as HttpRequest;
 use proptest::prelude::*;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, Rule, Store, key::FromExtension, limit_by};
 
 use super::{
-    support::unique,
-    world::{Grant, Request, World, check, check_in_redis, limit, traffic, wait_of},
+    world::Grant, world::Request, world::World, world::check, world::check_in_redis, world::limit,
+    world::traffic, world::wait_of,
 };
 
 /// The most permits granted in a window of `interval` ms that ends with one of these grants.

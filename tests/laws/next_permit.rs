@@ -1,9 +1,7 @@
 //! What a grant tells of the next permit: that one more is free then, and none before, if nobody takes any.
 
-use std::time::Duration;
-
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::{Algorithm, Clock, Decision, Limit, RateLimiter, Store};
 
 use super::world::{Request, World, check, check_in_redis, limit, traffic};
 

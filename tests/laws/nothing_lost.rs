@@ -1,18 +1,9 @@
 //! L5: an interval and its tenth after the last grant, or after a lost key was noticed, all permits are free.
 
-use std::{
-    future::Future,
-    pin::pin,
-    task::{Context, Waker},
-};
-
+use crate::scene::*;
 use proptest::prelude::*;
-use tower_ratelimit::{Limit, RateLimiter, Store};
 
-use super::{
-    support::RedisServer,
-    world::{World, check, check_in_redis, limit, take},
-};
+use super::world::{World, check, check_in_redis, interval_of, limit, take};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -42,7 +33,7 @@ fn input() -> impl Strategy<Value = (Limit, Vec<Step>)> {
         (1u32..5).prop_map(Loss::Permits),
     ];
     limit().prop_flat_map(move |limit| {
-        let interval = u64::try_from(limit.interval().as_millis()).unwrap();
+        let interval = interval_of(limit);
         let step = prop_oneof![
             3 => (0..=interval).prop_map(Step::Pause),
             6 => (1u32..5).prop_map(Step::Take),
@@ -84,7 +75,7 @@ fn law<S: Store>(
         // The call that notices whatever happened.
         let left = limiter.available_permits().await.unwrap();
         assert!(left <= limit.permits());
-        let interval = u64::try_from(limit.interval().as_millis()).unwrap();
+        let interval = interval_of(limit);
         world.advance(interval + interval / 10);
         assert_eq!(limiter.available_permits().await.unwrap(), limit.permits());
         let all = u32::try_from(limit.permits()).unwrap();

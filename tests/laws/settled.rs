@@ -2,8 +2,8 @@
 //!
 //! Held against the plainest count there is: a list of charges, and the sum of those that are younger than an interval.
 
-use proptest::{prelude::*, sample::Index};
-use tower_ratelimit::{Decision, Limit, Receipt, RedisStore, Store};
+use crate::scene::*;
+use proptest::sample::Index;
 
 use super::world::{Request, World, check, check_in_redis, limit, traffic, wait_of};
 

@@ -1,13 +1,11 @@
 //! The laws where some callers note their grants in slots, beside others that do not, and beside scores ahead of their grants.
 
-use proptest::prelude::*;
-use tower_ratelimit::{Decision, Limit, RateLimiter, Receipt, RedisStore, Store};
+use crate::scene::*;
 
 use super::{
     guards::Guards,
     never_over::fullest,
-    support::RedisServer,
-    world::{Grant, World, check, check_in_redis, limit, take},
+    world::{Grant, World, check, check_in_redis, interval_of, limit, refused_until, take},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -67,10 +65,6 @@ fn steps() -> impl Strategy<Value = (Limit, Vec<Step>)> {
         let steps = proptest::collection::vec(step(interval_of(limit)), 1..60);
         (Just(limit), steps)
     })
-}
-
-fn interval_of(limit: Limit) -> u64 {
-    u64::try_from(limit.interval().as_millis()).unwrap()
 }
 
 /// Takes permits ahead of their score, as a process with a lease does.
@@ -205,25 +199,12 @@ fn exact_wait<S: Store>(
             settled().await;
         }
         let limiter = shared.of(caller);
-        let (begun, interval) = (world.now(), interval_of(limit));
-        let Err(wait) = take(&limiter, permits).await else {
-            return;
-        };
-        let wait = wait.expect("no more than the rate is asked for");
-        assert!((1..=interval + interval.div_ceil(10)).contains(&wait));
-        let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
-        instants.push(wait - 1);
-        instants.sort_unstable();
-        for instant in instants {
-            world.advance(begun + instant - world.now());
-            let free = limiter.available_permits().await.unwrap();
-            assert_eq!(take(&limiter, permits).await, Err(Some(wait - instant)));
-            let above = u32::try_from(limit.permits()).unwrap() + 1;
-            assert_eq!(take(&limiter, above).await, Err(None));
-            assert_eq!(limiter.available_permits().await.unwrap(), free);
+        let refused = refused_until(world, &limiter, limit.permits(), permits, &probes);
+        if let Some((wait, _)) = refused.await {
+            let interval = interval_of(limit);
+            assert!(wait <= interval + interval.div_ceil(10));
+            assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait} ms");
         }
-        world.advance(begun + wait - world.now());
-        assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait} ms");
     });
 }
 
@@ -276,6 +257,6 @@ fn lease(server: &RedisServer, limiter: &RateLimiter, score: u64, permits: u32) 
         name,
         &score.to_string(),
         &permits.to_string(),
-        &super::support::unique("lease"),
+        &unique("lease"),
     ]);
 }

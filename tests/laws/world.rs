@@ -1,22 +1,10 @@
 //! A store, a clock that is moved, and random traffic.
 
-use std::time::Duration;
-
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use crate::scene::*;
+use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
-use tower_ratelimit::{
-    Clock, Decision, Limit, ManualClock, MemoryStore, RateLimiter, RedisStore, RefusalKind, Source,
-    Store,
-};
 
-use super::{
-    guards::Guards,
-    support::{RedisServer, unique},
-    topologies::{Topology, connected},
-};
+use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 pub(crate) struct World<S> {
     pub(crate) store: S,
@@ -151,7 +139,7 @@ pub(crate) fn limit() -> impl Strategy<Value = Limit> {
 
 /// Traffic dense enough to be refused now and then, with requests up to a little above most rates.
 pub(crate) fn traffic(limit: Limit, most: usize) -> impl Strategy<Value = Vec<Request>> {
-    let interval = u64::try_from(limit.interval().as_millis()).expect("an interval");
+    let interval = interval_of(limit);
     let pause = prop_oneof![
         4 => Just(0),
         8 => 0..=interval / 4 + 1,
@@ -162,6 +150,122 @@ pub(crate) fn traffic(limit: Limit, most: usize) -> impl Strategy<Value = Vec<Re
     let request = (pause, prop_oneof![6 => 1u32..4, 1 => 1u32..14]);
     let request = request.prop_map(|(pause, permits)| Request { pause, permits });
     proptest::collection::vec(request, 1..most)
+}
+
+/// A limit, and traffic for it.
+pub(crate) fn histories() -> impl Strategy<Value = (Limit, Vec<Request>)> {
+    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 60)))
+}
+
+/// A limit, the traffic before, a request, and where before its wait to probe (in thousandths).
+pub(crate) type Probed = (Limit, Vec<Request>, u32, Vec<u64>);
+
+pub(crate) fn probed() -> impl Strategy<Value = Probed> {
+    histories().prop_flat_map(|(limit, traffic)| {
+        let request = 1..=u32::try_from(limit.permits()).expect("a small limit");
+        let probes = proptest::collection::vec(0u64..1000, 3);
+        (Just(limit), Just(traffic), request, probes)
+    })
+}
+
+pub(crate) fn interval_of(limit: Limit) -> u64 {
+    u64::try_from(limit.interval().as_millis()).expect("an interval")
+}
+
+/// L2 and L3: refused at every instant before the announced one, and no refusal takes anything.
+///
+/// Ends at that instant, and returns the wait, and what was free meanwhile; `None` where the request was granted.
+pub(crate) async fn refused_until<S: Store>(
+    world: &World<S>,
+    limiter: &RateLimiter,
+    rate: u64,
+    permits: u32,
+    probes: &[u64],
+) -> Option<(u64, Vec<u64>)> {
+    let begun = world.now();
+    let wait = take(limiter, permits).await.err()?;
+    let wait = wait.expect("no more than the rate is asked for");
+    assert!(wait > 0);
+    let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
+    instants.push(wait - 1);
+    instants.sort_unstable();
+    let mut seen = Vec::new();
+    for instant in instants {
+        world.advance(begun + instant - world.now());
+        let before = free(limiter).await;
+        seen.push(before);
+        assert!(before < u64::from(permits));
+        let refused = take(limiter, permits).await;
+        assert_eq!(refused, Err(Some(wait - instant)), "{instant} of {wait} ms");
+        let above = u32::try_from(rate).expect("a small limit") + 1;
+        assert_eq!(take(limiter, above).await, Err(None));
+        assert_eq!(free(limiter).await, before);
+    }
+    world.advance(begun + wait - world.now());
+    Some((wait, seen))
+}
+
+/// Sends the traffic; of each three requests one is abandoned, one given back, and one kept.
+pub(crate) async fn abandon_and_give_back<S: Store>(
+    world: &World<S>,
+    limiter: &RateLimiter,
+    traffic: &[Request],
+) {
+    for (number, request) in traffic.iter().enumerate() {
+        world.advance(request.pause);
+        if number % 3 == 0 {
+            let call = pin!(limiter.try_acquire_many(request.permits));
+            let _ = call.poll(&mut Context::from_waker(Waker::noop()));
+            continue;
+        }
+        let decision = limiter.try_acquire_many(request.permits).await;
+        if let (1, Decision::Allow(grant)) = (number % 3, decision.expect("a decision")) {
+            limiter.give_back(&grant.receipts()[0]);
+        }
+    }
+}
+
+/// Asks without a pause for so long, four at a time; returns how many permits were granted.
+pub(crate) async fn granted_in(limiter: &RateLimiter, time: Duration) -> u64 {
+    let end = Instant::now() + time;
+    let mut sum = 0;
+    while Instant::now() < end {
+        let callers = [1, 2, 1, 3].map(|permits| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { (permits, take(&limiter, permits).await.is_ok()) })
+        });
+        for caller in callers {
+            let (permits, granted) = caller.await.expect("an answer");
+            sum += u64::from(permits) * u64::from(granted);
+        }
+    }
+    sum
+}
+
+/// Waits in real time as it is told, so often at most, and is granted then; returns how often it had to.
+pub(crate) async fn waits_are_long_enough(
+    limiter: &RateLimiter,
+    requests: impl IntoIterator<Item = u32>,
+    longest: u64,
+    most: usize,
+) -> usize {
+    let deadline = Instant::now() + LONG;
+    let mut waited = 0;
+    for permits in requests {
+        if waited == most {
+            break;
+        }
+        assert!(Instant::now() < deadline, "waits that do not end");
+        if let Err(wait) = take(limiter, permits).await {
+            let wait = wait.expect("no more than the rate is asked for");
+            assert!((1..=longest).contains(&wait), "{wait}");
+            // By another clock than the server's, which rounds down to a millisecond what this one has not.
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            assert_eq!(take(limiter, permits).await, Ok(()), "after {wait} ms");
+            waited += 1;
+        }
+    }
+    waited
 }
 
 /// Checks a law that is an assertion about one random input.

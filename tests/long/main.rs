@@ -34,9 +34,11 @@ mod load;
 mod machine;
 #[path = "../matrix/oracles.rs"]
 mod oracles;
-#[path = "../faults/proxy.rs"]
+#[path = "../support/proxy.rs"]
 mod proxy;
 mod record;
+#[path = "../support/scene.rs"]
+mod scene;
 #[path = "../matrix/shares.rs"]
 mod shares;
 #[path = "../matrix/stage.rs"]

@@ -1,10 +1,7 @@
 //! What one request of the load was answered.
 
-use std::time::Duration;
-
-use tower_ratelimit::{Decision, ErrorKind, RefusalKind, Source};
-
 use super::lanes::{LANES, Lane};
+use crate::scene::*;
 
 /// Every request has one of these, and one only.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,18 +1,8 @@
 //! One task of a load: it asks, and asks again.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
-
-use http::{Request, Response, StatusCode};
-use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
-use tower_ratelimit::{
-    Decision, Decisions, Error, FailurePolicy, RateLimitLayer, RateLimiter, RedisStore, Rule,
-    key::{Constant, FromHeader},
-};
+use crate::scene::*;
+use tower::util::BoxCloneSyncService;
+use tower_ratelimit::{Decisions, Error};
 
 use super::{
     answer::{Answer, By, Outcome, failure, outcome},

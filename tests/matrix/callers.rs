@@ -1,22 +1,13 @@
 //! Rows 23 and 26: callers that go away, and runtimes that are busy with something else.
 
-use std::{
-    future::{Future, poll_fn},
-    task::Poll,
-    thread,
-    time::{Duration, Instant},
-};
-
-use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Limit, RateLimitLayer, RateLimiter, RedisStore, key::Constant};
+use crate::scene::*;
+use std::future::poll_fn;
 
 use super::{
     guards::{BUDGET, LEASE},
     load::LONG,
     stage::{EXACT, Expected, Scene},
 };
-use crate::support::unique;
 
 /// Nothing expires while a row is played: what is free again was given back.
 const HOURLY: Limit = Limit::per_hour(1000);
@@ -119,7 +110,7 @@ async fn hang_up(store: &RedisStore) {
     let leased = rule.clone().named(&unique("leased")).lease(LEASE);
     for rule in [rule.named(&unique("rule")), leased] {
         let inner = service_fn(|_: Request<()>| async {
-            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+            Ok::<_, Infallible>(Response::new(String::new()))
         });
         let service = RateLimitLayer::new(store, rule).layer(inner);
         let (dropped, answers) =

@@ -1,8 +1,7 @@
 //! Row 22: clocks that are wrong, the server's and those of callers.
 
-use std::time::{Duration, SystemTime};
-
-use tower_ratelimit::{Clock, RateLimiter, RedisStore};
+use crate::scene::*;
+use std::time::SystemTime;
 
 use super::{
     guards::{BUDGET, guarded},
@@ -11,7 +10,6 @@ use super::{
     stage::{EXACT, Expected, Scene, Stage, aside, patient},
     watch::time_of,
 };
-use crate::support::RedisServer;
 
 /// Sets the server's clock back by so many milliseconds, as far as a limiter can tell: its log is that much ahead.
 fn set_back(scene: &Scene, by: i64) {

@@ -1,9 +1,5 @@
 //! Rows 13 to 15: a Redis Cluster of which a part is missing, or moves.
 
-use std::time::{Duration, Instant};
-
-use tower_ratelimit::RedisStore;
-
 use super::{
     guards::{BUDGET, PATIENT, guarded},
     lanes::LANES,
@@ -11,10 +7,8 @@ use super::{
     stage::{EXACT, Expected, Stage, aside},
     watch::{Watch, time_of},
 };
-use crate::support::{
-    Cluster, RedisServer, Reply,
-    cluster::{MASTERS, wait_until},
-};
+use crate::scene::*;
+use crate::{support::Cluster, support::cluster::MASTERS, support::cluster::wait_until};
 
 struct Played {
     cluster: Cluster,

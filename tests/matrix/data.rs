@@ -1,11 +1,10 @@
 //! Rows 8 to 10: data and scripts that are lost while the server goes on.
 
-use std::time::Duration;
-
 use super::{
     guards::PATIENT,
     stage::{EXACT, Expected, Scene},
 };
+use crate::scene::*;
 
 /// No request may notice.
 const FREE: Expected = Expected {

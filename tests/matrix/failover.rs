@@ -1,17 +1,15 @@
 //! Row 11: a master under Redis Sentinel, and its replica that takes over.
 
-use std::time::Duration;
-
-use tower_ratelimit::RedisStore;
-
 use super::{
     guards::{BUDGET, guarded},
     oracles,
     stage::{EXACT, Expected, Stage, aside, kept_by},
     watch::{Watch, time_of},
 };
-use crate::support::{
-    RedisServer, Sentinel, cluster::wait_until, redis_server::command, sentinel::MASTER_NAME,
+use crate::scene::*;
+use crate::{
+    support::Sentinel, support::cluster::wait_until, support::redis_server::command,
+    support::sentinel::MASTER_NAME,
 };
 
 struct Watched {

@@ -1,8 +1,6 @@
 //! What a handle of the matrix has on, in one place: every guard that there is.
 
-use std::time::Duration;
-
-use tower_ratelimit::RedisStoreBuilder;
+use crate::scene::*;
 
 /// The longest that a decision may take in most rows: far more than one takes, and short beside the faults.
 pub const BUDGET: Duration = Duration::from_millis(250);

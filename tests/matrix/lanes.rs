@@ -1,10 +1,7 @@
 //! What the load asks for: one lane for each way to ask.
 
-use std::time::Duration;
-
-use tower_ratelimit::{FailurePolicy, Limit};
-
 use super::guards::SHARE;
+use crate::scene::*;
 
 /// A way to ask, and what it is limited by. No two lanes have the same limit: an answer to another lane is found by it.
 #[derive(Debug)]
@@ -108,7 +105,7 @@ impl Lane {
     pub fn policy(&self) -> Option<FailurePolicy> {
         match self.how {
             How::Layer(policy) | How::Leased(policy) => Some(policy),
-            How::Local => Some(FailurePolicy::local(SHARE).into()),
+            How::Local => Some(FailurePolicy::local(SHARE)),
             How::Limiter | How::Waiter => None,
         }
     }

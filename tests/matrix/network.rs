@@ -1,13 +1,7 @@
 //! Rows 4 to 7, 12, 21 and 24: what happens on the way to a server.
 
-use std::{
-    io::Write,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    thread,
-    time::{Duration, Instant},
-};
-
-use tower_ratelimit::{Limit, RateLimiter, RedisStore};
+use crate::scene::*;
+use std::{io::Write, net::Ipv4Addr, net::SocketAddr, net::TcpListener};
 
 use super::{
     guards::{BUDGET, PATIENT, guarded},
@@ -17,7 +11,7 @@ use super::{
     stage::{EXACT, Expected, Scene, Stage, aside},
     watch::{Control, time_of},
 };
-use crate::support::{RedisServer, cluster::wait_until, unique};
+use crate::support::cluster::wait_until;
 
 /// Every answer waits so long; what exceeds the budget meets the policy, and is no refusal of the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,8 +12,6 @@
 //!
 //! Tasks, panics and the count of requests are looked after by `Load::end`, the end of a fault by `Load::decided`.
 
-use std::time::{Duration, Instant};
-
 use super::{
     answer::{Answer, By, Outcome},
     lanes::{How, LANES, Limiter, USERS},
@@ -21,6 +19,7 @@ use super::{
     load::Ended,
     shares::Shares,
 };
+use crate::scene::*;
 
 /// What a machine of two busy cores may add to a budget. What hangs, hangs longer.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -45,7 +44,8 @@ pub struct Tally {
     pub longest: Duration,
     /// By how much a wait may be longer where callers count by clocks that differ
     skew: Duration,
-    /// How late the machine was at most, by a thread that had nothing else to do
+    /// How late the machine was at most: a thread that had nothing else to do, or one that had work,
+    /// within a second
     machine: Duration,
     /// Permits heard of by each lane, and by each user of it
     heard: [[u64; USERS]; LANES.len()],
@@ -77,7 +77,12 @@ impl Tally {
         let overdue = answer.took.saturating_sub(answer.budget);
         // A task has more turns to wait for than a thread.
         let grace = GRACE + self.machine * 2;
-        assert!(overdue < grace, "O1: {} hung: {answer:?}", lane.name);
+        assert!(
+            overdue < grace,
+            "O1: {} hung: {answer:?}, the machine late by {:?}",
+            lane.name,
+            self.machine
+        );
         if let Outcome::Refused(by @ (By::Store | By::Cache | By::Local), wait) = answer.outcome {
             let wait = wait.unwrap_or_default();
             let longest = match by {

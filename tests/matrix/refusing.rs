@@ -1,14 +1,13 @@
 //! Rows 16 to 18: a server that works, and will not.
 
+use crate::scene::*;
 use std::fs;
-
-use tower_ratelimit::RedisStore;
 
 use super::{
     guards::BUDGET,
     stage::{EXACT, Expected, Scene, aside},
 };
-use crate::support::{RedisServer, Reply, cluster::wait_until};
+use crate::support::cluster::wait_until;
 
 /// The commands that the README says are enough.
 fn commands() -> Vec<&'static str> {

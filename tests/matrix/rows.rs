@@ -1,4 +1,4 @@
-//! The list of faults, and which tests stand for each. `tests/house.rs` holds the tests, and the page `failure`, against it.
+//! The list of faults, and which tests stand for each. `tests/pure/house.rs` holds the tests, and the page `failure`, against it.
 
 /// One row of the matrix.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) const ROWS: [Row; 26] = [
         ],
     },
     Row {
-        fault: "nobody is there, the name does not resolve, or something else answers",
+        fault: "no server is there, the name does not resolve, or something else answers",
         played: &[
             "row_07_a_server_that_is_not_there_at_first",
             "row_07_a_name_that_does_not_resolve",
@@ -96,7 +96,10 @@ pub(crate) const ROWS: [Row; 26] = [
         played: &["row_09_scripts_are_flushed"],
         also: &[
             ("tests/faults/loss.rs", "forgotten_scripts_cost_no_decision"),
-            ("tests/cluster.rs", "one_node_forgets_its_scripts"),
+            (
+                "tests/topologies/cluster.rs",
+                "one_node_forgets_its_scripts",
+            ),
         ],
     },
     Row {
@@ -108,11 +111,11 @@ pub(crate) const ROWS: [Row; 26] = [
         ],
         also: &[
             (
-                "tests/defects/lost_keys.rs",
+                "tests/store/defects/lost_keys.rs",
                 "a_lost_log_is_an_interval_without_permits",
             ),
             (
-                "tests/defects/lost_keys.rs",
+                "tests/store/defects/lost_keys.rs",
                 "a_lost_value_is_counted_from_the_log",
             ),
         ],
@@ -126,10 +129,10 @@ pub(crate) const ROWS: [Row; 26] = [
         ],
         also: &[
             (
-                "tests/sentinel.rs",
+                "tests/topologies/sentinel.rs",
                 "a_killed_master_is_followed_by_its_replica",
             ),
-            ("tests/sentinel.rs", "a_demoted_master_is_left"),
+            ("tests/topologies/sentinel.rs", "a_demoted_master_is_left"),
         ],
     },
     Row {
@@ -148,9 +151,12 @@ pub(crate) const ROWS: [Row; 26] = [
             "row_13_a_replica_that_is_down_while_scripts_are_flushed",
         ],
         also: &[
-            ("tests/cluster.rs", "a_dead_master_costs_its_own_slots_only"),
             (
-                "tests/cluster.rs",
+                "tests/topologies/cluster.rs",
+                "a_dead_master_costs_its_own_slots_only",
+            ),
+            (
+                "tests/topologies/cluster.rs",
                 "a_silent_master_costs_its_own_slots_only",
             ),
         ],
@@ -158,7 +164,7 @@ pub(crate) const ROWS: [Row; 26] = [
     Row {
         fault: "Cluster: a slot moves, key by key",
         played: &["row_14_a_slot_that_moves"],
-        also: &[("tests/cluster.rs", "a_slot_moves_under_traffic")],
+        also: &[("tests/topologies/cluster.rs", "a_slot_moves_under_traffic")],
     },
     Row {
         fault: "Cluster: CLUSTERDOWN",
@@ -193,7 +199,7 @@ pub(crate) const ROWS: [Row; 26] = [
         also: &[],
     },
     Row {
-        fault: "somebody's script does not end: BUSY",
+        fault: "a script does not end: BUSY",
         played: &["row_19_a_script_of_somebody_else_that_does_not_end"],
         also: &[],
     },
@@ -233,11 +239,11 @@ pub(crate) const ROWS: [Row; 26] = [
         ],
         also: &[
             (
-                "tests/defects/clocks.rs",
+                "tests/store/defects/clocks.rs",
                 "grants_from_the_future_are_set_back_by_the_servers_clock",
             ),
             (
-                "tests/defects/clocks.rs",
+                "tests/store/defects/clocks.rs",
                 "a_client_clock_an_hour_ahead_is_no_error_and_no_loss",
             ),
         ],
@@ -278,7 +284,7 @@ pub(crate) const ROWS: [Row; 26] = [
             "row_25_permits_that_expire_all_at_once",
         ],
         also: &[(
-            "tests/deny_cache/floods.rs",
+            "tests/store/deny_cache/floods.rs",
             "a_flood_costs_two_calls_a_second",
         )],
     },

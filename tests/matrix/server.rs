@@ -1,13 +1,11 @@
 //! Rows 1 to 3, 19 and 20: a server that dies, stands still or has no time.
 
-use std::time::Duration;
-
 use super::{
     guards::BUDGET,
     stage::{EXACT, Expected, Scene, aside},
     watch::Control,
 };
-use crate::support::RedisServer;
+use crate::scene::*;
 
 /// A server that died may have granted what nobody was told of, and has lost everything.
 const ANEW: Expected = Expected {

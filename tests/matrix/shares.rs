@@ -4,7 +4,8 @@
 //! milliseconds. So what was surely made within one interval less a millisecond is within one interval for the process, too,
 //! and what cannot have been made within as long as it remembers is no reason to refuse.
 
-use std::{collections::BTreeMap, time::Duration};
+use crate::scene::*;
+use std::collections::BTreeMap;
 
 use super::{
     answer::{Answer, By, Outcome},

@@ -2,39 +2,15 @@
 //!
 //! `TOWER_RATELIMIT_KEYS` says how many keys there are (20,000); of a million a release build asks in some minutes.
 
-use std::{
-    convert::Infallible,
-    env, fs,
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{env, fs};
 
-use http::{Request, Response};
-use tokio::task::JoinSet;
-use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, RateLimiter, Source, key::FromHeader};
+use tower::Service;
 
 use super::{
     load::LONG,
     stage::{EXACT, Scene, patient},
 };
-use crate::support::{RedisServer, Reply, unique};
-
-fn scripts_called(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let scripts = stats
-        .lines()
-        .filter(|line| line.starts_with("cmdstat_eval"));
-    scripts
-        .filter_map(|line| {
-            line.split_once("calls=")?
-                .1
-                .split(',')
-                .next()?
-                .parse::<u64>()
-                .ok()
-        })
-        .sum()
-}
 
 /// The resident memory of this process, in kB; nothing where there is no such file.
 fn resident() -> Option<u64> {
@@ -57,7 +33,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
         assert!(began.elapsed() < LONG);
     }
     scene.load.idle(true).await;
-    let before = scripts_called(&scene.server);
+    let before = scene.server.scripts_called();
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
@@ -85,7 +61,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
         failed += of_task.2;
     }
     let took = began.elapsed();
-    let calls = scripts_called(&scene.server) - before;
+    let calls = scene.server.scripts_called() - before;
     println!(
         "row 25, hot: {asked} requests in {took:?}, {granted} granted, {failed} failed, \
          {calls} calls of a script"
@@ -218,7 +194,7 @@ async fn row_25_permits_that_expire_all_at_once() {
     const PERMITS: u64 = 500_000;
     const CHUNK: u64 = 5_000;
     let mut scene = Scene::begin("row 25, expired").await;
-    let direct = patient(tower_ratelimit::RedisStore::builder(scene.server.url()));
+    let direct = patient(RedisStore::builder(scene.server.url()));
     let name = unique("expired");
     let full = RateLimiter::new(&direct, &name).unwrap();
     // Long enough for the permit that is taken below to stay in use until that is looked at.

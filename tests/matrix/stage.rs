@@ -1,19 +1,9 @@
 //! Where a row is played: servers, handles under load, and the oracles at its end.
 
-use std::{
-    fmt::Debug,
-    ops::{Deref, DerefMut},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use crate::scene::*;
+use std::{fmt::Debug, ops::Deref, ops::DerefMut};
 
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::block_in_place,
-};
-use tower_ratelimit::{
-    Decision, ErrorKind, Limit, RateLimiter, RedisStore, RedisStoreBuilder, Source,
-};
+use tokio::{runtime::Handle, runtime::RuntimeFlavor};
 
 use super::{
     answer::Answer,
@@ -26,7 +16,7 @@ use super::{
     random::seed,
     watch::{Watch, time_of},
 };
-use crate::support::{RedisServer, Reply, cluster::wait_until, unique};
+use crate::support::cluster::wait_until;
 
 /// How many handles ask: as many processes would.
 const HANDLES: usize = 2;
@@ -321,16 +311,8 @@ pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<(String, i64, 
     // It answers before it has read what it kept, and says so.
     wait_until("the data is loaded", || server.cli(&["PING"]) == "PONG");
     for log in limiters.iter().map(Limiter::log) {
-        let Reply::Array(entries) = server.command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
-        else {
-            panic!("a log");
-        };
-        for entry in entries.chunks(2) {
-            if let [Reply::Bulk(member), score] = entry {
-                let score = score.to_string().parse().unwrap();
-                kept.push((log.clone(), score, member.clone()));
-            }
-        }
+        let entries = server.entries(&log).into_iter();
+        kept.extend(entries.map(|(score, member)| (log.clone(), score, member)));
     }
     kept
 }

@@ -1,16 +1,12 @@
 //! Reads along what a server executes, for as long as it runs.
 
+use crate::scene::*;
 use std::{
-    collections::BTreeSet,
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpStream},
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
+    collections::BTreeSet, io::BufRead, io::BufReader, io::Write, net::SocketAddr, net::TcpStream,
 };
 
 use super::{feed::Seen, ledger::Ledger, load::LONG};
-use crate::support::{RedisServer, Reply, redis_server::command, unique};
+use crate::support::redis_server::command;
 
 /// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
 #[derive(Debug)]
@@ -124,13 +120,7 @@ fn caller(line: &str) -> Option<&str> {
 
 /// The server's time in ms.
 pub fn time_of(server: &RedisServer) -> i64 {
-    match server.command(&["TIME"]) {
-        Reply::Array(time) => {
-            let number = |reply: &Reply| reply.to_string().parse::<i64>().unwrap();
-            number(&time[0]) * 1000 + number(&time[1]) / 1000
-        }
-        other => panic!("{other}"),
-    }
+    server.micros() / 1000
 }
 
 /// A connection that stays open: where a server takes no new ones, it is still obeyed.

@@ -213,6 +213,48 @@ impl RedisServer {
         self.command(args).to_string()
     }
 
+    /// How often a command was called, by clients and by scripts
+    pub fn calls_of(&self, command: &str) -> u64 {
+        let stats = self.cli(&["INFO", "commandstats"]);
+        let start = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&start));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
+    /// How many scripts were called, by their hash or with their text
+    pub fn scripts_called(&self) -> u64 {
+        self.calls_of("evalsha") + self.calls_of("eval")
+    }
+
+    /// The members of a log and their scores, in their order
+    ///
+    /// # Panics
+    ///
+    /// If the key is no log, or a score no whole number.
+    pub fn entries(&self, log: &str) -> Vec<(i64, Vec<u8>)> {
+        let Reply::Array(entries) = self.command(&["ZRANGE", log, "0", "-1", "WITHSCORES"]) else {
+            panic!("{log} is no log");
+        };
+        let entry = |entry: &[Reply]| match entry {
+            [Reply::Bulk(member), score] => {
+                let score = score.to_string().parse().expect("a whole number");
+                (score, member.clone())
+            }
+            other => panic!("not a member and its score: {other:?}"),
+        };
+        entries.chunks(2).map(entry).collect()
+    }
+
+    /// Its clock, in microseconds
+    pub fn micros(&self) -> i64 {
+        let time = self.cli(&["TIME"]);
+        let (seconds, micros) = time.split_once('\n').expect("two numbers");
+        let [seconds, micros] =
+            [seconds, micros].map(|text| text.parse::<i64>().expect("a number"));
+        seconds * 1_000_000 + micros
+    }
+
     fn running(&self) -> &Process {
         self.process.as_ref().expect("the server has been killed")
     }

@@ -1,5 +1,6 @@
 //! Every kind of Redis that a store can be on, started when it is first asked for, once in a test binary.
 
+#![allow(dead_code, reason = "each test binary uses part of it")]
 #![allow(
     clippy::print_stdout,
     reason = "which of them a test was on is printed; test files may allow it as a whole"

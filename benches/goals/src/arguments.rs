@@ -11,6 +11,8 @@ Options:
     --quick            few and short rounds: that it runs, not how fast it is; judges nothing
     --rows PATTERN     only rows whose name contains this; more than once: or this
     --list             only the names of the rows
+    --instructions     instead, as the first: counts instructions and fails where a row lost 5 %;
+                       with --write, puts the counts into benches/goals/instructions.toml
     -h, --help         this text
 
 Needs redis-server on the PATH or in REDIS_SERVER_BIN; for rows beside Redisson java, unzip, and its jars:

@@ -5,6 +5,7 @@ mod report;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -16,10 +17,10 @@ pub use self::{
     report::{Diagnosis, Finding, OtherClient},
 };
 use crate::{
-    algorithm::{gcra::State, sliding_log::ahead_of},
+    algorithm::gcra::{Limiter, State},
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
-    limit::{Algorithm, at_least_zero},
+    limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero},
     name::Name,
     store::{
         TimeToLive,
@@ -28,12 +29,22 @@ use crate::{
             server::Server,
             transport::connection::Connection,
             wire::{
-                self, gcra,
-                script::{Arguments, DIAGNOSE, Word},
+                self,
+                arguments::{Arguments, Word},
+                gcra,
+                script::Script,
             },
         },
     },
 };
+
+/// Reads one page of a limiter's log, and all else of it.
+static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(
+        include_str!("../../../lua/lib/state.lua"),
+        include_str!("../../../lua/diagnose.lua")
+    ))
+});
 
 /// Entries that are read at a time: below a millisecond of the server's time.
 const PAGE: u64 = 1000;
@@ -50,7 +61,7 @@ impl RedisStore {
     ///
     /// The name is the one in Redis, a rule's prefix and identity included; what is found counts in permits, entries and
     /// milliseconds by the server's clock. Of a limit per client this client's part is looked at, so fix the
-    /// [`client_id`](super::RedisStoreBuilder::client_id) of the process in question; of the others it is told which there are.
+    /// [`client_id`](crate::RedisStoreBuilder::client_id) of the process in question; of the others it is told which there are.
     ///
     /// The log is read by pages of 1000 entries, and other clients' keys are looked for among the first million keys of
     /// the database, so that the server goes on working. It may take seconds, and is a tool for an operator's hands, not
@@ -82,6 +93,7 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn diagnose(&self, name: &str) -> Result<Diagnosis, Error> {
         let name =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
@@ -394,7 +406,7 @@ impl Seen {
             let rate_type = vec![if per_client { b'1' } else { b'0' }];
             self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
         }
-        let mut limiter = gcra::limiter(state, self.number(0), self.number(1));
+        let mut limiter = gcra_limiter(state, self.number(0), self.number(1));
         // The last microsecond of the one that it was looked at in: no grant that was seen was later.
         let now = self.page.now.saturating_mul(1000).saturating_add(999);
         let left = limiter.available(Now::at(now));
@@ -462,10 +474,29 @@ impl Seen {
     }
 }
 
+/// Returns the limiter that has this value, by the stored limit if there is one.
+fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
+    Limiter {
+        limit: Some(StoredLimit {
+            rate: rate.unwrap_or(state.rate),
+            interval: interval.unwrap_or(state.interval),
+            rate_type: RateType::Overall,
+            keep_alive: 0,
+        }),
+        state: Some(*state),
+        ends: state.tat.at,
+        since: 0,
+    }
+}
+
+#[cfg(test)]
+#[cfg(inside)]
+#[path = "../../../tests/inside/diagnose.rs"]
+mod inside;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::model::support::RedisServer;
 
     #[test]
     fn a_pattern_matches_the_name_alone() {
@@ -479,33 +510,5 @@ mod tests {
         assert_eq!(longest([long, short]), long);
         assert_eq!(longest([long, TimeToLive::Lasting]), TimeToLive::Lasting);
         assert_eq!(longest([TimeToLive::Missing, short]), short);
-    }
-
-    #[tokio::test]
-    async fn scripts_that_the_server_knows_are_told() {
-        // Not Redisson's: their texts are not ours to keep. The two hashes are those of the texts.
-        let table = [
-            ("1", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"),
-            ("2", "7f923f79fe76194c868d7e1d0820de36700eb649"),
-        ]
-        .map(|(from, sha1)| RedissonReleases {
-            from,
-            before: None,
-            sha1,
-            reads_our_entries: true,
-        });
-        let server = RedisServer::shared();
-        let store = RedisStore::open(server.url()).unwrap();
-        let look = Look {
-            connection: &store.shared.server().connection,
-            patience: Duration::from_secs(5),
-            keys: wire::keys(&Name::exact("loaded").unwrap(), "7d9"),
-        };
-        assert_eq!(look.loaded(&table).await.unwrap(), []);
-        server.command(&["SCRIPT", "LOAD", "return 2"]);
-        assert_eq!(look.loaded(&table).await.unwrap(), table[1..]);
-        // EVAL loads, too: Redisson uses it until 3.45.
-        server.command(&["EVAL", "return 1", "0"]);
-        assert_eq!(look.loaded(&table).await.unwrap(), table);
     }
 }

@@ -2,7 +2,7 @@
 
 mod report;
 
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::LazyLock, time::Duration};
 
 use redis::{Cmd, RedisError, Value};
 
@@ -14,15 +14,20 @@ use crate::{
     store::redis::{
         RedisStore,
         classify::{self, Class},
-        health::slot,
-        server::random_id,
-        transport::connection::{Connection, To},
+        node::slot,
+        transport::{connection::Connection, link::To},
         wire::{
             self,
-            script::{self, Arguments, VERIFY, is_refused},
+            arguments::Arguments,
+            random_id,
+            script::{self, Script, is_refused},
         },
     },
 };
+
+/// Tries the commands that the others call, and compiles their texts.
+pub(crate) static VERIFY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/verify.lua")));
 
 /// How many slots a Cluster has.
 const SLOTS: usize = 16_384;
@@ -35,9 +40,10 @@ impl RedisStore {
     /// Looks whether Redis is as this store needs it: for the start of a service, or an operator's hands.
     ///
     /// It looks at the version, whether every script can be compiled and called, each command that they call, the keys that
-    /// the user may name under the [`prefix`](super::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
-    /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do. Limiters with exact names have
-    /// keys of their own: [`verify_with`](Self::verify_with).
+    /// the user may name under the [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
+    /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do.
+    /// Limiters with exact names have keys of their own: [`diagnose`](Self::diagnose) is refused
+    /// where the user may not name them.
     ///
     /// What scripts call is tried in a script, on a name that nobody has, and so that nothing is changed: hence it is seen as
     /// requests will meet it, whatever the version of Redis, and by a user who may not read permissions. What stays is one script in
@@ -49,10 +55,10 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
-    /// [`Rejected`](ErrorKind::Rejected) if the server cannot be asked, and [`Name`](ErrorKind::Name) if the prefix, or a
-    /// name, cannot name a limiter. What a server refuses is no error, but a finding; so is what it
-    /// answers in words that this version does not know.
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout),
+    /// [`Tls`](ErrorKind::Tls) or [`Rejected`](ErrorKind::Rejected) if the server cannot be asked,
+    /// and [`Name`](ErrorKind::Name) if the prefix cannot name a limiter. What a server refuses is
+    /// no error, but a finding; so is what it answers in words that this version does not know.
     ///
     /// # Cancel safety
     ///
@@ -74,39 +80,8 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
-        self.verify_with::<&str>(&[]).await
-    }
-
-    /// The same, and whether the user may name the keys of these limiters, whose names in Redis are exact.
-    ///
-    /// Nothing is done to them.
-    ///
-    /// # Errors
-    ///
-    /// As [`verify`](Self::verify).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it has no effect.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_ratelimit::RedisStore;
-    ///
-    /// let store = RedisStore::open("redis://127.0.0.1/")?;
-    /// println!("{}", store.verify_with(&["orders"]).await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn verify_with<N: AsRef<str>>(&self, names: &[N]) -> Result<Verification, Error> {
-        let names: Vec<_> = names
-            .iter()
-            .map(|name| exact(name.as_ref()))
-            .collect::<Result<_, _>>()?;
         check_timer()?;
         let server = self.shared.server();
         let look = Look {
@@ -141,16 +116,6 @@ impl RedisStore {
                     ..seen
                 });
             }
-        }
-        for name in names {
-            let refused = look.names(&name).await?;
-            // What is not of the name was told of the server.
-            let is_known = |it: &ServerFinding| {
-                matches!(it, ServerFinding::CommandRefused(_))
-                    || verification.findings().contains(&it)
-            };
-            let of_name = refused.filter(|it| !is_known(it));
-            verification.findings.extend(of_name);
         }
         Ok(verification)
     }
@@ -221,8 +186,7 @@ impl Look<'_> {
             Err(refused) => {
                 // That it is refused is found by the scripts, which need it, too.
                 if classify::meaning(&refused).class == Class::Other {
-                    seen.findings
-                        .push(self.refused("TIME", self.prefix, &refused));
+                    seen.findings.push(self.refused("TIME", &refused));
                 }
                 return Ok(());
             }
@@ -279,7 +243,7 @@ impl Look<'_> {
         let tried = match self.run(to, &tries).await? {
             Ok(tried) => tried,
             Err(refused) => {
-                let finding = self.refused("EVAL", self.prefix, &refused);
+                let finding = self.refused("EVAL", &refused);
                 // INFO may have told.
                 if !seen.findings.contains(&finding) {
                     seen.findings.push(finding);
@@ -295,8 +259,7 @@ impl Look<'_> {
         }
         // By now the server has it.
         if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
-            seen.findings
-                .push(self.refused("EVALSHA", self.prefix, &refused));
+            seen.findings.push(self.refused("EVALSHA", &refused));
         }
         for script in script::all() {
             let arguments = Arguments::new(&keys, ["", script.text()]);
@@ -307,26 +270,14 @@ impl Look<'_> {
                     seen.findings
                         .extend(faults.map(ServerFinding::ScriptUnreadable));
                 }
-                Err(refused) => seen
-                    .findings
-                    .push(self.refused("EVAL", self.prefix, &refused)),
+                Err(refused) => seen.findings.push(self.refused("EVAL", &refused)),
             }
         }
         Ok(())
     }
 
-    /// Whether the keys of a name may be named.
-    async fn names(&self, name: &Name) -> Result<Option<ServerFinding>, Error> {
-        let keys = wire::keys(name, self.client_id);
-        let to = self.connection.has_nodes().then(|| slot(wire::tag(name)));
-        let reply = self.run(to, &Arguments::new(&keys, [""])).await?;
-        Ok(reply
-            .err()
-            .map(|refused| self.refused("EVAL", name.as_str(), &refused)))
-    }
-
     /// What it means that a script could not be called.
-    fn refused(&self, command: &'static str, name: &str, refused: &RedisError) -> ServerFinding {
+    fn refused(&self, command: &'static str, refused: &RedisError) -> ServerFinding {
         let detail = refused.detail().unwrap_or_default();
         let meaning = classify::meaning(refused);
         match meaning.kind {
@@ -338,7 +289,7 @@ impl Look<'_> {
                 ServerFinding::not_understood(command, &said)
             }
             // "access one of the keys", "access the '..' key"; commands are run.
-            _ if detail.contains("access") => ServerFinding::KeysForbidden(name.to_owned()),
+            _ if detail.contains("access") => ServerFinding::KeysForbidden(self.prefix.to_owned()),
             _ => ServerFinding::CommandRefused(command.to_owned()),
         }
     }

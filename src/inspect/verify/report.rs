@@ -81,7 +81,7 @@ pub enum ServerFinding {
     },
     /// The server runs no scripts: its Lua is a module, which is not loaded
     NoLua,
-    /// The user may not name the keys under this prefix, or of this limiter
+    /// The user may not name the keys under this prefix
     KeysForbidden(String),
     /// The keys of one limiter are in several slots
     KeysInSeveralSlots,
@@ -209,8 +209,7 @@ impl fmt::Display for ServerFinding {
             ),
             Self::KeysForbidden(name) => write!(
                 f,
-                "the user may not name the keys of {0}: allow them with `ACL SETUSER .. ~{0}:*`, those of an exact \
-                 name with `~{0} ~{{{0}}}:*`",
+                "the user may not name the keys under {0}: allow them with `ACL SETUSER .. ~{0}:*`",
                 name.escape_debug()
             ),
             Self::KeysInSeveralSlots => f.write_str(

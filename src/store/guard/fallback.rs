@@ -35,7 +35,6 @@ pub(crate) struct Fallback<S> {
     clock: Arc<dyn Clock>,
     failing: AtomicBool,
     /// In milliseconds; zero: never.
-    failed_first: AtomicU64,
     failed_last: AtomicU64,
 }
 
@@ -62,7 +61,6 @@ impl<S: Decide> Fallback<S> {
             locals,
             clock,
             failing: AtomicBool::new(false),
-            failed_first: AtomicU64::new(0),
             failed_last: AtomicU64::new(0),
         }
     }
@@ -94,7 +92,7 @@ impl<S: Decide> Fallback<S> {
         {
             return Ok(Decision::Deny(refusal));
         }
-        match policy.after(self.failing_for()) {
+        match policy {
             FailurePolicy::Local(local) if !acquire.is_trial() && !refuses_anyway(&error) => {
                 match self.locals.decide(acquire, local, error) {
                     Err(error) => settled(acquire, error, FailurePolicy::Deny),
@@ -103,15 +101,6 @@ impl<S: Decide> Fallback<S> {
             }
             policy => settled(acquire, error, policy),
         }
-    }
-
-    /// For how long the store has been failing.
-    fn failing_for(&self) -> Duration {
-        if !self.failing.load(Ordering::Relaxed) {
-            return Duration::ZERO;
-        }
-        let first = self.failed_first.load(Ordering::Relaxed);
-        Duration::from_millis(millis(&*self.clock).saturating_sub(first))
     }
 
     /// The answer to one whose call was given up at its deadline, and may have taken permits all
@@ -164,18 +153,12 @@ impl<S: Decide> Fallback<S> {
         }
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the error")
-    )]
     fn note_failure(&self, error: &Error) {
         let now = millis(&*self.clock);
         self.failed_last.store(now, Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) {
             return;
         }
-        // Before it is said that it fails: somebody may ask at once for how long.
-        self.failed_first.store(now, Ordering::Relaxed);
         if !self.failing.swap(true, Ordering::Relaxed) {
             warning!(
                 error = %error,

@@ -82,10 +82,6 @@ pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acqui
 }
 
 /// Says once of a rule that is tried out that its limiter cannot be counted.
-#[cfg_attr(
-    not(feature = "tracing"),
-    allow(unused_variables, reason = "only logs name the error")
-)]
 fn note_uncounted(acquire: &Acquire, error: &Error) {
     // Of the store's own faults it says itself.
     if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {

@@ -225,7 +225,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(inside) { 256 } else { 64 }))]
 
         /// Whoever shares cells, whatever has left, and wherever the clock is set back to. The log
         /// that it is held against goes by a time that the clock does not show.

@@ -6,8 +6,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::TlsCertificates;
 
 use super::{
-    CONNECT_TIMEOUT, RESPONSE_TIMEOUT, RedisStore, Settings, health::DEFAULT_FAILURES,
-    transport::endpoint::Endpoint,
+    health::DEFAULT_FAILURES,
+    store::{RedisStore, Settings},
+    transport::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, endpoint::Endpoint},
 };
 use crate::{
     clock::Clock,
@@ -24,9 +25,9 @@ const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 /// Builds a [`RedisStore`]: where Redis is, then settings, then [`build`](Self::build).
 ///
 /// [`RedisStore::builder`], [`cluster`](RedisStore::cluster), [`sentinel`](RedisStore::sentinel),
-/// [`pool`](RedisStore::pool) and [`connection`](RedisStore::connection) make one. What is wrong
-/// with an address or a setting is an error of `build` and of nothing else. Two stores built from
-/// clones of a builder share no connection: to share one, clone the store.
+/// [`pool`](RedisStore::pool) and [`connection`](RedisStore::connection) create one. Only `build`
+/// returns errors, also for a wrong address. Two stores built from clones of a builder share no
+/// connection: to share one, clone the store.
 ///
 /// # Example
 ///
@@ -68,7 +69,7 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Sets the prefix of the names of limiters that rules make. Default: `ratelimit`.
+    /// Sets the prefix of the names of limiters that rules create. Default: `ratelimit`.
     ///
     /// Limiters with exact names, [`RateLimiter`](crate::RateLimiter) and
     /// [`Rule::shared`](crate::Rule::shared), are not affected. Characters: `A-Z a-z 0-9 . _ -`, at
@@ -78,8 +79,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the id of this client, by which limits [per client](crate::RateType::PerClient) count.
-    /// Default: a random UUID, as in Redisson.
+    /// Sets the id of this client, for limits [per client](crate::RateType::PerClient). Default: a
+    /// random UUID, as in Redisson.
     ///
     /// Characters: `A-Z a-z 0-9 . _ -`, at least one.
     pub fn client_id(mut self, id: &str) -> Self {
@@ -91,8 +92,7 @@ impl RedisStoreBuilder {
     ///
     /// Every process that shares a limit should then run NTP: one that is ahead takes permits
     /// early, and makes the others wait. An
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) ends by the server's clock all the
-    /// same.
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) still ends by the server's clock.
     pub fn client_clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));
         self
@@ -102,24 +102,23 @@ impl RedisStoreBuilder {
     /// milliseconds.
     ///
     /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may
-    /// have taken is given back, unless [`FailurePolicy::local`](crate::FailurePolicy::local) admits
+    /// have taken is released, unless [`FailurePolicy::local`](crate::FailurePolicy::local) admits
     /// the request: then the request pays for it.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self
     }
 
-    /// Sets for how long a refusal may be repeated without asking Redis. Default: 1 second; zero:
-    /// not at all; at most a minute.
+    /// Sets for how long a refusal may be repeated without a call to Redis. Default: 1 second;
+    /// zero: not at all; at most a minute.
     ///
-    /// A refusal says when there can be room, and stands until then: a caller that asks the same
-    /// again gets it from memory, with the wait that is left, and `Source::Cache`. It is dropped
-    /// when this store grants anything on one of its limiters, gives back or changes one. What
-    /// other processes give back or change reaches it when Redis is asked again: this time is the
-    /// longest that they wait for that. A key that is refused all the time costs Redis at most two
-    /// calls in it.
+    /// A refusal says when there can be room, and is valid until then: a caller with the same
+    /// request gets it from memory, with the wait that is left, and `Source::Cache`. It is dropped
+    /// when this store grants anything on one of its limiters, releases or changes one. What other
+    /// processes release or change is seen with the next call to Redis: this time is the longest
+    /// delay. A key that is refused all the time costs Redis at most two calls in it.
     ///
-    /// At most 131 072 refusals are kept. [More](crate::docs::tuning) on when to change it.
+    /// At most 131 072 refusals are kept. [Tuning](crate::docs::tuning) says when to change it.
     ///
     /// # Example
     ///
@@ -137,21 +136,20 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets after how many failures among the last twice as many calls Redis is left alone.
-    /// Default: 5; zero: never; at most 32.
+    /// Sets how many failures, among the last twice as many calls, open the breaker. Default: 5;
+    /// zero: never; at most 32.
     ///
-    /// A call fails that is given up at the [`deadline`](Self::deadline) while nothing at all comes in
-    /// from the server, or that is answered by a server that is loading, busy or part of no whole
-    /// Cluster. A burst on a server that answers others is no failure. While the breaker is open,
-    /// requests meet
-    /// their [`FailurePolicy`](crate::FailurePolicy) at once, and a
+    /// A call fails if it is given up at the [`deadline`](Self::deadline) while nothing at all
+    /// arrives from the server, or if the server answers that it is loading, busy or part of no
+    /// whole Cluster. A burst on a server that answers others is no failure. While the breaker is
+    /// open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at once, and a
     /// [`RateLimiter`](crate::RateLimiter) returns [`Unavailable`](crate::ErrorKind::Unavailable),
-    /// to those that wait for permits, too. After 50 to 100 milliseconds one call goes through, and
-    /// if that is answered, all do; if not, the next one goes after twice the time, up to a second.
-    /// [More](crate::docs::failure).
+    /// also to callers that wait for permits. After 50 to 100 milliseconds one call goes through,
+    /// and if it is answered, all do; if not, the next one goes after twice the time, up to a
+    /// second. See [failure](crate::docs::failure).
     ///
-    /// Fewer failures open it sooner, and by a pause of Redis that would have been over soon. A
-    /// limit that is asked by one caller after the other loses so many deadlines before it opens.
+    /// Fewer failures open it sooner, also in a pause of Redis that would have been over soon. A
+    /// limit with sequential callers loses so many deadlines before it opens.
     ///
     /// # Example
     ///
@@ -166,8 +164,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the longest time that connecting may take. Default: 1 second. Requests do not wait for
-    /// it longer than their [`deadline`](Self::deadline).
+    /// Sets the longest time that connecting may take. Default: 1 second. Requests wait for it no
+    /// longer than their [`deadline`](Self::deadline).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
@@ -180,18 +178,18 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the certificates of TLS: the authorities that Redis' own must come from, and what this
-    /// process shows for itself, where Redis wants that (mutual TLS). All of them as PEM.
+    /// Sets the certificates of TLS: the authorities that must have issued Redis' own, and what
+    /// this process shows, if Redis requires that (mutual TLS). All of them as PEM.
     ///
     /// Without this, the authorities are those that the machine trusts, read anew for each
     /// connection (`SSL_CERT_FILE` names other ones), and nothing is shown. Redis' certificate must
     /// have the name or the IP address in the store's address. One that is refused, on either side,
-    /// is an error of kind [`Tls`](crate::ErrorKind::Tls) that says what to do, and meets the
-    /// failure policy; a certificate that is renewed in Redis counts from the next connection on.
+    /// is an error of kind [`Tls`](crate::ErrorKind::Tls) and meets the failure policy; a
+    /// certificate that is renewed in Redis counts from the next connection on.
     ///
     /// The cryptography is what the process has chosen for rustls
-    /// (`CryptoProvider::install_default`), and ring's where it has not when the first connection
-    /// is made.
+    /// (`CryptoProvider::install_default`), or ring's if it has chosen none when the first
+    /// connection is opened.
     ///
     /// # Example
     ///
@@ -223,12 +221,12 @@ impl RedisStoreBuilder {
     ///
     /// The first of these:
     ///
-    /// - [`ConfigError::Url`] if an address cannot be read or used, or there is none;
-    /// - [`ConfigError::Certificates`] if a certificate cannot be read, the key is not the
+    /// - [`ConfigError::Url`] if an address cannot be parsed or used, or there is none;
+    /// - [`ConfigError::Certificates`] if a certificate cannot be parsed, the key is not the
     ///   certificate's, no address begins with `rediss://`, or the store is on a pool or connection
     ///   of the caller's, which has its own;
-    /// - [`ConfigError::Prefix`] or [`ConfigError::ClientId`] if it is empty or has other characters
-    ///   than `A-Z a-z 0-9 . _ -`;
+    /// - [`ConfigError::Prefix`] or [`ConfigError::ClientId`] if it is empty or has other
+    ///   characters than `A-Z a-z 0-9 . _ -`;
     /// - [`ConfigError::DenyCache`] if it is longer than a minute;
     /// - [`ConfigError::Breaker`] if it is more than 32.
     pub fn build(self) -> Result<RedisStore, ConfigError> {

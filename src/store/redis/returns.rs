@@ -16,9 +16,12 @@ use tokio::sync::{
 };
 
 use super::{
-    saga::is_one_call,
     transport::connection::Connection,
-    wire::script::{self, Arguments, Script, Verbs, is_unknown_script},
+    wire::{
+        arguments::Arguments,
+        is_one_call,
+        script::{self, Script, Verbs, is_unknown_script},
+    },
 };
 use crate::{
     clock::moment,

@@ -8,28 +8,30 @@
 
 use std::{cmp::Ordering, mem};
 
-use super::{Server, server::random_id, wire};
+use super::wire::{go_together, random_id};
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge},
     error::Error,
-    limit::{Algorithm, LimitSource},
+    limit::LimitSource,
     list::List,
-    name::Name,
     receipt::Receipt,
 };
 
-/// Whether one script decides for all of these limiters.
-pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
-    let first = names.next();
-    first.is_none_or(|first| names.all(|name| go_together(first, name, in_slots)))
-}
+/// A server that decides for limiters that one script reaches, and settles what it granted.
+pub(crate) trait OneCall: Sync {
+    /// Whether one call reaches only limiters of one hash slot.
+    fn in_hash_slots(&self) -> bool;
 
-/// Hash tags that differ may share a slot, and are taken apart all the same.
-fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
-    // A window's script is not safe to send again.
-    let logs = [a, b].map(Name::algorithm) == [Algorithm::SlidingLog; 2];
-    logs && (!in_slots || wire::tag(a) == wire::tag(b))
+    /// Decides for callers of the same limiters, all reached by one script.
+    fn acquire_at_once(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+    ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
+
+    /// Settles at `keep` permits what a call took that nobody knows of.
+    fn settle(&self, receipt: &Receipt, keep: u32);
 }
 
 /// Decides for one caller, one part after the other.
@@ -37,7 +39,7 @@ fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
 /// # Cancel safety
 ///
 /// Dropping it gives back what it may have taken.
-pub(crate) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
+pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<Decision, Error> {
     let mut acquire = acquire.clone();
     if acquire.patience.is_some() {
         // One that waits is asked for again, and what an earlier attempt gave back may still be on its way.
@@ -49,7 +51,7 @@ pub(crate) async fn acquire(server: &Server, acquire: &Acquire) -> Result<Decisi
         receipts: List::EMPTY,
         asking: List::EMPTY,
     };
-    for part in parts(&acquire, server.connection.has_nodes()) {
+    for part in parts(&acquire, server.in_hash_slots()) {
         taken.asking = part.receipts();
         let decision = server
             .acquire_at_once(&part, std::slice::from_ref(&part))
@@ -125,15 +127,15 @@ fn known_rate(charge: &Charge) -> Option<u64> {
 }
 
 /// What the calls up to now have taken: given back when it is dropped.
-struct Taken<'a> {
-    server: &'a Server,
+struct Taken<'a, S: OneCall> {
+    server: &'a S,
     limits: List<LimitState>,
     receipts: List<Receipt>,
     /// Of the call that is under way.
     asking: List<Receipt>,
 }
 
-impl Taken<'_> {
+impl<S: OneCall> Taken<'_, S> {
     /// A refusal that tells of all limits that were met.
     fn refused(&self, refusal: Refusal) -> Refusal {
         let mut limits = refusal.limits;
@@ -147,10 +149,10 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl<S: OneCall> Drop for Taken<'_, S> {
     fn drop(&mut self) {
         for receipt in self.receipts.iter().chain(self.asking.iter()) {
-            self.server.settle(receipt, 0, true);
+            self.server.settle(receipt, 0);
         }
     }
 }

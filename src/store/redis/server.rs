@@ -8,14 +8,16 @@ use std::{
 
 use super::{
     classify::Class,
-    health,
+    node,
     returns::Returns,
     rewritten::Rewritten,
-    saga,
+    saga::{self, OneCall},
     transport::connection::Connection,
     wire::{
-        self, gcra,
-        script::{self, ACQUIRE, ACQUIRE_LIST, Arguments, RENAME, Script, Verbs, Word},
+        self,
+        arguments::{Arguments, Word},
+        gcra,
+        script::{self, ACQUIRE, ACQUIRE_LIST, RENAME, Script, Verbs},
     },
 };
 use crate::{
@@ -70,7 +72,7 @@ impl Decide for Server {
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
         let names = acquire.charges().map(|charge| charge.name());
-        saga::is_one_call(names, self.connection.has_nodes())
+        wire::is_one_call(names, self.connection.has_nodes())
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -96,7 +98,7 @@ impl Decide for Server {
                     .map(Outcome::Changed)
             }
             Op::Release(permits) => {
-                let id = Word::from(random_id()?.0);
+                let id = Word::from(wire::random_id()?.0);
                 let argv = [Word::number(permits), wire::time(self.now()), id];
                 let reply = self.call_once(verbs.release, &arguments(&argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
@@ -141,7 +143,7 @@ impl Decide for Server {
                 .map(Outcome::Limit)
             }
             Op::Available => {
-                let argv = [wire::time(self.now()), Word::from(random_id()?.0)];
+                let argv = [wire::time(self.now()), Word::from(wire::random_id()?.0)];
                 let reply = self.call(verbs.available, &arguments(&argv)?).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
@@ -165,6 +167,64 @@ impl Decide for Server {
 
     fn give_back(&self, receipt: Receipt, keep: u32) {
         self.settle(&receipt, keep, false);
+    }
+}
+
+impl OneCall for Server {
+    fn in_hash_slots(&self) -> bool {
+        self.connection.has_nodes()
+    }
+
+    fn settle(&self, receipt: &Receipt, keep: u32) {
+        self.settle(receipt, keep, true);
+    }
+
+    /// For callers of limiters that one script reaches.
+    async fn acquire_at_once(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+    ) -> Result<List<Decision>, Error> {
+        let limiters = 1 + first.rest.len();
+        let in_slots = first
+            .charges()
+            .any(|charge| charge.name().slots().is_some());
+        let algorithm = first.first.name().algorithm();
+        let lone = algorithm == Algorithm::SlidingLog && !in_slots && limiters == 1 && is_lone(run);
+        let script = match algorithm {
+            Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
+            Algorithm::SlidingLog if lone => &*ACQUIRE,
+            Algorithm::SlidingLog => &*ACQUIRE_LIST,
+            Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
+            Algorithm::Gcra => match self.acquire_lone(run).await? {
+                Some(answer) => return Ok(self.decisions(run, &[answer])),
+                None => &*script::gcra::ACQUIRE_RUN,
+            },
+        };
+        let charges: List<_> = first
+            .charges()
+            .map(|charge| (charge, self.rewrites(charge)))
+            .collect();
+        let callers = run
+            .iter()
+            .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
+        let ask = wire::Ask {
+            client_id: self.client_id()?,
+            now: self.now(),
+            exact: run.iter().any(|acquire| acquire.remaining),
+        };
+        let arguments = wire::acquire(charges.iter().copied(), callers, ask);
+        let reply = self.call_for(script, &arguments, run).await?;
+        let answers = match algorithm {
+            Algorithm::SlidingLog if lone => {
+                List::one(wire::lone_answer(&reply, &first.first, ask.now)?)
+            }
+            Algorithm::SlidingLog | Algorithm::FixedWindow => {
+                wire::answers(&reply, limiters, run.len())?
+            }
+            Algorithm::Gcra => gcra::answers(&reply, run.len())?,
+        };
+        Ok(self.decisions(run, &answers))
     }
 }
 
@@ -222,54 +282,6 @@ impl Server {
         // Boxed, so that those who need none have no room for it in their futures.
         let saga = Box::pin(saga::acquire(self, first));
         saga.await.map(List::one)
-    }
-
-    /// For callers of limiters that one script reaches.
-    pub(crate) async fn acquire_at_once(
-        &self,
-        first: &Acquire,
-        run: &[Acquire],
-    ) -> Result<List<Decision>, Error> {
-        let limiters = 1 + first.rest.len();
-        let in_slots = first
-            .charges()
-            .any(|charge| charge.name().slots().is_some());
-        let algorithm = first.first.name().algorithm();
-        let lone = algorithm == Algorithm::SlidingLog && !in_slots && limiters == 1 && is_lone(run);
-        let script = match algorithm {
-            Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
-            Algorithm::SlidingLog if lone => &*ACQUIRE,
-            Algorithm::SlidingLog => &*ACQUIRE_LIST,
-            Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
-            Algorithm::Gcra => match self.acquire_lone(run).await? {
-                Some(answer) => return Ok(self.decisions(run, &[answer])),
-                None => &*script::gcra::ACQUIRE_RUN,
-            },
-        };
-        let charges: List<_> = first
-            .charges()
-            .map(|charge| (charge, self.rewrites(charge)))
-            .collect();
-        let callers = run
-            .iter()
-            .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
-        let ask = wire::Ask {
-            client_id: self.client_id()?,
-            now: self.now(),
-            exact: run.iter().any(|acquire| acquire.remaining),
-        };
-        let arguments = wire::acquire(charges.iter().copied(), callers, ask);
-        let reply = self.call_for(script, &arguments, run).await?;
-        let answers = match algorithm {
-            Algorithm::SlidingLog if lone => {
-                List::one(wire::lone_answer(&reply, &first.first, ask.now)?)
-            }
-            Algorithm::SlidingLog | Algorithm::FixedWindow => {
-                wire::answers(&reply, limiters, run.len())?
-            }
-            Algorithm::Gcra => gcra::answers(&reply, run.len())?,
-        };
-        Ok(self.decisions(run, &answers))
     }
 
     /// For a lone caller of a GCRA limiter that a rule made, the script that looks at no limit; `None` where it does not do.
@@ -332,7 +344,7 @@ impl Server {
                 if silent && failed.unheard {
                     pass.ends_unanswered();
                 } else {
-                    pass.ends(health::told(&failed, self.connection.has_nodes()));
+                    pass.ends(node::told(&failed, self.connection.has_nodes()));
                 }
                 if failed.unheard {
                     receipts
@@ -421,7 +433,7 @@ impl Server {
 
     pub(crate) fn client_id(&self) -> Result<&str, Error> {
         if self.client_id.get().is_none() {
-            let id = uuid(random_id()?);
+            let id = uuid(wire::random_id()?);
             // Whoever is first decides; ids are not used before.
             let _ = self.client_id.set(id.into());
         }
@@ -472,17 +484,6 @@ impl fmt::Debug for Server {
             .field("connection", &self.connection)
             .finish_non_exhaustive()
     }
-}
-
-/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
-pub(crate) fn random_id() -> Result<PermitId, Error> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
-            .detail("no entropy")
-            .caused_by(error)
-    })?;
-    Ok(PermitId(id))
 }
 
 /// A random UUID in text form, the shape of Redisson's client ids (RFC 9562, version 4).

@@ -1,11 +1,12 @@
-//! Which form of an answer the caller would rather read: RFC 9110, section 12.5.1.
+//! The form of an answer that the caller prefers: RFC 9110, section 12.5.1.
 
 use http::{HeaderMap, header};
 
-/// What nobody has said is wanted as much as anything: in thousandths.
+/// The weight of a range without one, in thousandths: as much as any other.
 const FULL: u16 = 1000;
 
-/// Whether the caller would rather read plain text than problem details. One that reads JSON reads those, too.
+/// Returns whether the caller prefers plain text to problem details. JSON stands for problem
+/// details.
 pub(crate) fn prefers_text(headers: &HeaderMap) -> bool {
     if !headers.contains_key(header::ACCEPT) {
         return false;
@@ -21,16 +22,16 @@ pub(crate) fn prefers_text(headers: &HeaderMap) -> bool {
         let Some(quality) = quality(parts) else {
             continue;
         };
-        // The more exact a range is, the more it counts.
+        // The more exact range has precedence.
         match name.to_ascii_lowercase().as_str() {
-            "text/plain" => text.hear(3, quality),
-            "text/*" => text.hear(1, quality),
-            "application/problem+json" => json.hear(3, quality),
-            "application/json" => json.hear(2, quality),
-            "application/*" => json.hear(1, quality),
+            "text/plain" => text.consider(3, quality),
+            "text/*" => text.consider(1, quality),
+            "application/problem+json" => json.consider(3, quality),
+            "application/json" => json.consider(2, quality),
+            "application/*" => json.consider(1, quality),
             "*/*" => {
-                text.hear(0, quality);
-                json.hear(0, quality);
+                text.consider(0, quality);
+                json.consider(0, quality);
             }
             _ => {}
         }
@@ -38,7 +39,7 @@ pub(crate) fn prefers_text(headers: &HeaderMap) -> bool {
     text.quality > json.quality
 }
 
-/// How much a form is wanted, and how exactly that was said.
+/// The weight of a form, and the exactness of the range that it is from.
 #[derive(Default)]
 struct Wish {
     exactness: u8,
@@ -46,7 +47,7 @@ struct Wish {
 }
 
 impl Wish {
-    fn hear(&mut self, exactness: u8, quality: u16) {
+    fn consider(&mut self, exactness: u8, quality: u16) {
         if exactness > self.exactness {
             *self = Self { exactness, quality };
         } else if exactness == self.exactness {
@@ -55,7 +56,7 @@ impl Wish {
     }
 }
 
-/// The weight among the parameters of a range, in thousandths; `None` if it is none.
+/// Returns the weight among the parameters of a range, in thousandths; `None` if it is invalid.
 fn quality<'a>(mut parameters: impl Iterator<Item = &'a str>) -> Option<u16> {
     let weight = parameters.find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -87,13 +88,16 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_sent_is_read(
-            lines in prop::collection::vec("[ -~]{0,40}|(text/|application/|[*/;,=q.01 ]|plain|json){0,20}", 0..4),
+            lines in prop::collection::vec(
+                "[ -~]{0,40}|(text/|application/|[*/;,=q.01 ]|plain|json){0,20}",
+                0..4,
+            ),
         ) {
             let mut headers = HeaderMap::new();
             for line in &lines {
                 headers.append(header::ACCEPT, HeaderValue::from_str(line).unwrap());
             }
-            // Nothing that could stand for it, no wish for it.
+            // If no range can match it, its weight is zero.
             let all = lines.join(",").to_ascii_lowercase();
             let named = all.contains("text/") || all.contains("*/*");
             prop_assert!(named || !prefers_text(&headers));
@@ -128,7 +132,7 @@ mod tests {
             ),
             (&["application/json;q=0, */*"], true),
             (&["image/png"], false),
-            // Nonsense is no wish.
+            // An invalid weight is ignored.
             (&["text/plain;q=2"], false),
             (&["text/plain;q=1.001"], false),
             (&["text/plain;q=0.1234"], false),

@@ -1,12 +1,13 @@
-//! A refusal over gRPC: HTTP 200 with the status in the head and no body ("Trailers-Only", PROTOCOL-HTTP2.md).
+//! A refusal over gRPC: HTTP 200 with the status in the head and no body ("Trailers-Only",
+//! PROTOCOL-HTTP2.md).
 //!
-//! A bare 429 would reach the caller as UNAVAILABLE, which generic clients retry at once. gRPC-Web takes the same
-//! answer: "trailers may be sent together with response headers, with no message in the body" (PROTOCOL-WEB.md), which
-//! also spares the frames and the base64 of its text form.
+//! A bare 429 would reach the caller as UNAVAILABLE, which generic clients retry at once. gRPC-Web
+//! accepts the same answer: "trailers may be sent together with response headers, with no message
+//! in the body" (PROTOCOL-WEB.md), which also avoids the frames and the base64 of its text form.
 //!
-//! When to come back is said twice, because clients read one or the other: `grpc-retry-pushback-ms` is what the retry
-//! policies built into gRPC clients go by (gRFC A6), `google.rpc.RetryInfo` what applications and OpenTelemetry's
-//! exporters do. Nothing here grows with what the caller sent.
+//! The wait is sent twice, because clients read one or the other: the retry policies of gRPC
+//! clients use `grpc-retry-pushback-ms` (gRFC A6), and applications and OpenTelemetry's exporters
+//! use `google.rpc.RetryInfo`. Nothing here grows with what the caller sent.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -31,12 +32,13 @@ const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-det
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// PROTOCOL-HTTP2.md, `Percent-Byte-Unencoded`: all of printable ASCII but `%`. Bytes above it are always encoded.
+/// PROTOCOL-HTTP2.md, `Percent-Byte-Unencoded`: all of printable ASCII except `%`. Bytes above it
+/// are always encoded.
 const UNSAFE_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
-/// The longest content type that is said back; those of real codecs are half as long.
+/// The longest content type that is repeated; those of real codecs are half as long.
 const LONGEST_CONTENT_TYPE: usize = 64;
 
-/// The answer; `wait` is that of the refusal, with jitter.
+/// Builds the answer; `wait` is that of the refusal, with jitter.
 pub(crate) fn answer(
     refusal: &Refusal,
     request: &Parts,
@@ -87,15 +89,14 @@ fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
     }
 }
 
-/// What a client's retry policy is told (gRFC A6): after how many milliseconds, -1 for never, nothing to leave it to
-/// its own backoff.
+/// Returns the pushback for a client's retry policy (gRFC A6): milliseconds, -1 for never, or
+/// `None` to leave it to its own backoff.
 fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> Option<i32> {
     const NEVER: i32 = -1;
     match (kind, wait) {
-        // The client would sleep until the call's deadline, to report that instead of the limit.
-        (_, Some(wait)) if patience(request).is_some_and(|patience| patience <= wait) => {
-            Some(NEVER)
-        }
+        // The client would sleep until the call's deadline, and then report that instead of the
+        // limit.
+        (_, Some(wait)) if timeout(request).is_some_and(|timeout| timeout <= wait) => Some(NEVER),
         (_, Some(wait)) => Some(signed_millis(wait)),
         // A retry is the same call: it costs as much, lacks the same, and is on the same list.
         (
@@ -105,14 +106,16 @@ fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> O
             | RefusalKind::Blocked,
             None,
         ) => Some(NEVER),
-        // Nobody knows when the store is back. A pushback replaces the client's backoff and its jitter, so that all
-        // callers would come at one instant upon a store that has just recovered.
+        // It is unknown when the store will be back. A pushback replaces the client's backoff and
+        // its jitter, so that all callers would reach a store that has just recovered at the same
+        // instant.
         (RefusalKind::OverLimit | RefusalKind::QueueFull | RefusalKind::Unavailable, None) => None,
     }
 }
 
-/// How long the caller waits for the whole call, retries included. PROTOCOL-HTTP2.md: at most eight digits and a unit.
-fn patience(request: &HeaderMap) -> Option<Duration> {
+/// Returns the caller's timeout for the whole call, retries included. PROTOCOL-HTTP2.md: at most
+/// eight digits and a unit.
+fn timeout(request: &HeaderMap) -> Option<Duration> {
     let timeout = request.get(GRPC_TIMEOUT)?.as_bytes();
     let (unit, digits) = timeout.split_last()?;
     if digits.is_empty() || digits.len() > 8 {
@@ -134,9 +137,9 @@ fn patience(request: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Rounded up, because a call that comes early is refused again, and at least one, because zero invites a hot loop, and
-/// clients on gRPC's C core (1.85) that are told zero hang until the call's deadline. Beyond 24 days it is as much as a
-/// signed 32-bit number can say.
+/// Rounds up, because a call that comes early is refused again, and to at least one, because zero
+/// invites a hot loop, and clients on gRPC's C core (1.85) hang until the call's deadline with
+/// zero. More than 24 days become the most that a signed 32-bit number holds.
 fn signed_millis(wait: Duration) -> i32 {
     i32::try_from(whole_millis(wait)).unwrap_or(i32::MAX)
 }
@@ -145,8 +148,8 @@ fn whole_millis(wait: Duration) -> u128 {
     wait.as_nanos().div_ceil(1_000_000).max(1)
 }
 
-/// The caller's own content type, which is what its codec expects to find, without parameters. What is no plain media
-/// type is not said back.
+/// Returns the caller's own content type, which its codec expects, without parameters. A value that
+/// is no plain media type is not repeated.
 fn content_type(request: &HeaderMap) -> HeaderValue {
     let asked = request.get(header::CONTENT_TYPE);
     let asked = asked.map(HeaderValue::as_bytes).unwrap_or_default();
@@ -172,11 +175,11 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// `google.rpc.Status` with a `google.rpc.RetryInfo` as its detail, in protobuf.
+/// Encodes a `google.rpc.Status` with a `google.rpc.RetryInfo` as its detail, in protobuf.
 ///
-/// By hand, because five numbers and two texts are not worth a protobuf library in everybody's tree. The numbers are
-/// those of the fields in google/rpc/status.proto, google/rpc/error_details.proto, google/protobuf/any.proto and
-/// duration.proto.
+/// By hand, because five numbers and two texts do not justify a protobuf library in every user's
+/// tree. The numbers are those of the fields in google/rpc/status.proto,
+/// google/rpc/error_details.proto, google/protobuf/any.proto and duration.proto.
 fn with_retry_info(code: u8, message: &str, wait: Duration) -> Vec<u8> {
     /// The most seconds of a `google.protobuf.Duration`.
     const MOST_SECONDS: u64 = 315_576_000_000;
@@ -218,7 +221,8 @@ fn put_varint(message: &mut Vec<u8>, mut number: u64) {
     message.push(number as u8);
 }
 
-/// PROTOCOL-HTTP2.md: values of `-bin` fields are base64, and should go without padding.
+/// Encodes base64. PROTOCOL-HTTP2.md: values of `-bin` fields are base64, and should have no
+/// padding.
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -279,7 +283,7 @@ mod tests {
     fn a_call_that_ends_before_its_wait_is_not_to_be_retried() {
         const MAX: Option<i32> = Some(i32::MAX);
         let (minute, century) = (60, 36_525 * 86_400);
-        for (timeout, wait, told) in [
+        for (timeout, wait, expected) in [
             ("1M", minute, Some(-1)),
             ("60S", minute, Some(-1)),
             ("60001m", minute, Some(60_000)),
@@ -303,7 +307,7 @@ mod tests {
             headers.insert(GRPC_TIMEOUT, HeaderValue::from_static(timeout));
             let wait = Some(Duration::from_secs(wait));
             let pushback = pushback(RefusalKind::OverLimit, wait, &headers);
-            assert_eq!(pushback, told, "{timeout:?}");
+            assert_eq!(pushback, expected, "{timeout:?}");
         }
     }
 
@@ -331,7 +335,7 @@ mod tests {
             let read = pb::Status::decode(&*ours).unwrap();
             assert_eq!((read.code, read.message.as_str()), (8, "too many requests"));
         }
-        // More than a `google.protobuf.Duration` may be is cut, not wrapped.
+        // A wait beyond the maximum of a `google.protobuf.Duration` is cut, not wrapped.
         let longest = with_retry_info(RESOURCE_EXHAUSTED, "", Duration::MAX);
         let read = pb::Status::decode(&*longest).unwrap();
         let info = pb::RetryInfo::decode(&*read.details[0].value).unwrap();
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_content_types_are_said_back() {
+    fn only_plain_content_types_are_repeated() {
         let long = format!("application/grpc+{}", "x".repeat(64));
         for (asked, said) in [
             ("application/grpc", "application/grpc"),
@@ -384,17 +388,23 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Any field is read, and only what the protocol calls a timeout is taken for one.
+        /// Any field is accepted, and only a timeout of the protocol is parsed as one.
         #[test]
-        fn any_timeout_is_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..12), text in "[0-9]{0,10}[HMSmun]?") {
+        fn any_timeout_is_read(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..12),
+            text in "[0-9]{0,10}[HMSmun]?",
+        ) {
             for bytes in [&bytes[..], text.as_bytes()] {
                 let Ok(value) = HeaderValue::from_bytes(bytes) else { continue };
                 let mut headers = HeaderMap::new();
                 headers.insert(GRPC_TIMEOUT, value);
                 let is_one = bytes.split_last().is_some_and(|(unit, digits)| {
-                    b"HMSmun".contains(unit) && (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
+                    b"HMSmun".contains(unit)
+                        && (1..=8).contains(&digits.len())
+                        && digits.iter().all(u8::is_ascii_digit)
                 });
-                proptest::prop_assert_eq!(patience(&headers).is_some(), is_one, "{:?}", bytes);
+                let read = timeout(&headers);
+                proptest::prop_assert_eq!(read.is_some(), is_one, "{:?}", bytes);
             }
         }
     }

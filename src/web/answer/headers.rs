@@ -1,6 +1,8 @@
-//! The fields that tell a caller about its limits, on refusals and on the inner service's answers alike.
+//! The header fields with the state of a caller's limits, on refusals and on the inner service's
+//! responses alike.
 //!
-//! Written by hand in the canonical form of RFC 9651; `tests/headers.rs` reads them with a parser that is not ours.
+//! Written by hand in the canonical form of RFC 9651; `tests/headers.rs` reads them with an
+//! independent parser.
 
 use std::time::Duration;
 
@@ -30,50 +32,49 @@ const LEGACY: Trio = Trio {
     reset: HeaderName::from_static("x-ratelimit-reset"),
 };
 
-/// Fields that tell a caller how much is left: see
+/// Header fields with the permits that are left: see
 /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers).
 ///
-/// They are on every response over HTTP for which a limit was met, also on the inner service's. They tell what the decision
-/// found: a handler that takes long does not make them newer. Numbers have at most fifteen digits (RFC 9651, section
-/// 3.3.1): a rule with more permits is a [`ConfigError::HeaderPermits`] unless it is hidden, and larger ones of
-/// [`limit_by`](crate::limit_by) or the store are clamped.
+/// They are on every HTTP response to which a limit applied, also on the inner service's. They are
+/// as of the decision: a slow handler does not make them newer. Numbers have at most fifteen digits
+/// (RFC 9651, section 3.3.1): a rule with more permits is a [`ConfigError::HeaderPermits`] unless
+/// it is hidden, and larger ones of [`limit_by`](crate::limit_by) or the store are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderStyle {
     /// `RateLimit: "api";r=9;t=60` and `RateLimit-Policy: "api";q=10;w=60`, in the syntax of
     /// draft-ietf-httpapi-ratelimit-headers-11, which is that of all since 08
     ///
-    /// The string is the rule's name; `q` its permits; `w` its interval in seconds, left out where
-    /// that is not a whole number; `r` the permits left, and without them there is no `RateLimit`
-    /// field. `t` is in seconds, rounded up: on a refusal the same number as `Retry-After`, on a
-    /// grant the time until at least one more permit is free, [`LimitState::next_after`]. It is
-    /// left out where that is not known, and where it would lie beyond the `Retry-After` of the
-    /// same response. The limit closest to exhaustion comes first. What other limiters have said
-    /// stays; a layer outside adds to it.
+    /// The string is the rule's name; `q` its permits; `w` its interval in seconds, omitted if that
+    /// is not a whole number; `r` the permits left, without which there is no `RateLimit` field.
+    /// `t` is in seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the
+    /// time until at least one more permit is free, [`LimitState::next_after`]. It is omitted if it
+    /// is unknown, or if it would exceed the `Retry-After` of the same response. The limit closest
+    /// to exhaustion comes first. Items of other limiters stay; a layer outside adds to them.
     Draft11,
-    /// `RateLimit-Limit: 10`, `RateLimit-Remaining: 9`, `RateLimit-Reset: 60` and `RateLimit-Policy: 10;w=60`, of
-    /// draft-ietf-httpapi-ratelimit-headers-06
+    /// `RateLimit-Limit: 10`, `RateLimit-Remaining: 9`, `RateLimit-Reset: 60` and
+    /// `RateLimit-Policy: 10;w=60`, of draft-ietf-httpapi-ratelimit-headers-06
     ///
-    /// The first three tell the limit closest to exhaustion. `Reset` is in seconds, rounded up: on
-    /// a refusal the same number as `Retry-After`, on a grant the time until *all* permits are
-    /// free. Without the permits left there is the policy alone, and without whole seconds no
-    /// policy. Does not go together with `Draft11`, which gives `RateLimit-Policy` another syntax.
+    /// The first three are of the limit closest to exhaustion. `Reset` is in seconds, rounded up:
+    /// on a refusal the same number as `Retry-After`, on a grant the time until *all* permits are
+    /// free. Without the permits left there is only the policy, and without whole seconds no
+    /// policy. Cannot be combined with `Draft11`, which gives `RateLimit-Policy` another syntax.
     Draft6,
     /// `X-RateLimit-Limit: 10`, `X-RateLimit-Remaining: 9` and `X-RateLimit-Reset`, of no standard
     ///
-    /// They tell the limit closest to exhaustion, `Reset` as [`Draft6`](Self::Draft6). Without the
-    /// permits left there is the first alone. Those of another limiter stay as they are.
+    /// They are of the limit closest to exhaustion, with `Reset` as in [`Draft6`](Self::Draft6).
+    /// Without the permits left there is only the first. Those of another limiter stay as they are.
     Legacy {
-        /// What `X-RateLimit-Reset` is counted in: clients of one kind take the other for nonsense
+        /// The unit of `X-RateLimit-Reset`: clients that expect one misread the other
         reset: ResetUnit,
     },
 }
 
-/// What `X-RateLimit-Reset` is counted in.
+/// The unit of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResetUnit {
-    /// Seconds since 1970, by this machine's clock, as GitHub's API says it
+    /// Seconds since 1970, by this machine's clock, as in GitHub's API
     EpochSeconds,
     /// Seconds from now
     DeltaSeconds,
@@ -86,7 +87,7 @@ pub(crate) struct Fields {
     legacy: Option<ResetUnit>,
 }
 
-/// What `RateLimit-Policy` looks like, and what comes with it.
+/// The form of `RateLimit-Policy`, and the fields that come with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Draft11,
@@ -100,21 +101,21 @@ struct Trio {
     reset: HeaderName,
 }
 
-/// How a decision came out.
+/// The outcome of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
     Granted,
-    /// With the seconds of its `Retry-After`
+    /// Refused, with the seconds of its `Retry-After`
     Refused(Option<u64>),
 }
 
-/// The numbers that our layers have written, left in a response for the layers around them: a number does not tell whose it
-/// is.
+/// The numbers that our layers have written, left in a response for the layers around them: a
+/// number does not show which limiter it is from.
 #[derive(Clone, Debug, Default)]
 struct Wrote(Vec<(HeaderName, HeaderValue)>);
 
 impl Wrote {
-    /// Whether all lines of a field are as they were written; so if there are none.
+    /// Returns whether all lines of a field are as they were written, also if there are none.
     fn has_all_of(&self, headers: &HeaderMap, name: &HeaderName) -> bool {
         let is_ours = |line| {
             let mut written = self.0.iter();
@@ -124,19 +125,21 @@ impl Wrote {
     }
 }
 
-/// What is told of a decision.
-struct Told<'a> {
+/// The parts of a decision that the fields report.
+struct Report<'a> {
     limits: &'a [LimitState],
     outcome: Outcome,
-    /// Whether the inner service says itself when to come back.
+    /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
-    /// When it was decided, since 1970.
+    /// The time of the decision, since 1970.
     at: Duration,
-    /// What a layer of ours within has decided: permits left and permits of its limit closest to exhaustion.
+    /// In inner layers of ours: permits left and permits of the limit closest to exhaustion.
     earlier: Option<(u64, u64)>,
 }
 
 impl Fields {
+    /// Checks and combines the styles of a layer.
+    ///
     /// # Errors
     ///
     /// [`ConfigError::Headers`] if two of them write one field differently.
@@ -164,12 +167,12 @@ impl Fields {
         Ok(fields)
     }
 
-    /// The most permits that can be told; `None` if none are.
+    /// Returns the most permits that the fields can hold; `None` if they hold none.
     pub(crate) fn most_permits(&self) -> Option<u64> {
         (self.policy.is_some() || self.legacy.is_some()).then_some(LARGEST)
     }
 
-    /// The time, if it is told.
+    /// Returns the time, if a field needs it.
     pub(crate) fn now(&self) -> Duration {
         match self.legacy {
             Some(ResetUnit::EpochSeconds) => SystemClock.now(),
@@ -177,9 +180,9 @@ impl Fields {
         }
     }
 
-    /// Tells what was decided at the time `at`. The extensions are the response's, with what layers within have decided and
-    /// written.
-    pub(crate) fn tell(
+    /// Writes the fields of a decision made at the time `at`. The extensions are the response's,
+    /// with the decisions and numbers of inner layers.
+    pub(crate) fn write(
         &self,
         limits: &[LimitState],
         outcome: Outcome,
@@ -190,7 +193,7 @@ impl Fields {
         let Some((_, tightest)) = shown(limits).next() else {
             return;
         };
-        let told = Told {
+        let report = Report {
             limits,
             outcome,
             retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
@@ -198,32 +201,32 @@ impl Fields {
             earlier: earlier(extensions),
         };
         let mut text = Draft::default();
-        let first = told.is_tighter();
+        let first = report.is_tighter();
         match self.policy {
             Some(Policy::Draft11) => {
-                told.write_limits(&mut text);
+                report.write_limits(&mut text);
                 add(headers, &RATE_LIMIT, value(&mut text), first);
-                let policies = told.policies(&mut text);
+                let policies = report.policies(&mut text);
                 add(headers, &POLICY, policies, first);
             }
             Some(Policy::Draft6) => {
-                told.write_nameless_policies(&mut text);
+                report.write_nameless_policies(&mut text);
                 add(headers, &POLICY, value(&mut text), first);
                 if tightest.remaining.is_some() {
                     let unit = ResetUnit::DeltaSeconds;
-                    told.write_trio(headers, extensions, &DRAFT6, unit, &mut text);
+                    report.write_trio(headers, extensions, &DRAFT6, unit, &mut text);
                 }
             }
             None => {}
         }
         if let Some(reset) = self.legacy {
-            told.write_trio(headers, extensions, &LEGACY, reset, &mut text);
+            report.write_trio(headers, extensions, &LEGACY, reset, &mut text);
         }
     }
 }
 
-impl Told<'_> {
-    /// Whether it is closer to exhaustion than all that layers within have decided.
+impl Report<'_> {
+    /// Returns whether it is closer to exhaustion than all limits of inner layers.
     fn is_tighter(&self) -> bool {
         match (self.earlier, left(self.limits, self.outcome)) {
             (Some((earlier, _)), Some((left, _))) => left < earlier,
@@ -231,8 +234,8 @@ impl Told<'_> {
         }
     }
 
-    /// Seconds until `limit` has more room: of a grant until at least one more permit is free,
-    /// where that is known.
+    /// Returns the seconds until `limit` has more room: on a grant until at least one more permit
+    /// is free, if that is known.
     fn next(&self, place: usize, limit: &LimitState) -> Option<u64> {
         match self.outcome {
             Outcome::Granted => limit.next_after.map(ceil),
@@ -240,17 +243,18 @@ impl Told<'_> {
         }
     }
 
-    /// Seconds until all permits of `limit` are free, or of one that refused until it has room.
+    /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
+    /// room.
     fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
         match self.outcome {
             Outcome::Granted => Some(ceil(limit.reset_after)),
-            // That of the first is the longest; the others have their own, or room.
+            // The wait of the first is the longest; the others have their own, or room.
             Outcome::Refused(retry_after) if place == 0 => retry_after,
             Outcome::Refused(_) => limit.retry_after.map(ceil),
         }
     }
 
-    /// `"api";r=9;t=60`
+    /// Writes `"api";r=9;t=60`.
     fn write_limits(&self, text: &mut Draft) {
         for (place, limit) in shown(self.limits) {
             let Some(remaining) = limit.remaining else {
@@ -259,7 +263,7 @@ impl Told<'_> {
             comma(text);
             push_name(text, limit.name());
             push_number(text, ";r=", remaining);
-            // Section 6 of the draft: Retry-After is not to be earlier than `t`.
+            // Section 6 of the draft: Retry-After must not be earlier than `t`.
             let contradicts = matches!(self.outcome, Outcome::Granted) && self.retries_elsewhere;
             if let (Some(next), false) = (self.next(place, limit), contradicts) {
                 push_number(text, ";t=", next);
@@ -267,7 +271,7 @@ impl Told<'_> {
         }
     }
 
-    /// `"api";q=10;w=60`
+    /// Writes `"api";q=10;w=60`.
     fn policies(&self, text: &mut Draft) -> Option<HeaderValue> {
         let mut limits = shown(self.limits);
         if let (Some((_, only)), None) = (limits.next(), limits.next()) {
@@ -283,7 +287,7 @@ impl Told<'_> {
         value(text)
     }
 
-    /// `10;w=60`; without a window it would not be one.
+    /// Writes `10;w=60`; without a window it would not be a policy.
     fn write_nameless_policies(&self, text: &mut Draft) {
         for (_, limit) in shown(self.limits) {
             if let Some(window) = whole_seconds(limit.interval) {
@@ -294,7 +298,8 @@ impl Told<'_> {
         }
     }
 
-    /// Three numbers, unless another limiter has said its own or a limit within is closer to exhaustion.
+    /// Writes three numbers, unless another limiter has written its own or a limit within is closer
+    /// to exhaustion.
     fn write_trio(
         &self,
         headers: &mut HeaderMap,
@@ -308,7 +313,7 @@ impl Told<'_> {
         };
         let names = [&trio.limit, &trio.remaining, &trio.reset];
         if names.iter().any(|name| headers.contains_key(*name)) {
-            // One that was changed on its way is not ours any more.
+            // A number that was changed on its way is not ours any more.
             let ours = extensions.get::<Wrote>().is_some_and(|wrote| {
                 let mut names = names.iter();
                 names.all(|name| wrote.has_all_of(headers, name))
@@ -326,7 +331,7 @@ impl Told<'_> {
             push_number(text, "", number);
             if let Some(value) = value(text) {
                 wrote.0.push((name.clone(), value.clone()));
-                // An error only where there are more fields than a map can hold.
+                // Fails only if there are more fields than a map can hold.
                 let _ = headers.try_insert(name.clone(), value);
             }
         };
@@ -346,14 +351,14 @@ impl Told<'_> {
     }
 }
 
-/// The limits that may be told, each with its place in the decision.
+/// Returns the limits that are not hidden, each with its place in the decision.
 fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
     let limits = limits.iter().enumerate();
     limits.filter(|(_, limit)| !limit.hidden)
 }
 
-/// Permits left and permits of the limit closest to exhaustion, if they are known and told. Where it refused, none is
-/// left for this request.
+/// Returns permits left and permits of the limit closest to exhaustion, if they are known and not
+/// hidden. After a refusal, none is left for this request.
 fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
     let (_, limit) = shown(limits).next()?;
     match outcome {
@@ -362,7 +367,7 @@ fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
     }
 }
 
-/// What layers within have decided.
+/// Returns the limit closest to exhaustion in the decisions of inner layers.
 fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
     let left = |decision: &Decision| match decision {
         Decision::Allow(grant) => left(grant.limits(), Outcome::Granted),
@@ -384,12 +389,12 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>, f
         headers.remove(name);
     }
     for value in std::iter::once(value).chain(later) {
-        // An error only where there are more fields than a map can hold.
+        // Fails only if there are more fields than a map can hold.
         let _ = headers.try_append(name, value);
     }
 }
 
-/// Takes what was written; `None` if nothing was.
+/// Takes the text as a value; `None` if it is empty.
 fn value(text: &mut Draft) -> Option<HeaderValue> {
     if text.is_empty() {
         return None;
@@ -406,14 +411,14 @@ fn comma(text: &mut Draft) {
     }
 }
 
-/// A String of RFC 9651: the names of rules have nothing in them to escape.
+/// Adds a String of RFC 9651: names of rules contain nothing to escape.
 fn push_name(text: &mut Draft, name: &str) {
     text.push("\"");
     text.push(name);
     text.push("\"");
 }
 
-/// Adds a number, clamped, behind what names it.
+/// Adds a number, clamped, after its label.
 fn push_number(text: &mut Draft, label: &str, number: u64) {
     text.push(label);
     text.push_number(clamp(number));
@@ -433,13 +438,13 @@ pub(crate) fn clamp(number: u64) -> u64 {
     number.min(LARGEST)
 }
 
-/// Rounded up: what is announced is then true.
+/// Rounds up, so that the announced time suffices.
 pub(crate) fn ceil(time: Duration) -> u64 {
     let part = u64::from(time.subsec_nanos() > 0);
     time.as_secs().saturating_add(part)
 }
 
-/// The interval, if it is of whole seconds. Java may have stored one of none.
+/// Returns the interval, if it is of whole seconds. Java may have stored one of zero.
 fn whole_seconds(interval: Duration) -> Option<u64> {
     (interval.subsec_nanos() == 0 && interval.as_secs() > 0).then_some(interval.as_secs())
 }

@@ -1,4 +1,4 @@
-//! What do we say? A decision as fields, a refusal as an answer, in the caller's protocol.
+//! Answers: a decision as header fields, a refusal as a response, in the caller's protocol.
 
 pub(crate) mod accept;
 pub(crate) mod grpc;
@@ -22,8 +22,9 @@ use crate::{
 
 /// Edits the answer to a refused request.
 ///
-/// Implemented by closures. The answer is finished, for HTTP or gRPC: what is not changed stays right. For gRPC the answer
-/// must stay without a body; one to HEAD has the body that GET would have had, and loses it afterwards.
+/// Implemented by closures. The answer is complete, for HTTP or gRPC: unchanged parts stay valid.
+/// For gRPC the answer must stay without a body; one to HEAD has the body of GET, which is removed
+/// afterwards.
 pub trait OnRefusal: Send + Sync + 'static {
     /// Returns the answer to send.
     fn on_refusal(
@@ -54,7 +55,7 @@ impl fmt::Debug for dyn OnRefusal {
     }
 }
 
-/// When something was decided, and how that is told: in the styles of then, whatever the layer speaks by now.
+/// The time of a decision, and the header styles at that time, whatever the layer uses by now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     at: Duration,
@@ -62,17 +63,17 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// Tells a grant in the head of the inner service's response.
+    /// Writes the fields of a grant into the head of the inner service's response.
     pub(crate) fn granted(
         self,
         grant: &Grant,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
-        self.tell(grant.limits(), Outcome::Granted, headers, extensions);
+        self.write(grant.limits(), Outcome::Granted, headers, extensions);
     }
 
-    fn tell(
+    fn write(
         self,
         limits: &[LimitState],
         outcome: Outcome,
@@ -80,11 +81,11 @@ impl Noted {
         extensions: &mut Extensions,
     ) {
         self.fields
-            .tell(limits, outcome, self.at, headers, extensions);
+            .write(limits, outcome, self.at, headers, extensions);
     }
 }
 
-/// How a layer speaks.
+/// The answers of a layer.
 #[derive(Debug)]
 pub(crate) struct Answers {
     pub(crate) fields: Swap<Fields>,
@@ -93,8 +94,8 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// The answer to a refused request, as the user's hook leaves it: gRPC if the request is, decided for each request,
-    /// as one port can serve both.
+    /// Builds the answer to a refused request, and passes it to the user's hook: gRPC if the
+    /// request is, decided for each request, as one port can serve both.
     pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
         let wait = refusal.retry_after().map(|wait| self.jittered(wait));
         let mut answer = if is_grpc(&request.method, &request.headers) {
@@ -105,7 +106,7 @@ impl Answers {
             let outcome = Outcome::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
             let noted = self.now();
-            noted.tell(refusal.limits(), outcome, headers, extensions);
+            noted.write(refusal.limits(), outcome, headers, extensions);
             Response::from_parts(head, body)
         };
         if let Some(hook) = &self.on_refusal {
@@ -117,7 +118,7 @@ impl Answers {
         answer
     }
 
-    /// When a grant was decided, for the response to tell; `None` if it is not to be told.
+    /// Returns the time of a grant, for the fields of the response; `None` without fields.
     ///
     /// gRPC has no such fields: its clients read trailers.
     pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
@@ -132,27 +133,28 @@ impl Answers {
         }
     }
 
-    /// The wait and a random part of the jitter: callers that were refused together do not come back together.
+    /// Returns the wait plus a random part of the jitter, so that callers refused together do not
+    /// return together.
     fn jittered(&self, wait: Duration) -> Duration {
         let span = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         if span == 0 {
             return wait;
         }
-        // Two of std's hashers hardly ever agree. Good enough to scatter, and no secret.
+        // Two of std's hashers hardly ever agree. Good enough for jitter, which is no secret.
         let random = RandomState::new().hash_one(());
         wait.saturating_add(Duration::from_millis(random % span.saturating_add(1)))
     }
 }
 
-/// RFC 9110, section 10.2.3: whole seconds. Rounded up, because a caller that comes early is refused again, and at
-/// least one, because zero invites a hot loop.
+/// Returns whole seconds (RFC 9110, section 10.2.3): rounded up, because a caller that comes early
+/// is refused again, and at least one, because zero invites a hot loop.
 fn seconds_to_wait(wait: Duration) -> u64 {
     headers::clamp(headers::ceil(wait)).max(1)
 }
 
-/// RFC 9110, section 9.3.2: an answer to HEAD has no content, and the length, if it is told, is that of the answer to
-/// GET. Told here, as a server would tell that of an empty body; and emptied here, as hyper sends over HTTP/2 whatever
-/// body there is.
+/// Removes the body. RFC 9110, section 9.3.2: an answer to HEAD has no content, and its length, if
+/// present, is that of the answer to GET. The length is set here, as a server would set that of an
+/// empty body; and the body is removed here, as hyper sends whatever body there is over HTTP/2.
 fn without_body(answer: Response<Bytes>) -> Response<Bytes> {
     let (mut head, body) = answer.into_parts();
     let length = HeaderValue::from(body.len());
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_only_added_and_at_most_what_was_said() {
+    fn jitter_is_only_added_and_at_most_the_setting() {
         let of = |jitter| Answers {
             fields: Swap::new(Fields::new(&[]).unwrap()),
             jitter,
@@ -201,7 +203,7 @@ mod tests {
                 .all(|it| (wait..Duration::from_secs(2)).contains(it))
         );
         assert!(waits.len() > 50, "scattered: {waits:?}");
-        // Nobody waits that long; it must not overflow either.
+        // An absurd wait, which must not overflow either.
         assert!(of(Duration::MAX).jittered(Duration::MAX) >= wait);
     }
 }

@@ -1,4 +1,4 @@
-//! A refusal over HTTP: problem details (RFC 9457), or plain text for those who would rather have it.
+//! A refusal over HTTP: problem details (RFC 9457), or plain text for callers that prefer it.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
@@ -14,20 +14,20 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// RFC 6585, section 4: a cache must not store a 429.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Of draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
+/// Problem type of draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
 const QUOTA_EXCEEDED: (&str, &str) = (
     "https://iana.org/assignments/http-problem-types#quota-exceeded",
     "Quota Exceeded",
 );
 
-/// The answer; `retry_after` is in seconds.
+/// Builds the answer; `retry_after` is in seconds.
 pub(crate) fn answer(
     refusal: &Refusal,
     request: &Parts,
     retry_after: Option<u64>,
 ) -> Response<Bytes> {
     let status = match (refusal.kind, refusal.missing) {
-        // A queue is the limit's own, and full by its callers' doing: no outage.
+        // A queue belongs to the limit, and its callers have filled it: no outage.
         (RefusalKind::OverLimit | RefusalKind::AboveRate | RefusalKind::QueueFull, _) => {
             StatusCode::TOO_MANY_REQUESTS
         }
@@ -60,9 +60,9 @@ pub(crate) fn answer(
     answer
 }
 
-/// Why it was refused, in words, with the seconds to wait.
+/// Adds the reason of the refusal as text, with the seconds to wait.
 fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
-    let words = match refusal.kind {
+    let reason = match refusal.kind {
         RefusalKind::OverLimit => "too many requests",
         RefusalKind::QueueFull => "too many requests wait already",
         RefusalKind::Blocked => "the request is blocked",
@@ -70,7 +70,7 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
         RefusalKind::MissingKey | RefusalKind::KeyTooLong => return text.push_str(&lack(refusal)),
         RefusalKind::Unavailable => "the rate limiter is unavailable",
     };
-    text.push_str(words);
+    text.push_str(reason);
     if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
         let mut number = Draft::default();
         number.push_number(seconds);
@@ -80,7 +80,7 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
     }
 }
 
-/// What is missing, said twice or too long, in the words of all protocols.
+/// Returns which key is missing, repeated or too long, in the text that all protocols share.
 pub(crate) fn lack(refusal: &Refusal) -> String {
     let what = refusal.missing().unwrap_or_default();
     match refusal.missing.map(|missing| missing.fault) {
@@ -98,11 +98,11 @@ pub(crate) fn lack(refusal: &Refusal) -> String {
 fn problem(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> String {
     let (kind, title) = match refusal.kind {
         RefusalKind::OverLimit | RefusalKind::QueueFull => QUOTA_EXCEEDED,
-        // Section 4.2.1: the status says it all, and its phrase is the title.
+        // Section 4.2.1: the status is enough, and its phrase is the title.
         _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
     };
     let mut json = String::with_capacity(256);
-    // Ours, and nothing in it to escape.
+    // A constant with nothing to escape.
     json.push_str("{\"type\":\"");
     json.push_str(kind);
     json.push_str("\",\"title\":\"");
@@ -137,7 +137,7 @@ fn push_string(json: &mut String, write: impl FnOnce(&mut String)) {
     write(json);
     let is_special = |byte: &u8| matches!(byte, ..b' ' | b'"' | b'\\');
     let text = json.as_bytes().get(begin..).unwrap_or_default();
-    // Hardly ever. All are looked at, as that goes many at a time.
+    // Seldom true. A search over all bytes is fast.
     if text
         .iter()
         .fold(false, |found, byte| found | is_special(byte))
@@ -155,7 +155,7 @@ fn push_escaped(json: &mut String, text: &str) {
         match letter {
             '"' => json.push_str("\\\""),
             '\\' => json.push_str("\\\\"),
-            // A `String` takes everything: never an error.
+            // Writing to a `String` never fails.
             '\0'..='\u{1f}' => {
                 let _ = write!(json, "\\u{:04x}", u32::from(letter));
             }
@@ -180,9 +180,9 @@ mod tests {
             ),
             ("Grüße 🚦", "\"Grüße 🚦\""),
         ] {
-            let mut told = String::new();
-            push_string(&mut told, |told| told.push_str(text));
-            assert_eq!(told, json);
+            let mut json_string = String::new();
+            push_string(&mut json_string, |json_string| json_string.push_str(text));
+            assert_eq!(json_string, json);
         }
     }
 }

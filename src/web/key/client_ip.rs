@@ -17,35 +17,42 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// The longest chain of hops that is looked at.
+/// The longest chain of hops that is read.
 const LONGEST_CHAIN: usize = 64;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The address of the client, also behind proxies.
 ///
-/// Say which proxies are yours, by their networks ([`behind`](Self::behind)) or by their number ([`hops`](Self::hops)), and
-/// which header they write ([`header`](Self::header); default: X-Forwarded-For). No other header is read.
+/// Name your proxies, by their networks ([`behind`](Self::behind)) or by their number
+/// ([`hops`](Self::hops)), and the header they write ([`header`](Self::header); default:
+/// X-Forwarded-For). No other header is read.
 ///
 /// # Which address counts
 ///
-/// Begin with the peer's. While the address at hand is a trusted proxy's, go to what it wrote: one element to the left,
-/// through all field lines, from the right. The first address that is not a trusted proxy's counts; whatever stands to the
-/// left of it is the client's to make up. With `hops(n)` it is the n-th element from the right.
+/// The walk starts with the peer's address. While the current address is a trusted proxy's, it
+/// moves to what that proxy wrote: one element to the left, through all field lines, from the
+/// right. The first address that is not a trusted proxy's counts; the client may have invented
+/// everything to the left of it. With `hops(n)` the n-th element from the right counts.
 ///
 /// - A header from a peer that is not trusted is ignored, and a warning says so once.
-/// - Where an element gives no address (`unknown`, `_hidden`, a zone id, nothing at all), or after 64 elements, the walk
-///   ends: the last address known to be good counts, at worst the peer's. No element is skipped.
-/// - Where all of them are trusted, or there are fewer than `n`, the leftmost counts; where there are none, the peer.
-/// - Where the peer is not known and networks are trusted, the request is refused with 500, as for
+/// - At an element without an address (`unknown`, `_hidden`, a zone id, nothing at all), or after
+///   64 elements, the walk ends: the last trustworthy address counts, at worst the peer's. No
+///   element is skipped.
+/// - If all of them are trusted, or there are fewer than `n`, the leftmost counts; if there are
+///   none, the peer.
+/// - If the peer is unknown and networks are trusted, the request is refused with 500, as for
 ///   [`PeerIp`]. The header is not believed.
 ///
-/// IPv4 addresses written as IPv6 count as what they are, also in the list of networks. IPv6 addresses count by their first
-/// 56 bits. NAT64 and carrier-grade NAT put many customers behind one address; nothing is undone here.
+/// IPv4 addresses written as IPv6 count as IPv4, also in the list of networks. IPv6 addresses count
+/// by their first 56 bits. NAT64 and carrier-grade NAT put many customers behind one address; this
+/// is not reversed here.
 ///
 /// # Deployment caveat
 ///
-/// A trusted proxy must append to the header, or replace it: one that hands on what a client wrote lets the client choose.
-/// The [guide](https://docs.rs/tower-ratelimit/latest/tower_ratelimit/docs/guide) says how to configure common ones.
+/// A trusted proxy must append to the header, or replace it: one that forwards what a client wrote
+/// lets the client choose. The
+/// [guide](https://docs.rs/tower-ratelimit/latest/tower_ratelimit/docs/guide) says how to configure
+/// common ones.
 ///
 /// # Example
 ///
@@ -53,7 +60,9 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::ClientIp};
 ///
 /// let client = ClientIp::behind(["10.0.0.0/8", "fd00::/8"]);
-/// let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(Limit::per_minute(60).by(client)).build()?;
+/// let layer = RateLimitLayer::builder(&MemoryStore::new())
+///     .otherwise(Limit::per_minute(60).by(client))
+///     .build()?;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone)]
@@ -65,11 +74,11 @@ pub struct ClientIp {
     name: Option<HeaderName>,
     prefixes: Prefixes,
     peer: Option<PeerBy>,
-    /// The first mistake, told when a layer is built
+    /// The first mistake, returned when a layer is built
     mistake: Option<ConfigError>,
 }
 
-/// Whose header is believed.
+/// The proxies whose header is believed.
 #[derive(Clone, Debug)]
 enum Trust {
     Networks(Arc<[IpNet]>),
@@ -78,11 +87,11 @@ enum Trust {
 
 type FindPeer = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
 
-/// A closure, and its type: that of clones is the same.
+/// A closure, and its type: clones have the same type.
 #[derive(Clone)]
 struct PeerBy(TypeId, Arc<FindPeer>);
 
-/// The header in which proxies say where a request came from.
+/// The header in which proxies record where a request came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForwardedHeader {
@@ -91,16 +100,24 @@ pub enum ForwardedHeader {
     XForwardedFor,
     /// `Forwarded` of RFC 7239
     Forwarded,
-    /// A header with one address, which an edge sets: `cf-connecting-ip`, `x-real-ip`. Sent twice, it says nothing
+    /// A header with one address, which an edge server sets: `cf-connecting-ip`, `x-real-ip`. It is
+    /// ignored if it is repeated
     Single(&'static str),
 }
 
+impl PeerIp {
+    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
+    pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
+        ClientIp::none().ipv6_prefix(bits)
+    }
+}
+
 impl ClientIp {
-    /// Behind proxies in these networks, as `10.0.0.0/8`, `fd00::/8` or single addresses. With none of them the peer
-    /// counts.
+    /// Expects proxies in these networks, as `10.0.0.0/8`, `fd00::/8` or single addresses. With
+    /// none of them the peer counts.
     ///
-    /// What is no network, has bits beyond its prefix, or trusts everybody (`0.0.0.0/0`) is a
-    /// [`ConfigError::TrustedProxy`] when the layer is built.
+    /// A text that is no network, has bits beyond its prefix, or trusts every address (`0.0.0.0/0`)
+    /// is a [`ConfigError::TrustedProxy`] when the layer is built.
     pub fn behind<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Self {
         let mut trusted = Vec::new();
         let mut mistake = None;
@@ -118,23 +135,24 @@ impl ClientIp {
         Self::new(Trust::Networks(trusted.into()), mistake)
     }
 
-    /// Behind so many proxies, each of which adds one element: 1 is the peer alone.
+    /// Expects so many proxies, each of which adds one element: with 1, the peer is the only proxy.
     ///
-    /// None, and more than 64, are a [`ConfigError::Hops`] when the layer is built: without a
-    /// proxy count by [`PeerIp`]. Here, the peer's address need not be known: servers on a Unix
-    /// socket have none.
+    /// None, and more than 64, are a [`ConfigError::Hops`] when the layer is built: without a proxy
+    /// count by [`PeerIp`]. Here the peer's address need not be known: servers on a Unix socket
+    /// have none.
     ///
     /// # Deployment caveat
     ///
-    /// Whoever connects is taken for your proxy: nobody else may reach the port, nor one of the proxies past those in front
-    /// of it. Where you know the proxies' networks, [`behind`](Self::behind) is safer.
+    /// Every peer is taken for your proxy: no other client may reach the port, nor one of the
+    /// proxies around those in front of it. If you know the proxies' networks,
+    /// [`behind`](Self::behind) is safer.
     pub fn hops(proxies: usize) -> Self {
         let known = (1..=LONGEST_CHAIN).contains(&proxies);
         let mistake = (!known).then_some(ConfigError::Hops(proxies));
         Self::new(Trust::Hops(proxies), mistake)
     }
 
-    /// Which header counts. Default: [`ForwardedHeader::XForwardedFor`].
+    /// Sets the header that counts. Default: [`ForwardedHeader::XForwardedFor`].
     ///
     /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
     pub fn header(mut self, header: ForwardedHeader) -> Self {
@@ -151,11 +169,12 @@ impl ClientIp {
         self
     }
 
-    /// How many bits of an IPv6 address count, 32 to 128. Default: 56, what a provider hands to one customer
-    /// (RFC 6177, RIPE-690).
+    /// Sets how many bits of an IPv6 address count, 32 to 128. Default: 56, what a provider assigns
+    /// to one customer (RFC 6177, RIPE-690).
     ///
-    /// Others are a [`ConfigError::AddressPrefix`] when the layer is built. Fewer bits put more customers together, more
-    /// give a customer more limits: all 128 give one as many as there are addresses in a network.
+    /// Others are a [`ConfigError::AddressPrefix`] when the layer is built. Fewer bits put more
+    /// customers together, more bits give a customer more limits: all 128 give one as many as a
+    /// network has addresses.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         if !(32..=128).contains(&bits) {
             self.mistake
@@ -165,7 +184,7 @@ impl ClientIp {
         self
     }
 
-    /// How many bits of an IPv4 address count, 8 to 32. Default: 32, all of them.
+    /// Sets how many bits of an IPv4 address count, 8 to 32. Default: 32, all of them.
     ///
     /// Others are a [`ConfigError::AddressPrefix`] when the layer is built.
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
@@ -177,10 +196,11 @@ impl ClientIp {
         self
     }
 
-    /// Where the peer's address stands in a request, for servers that [`PeerIp`] does not know. `None`
-    /// means that it is not known: nothing else is asked then.
+    /// Sets where a request has the peer's address, for servers that [`PeerIp`] does not know.
+    /// `None` means that it is unknown: no other place is searched then.
     ///
-    /// With the PROXY protocol, this is the address that the protocol's header names, if that came from your balancer.
+    /// With the PROXY protocol, this is the address in the protocol's header, if your load balancer
+    /// sent it.
     ///
     /// # Example
     ///
@@ -205,7 +225,7 @@ impl ClientIp {
         self
     }
 
-    /// Behind no proxy.
+    /// Expects no proxy.
     pub(crate) fn none() -> Self {
         Self::new(Trust::Hops(0), None)
     }
@@ -238,7 +258,7 @@ impl ClientIp {
         }
     }
 
-    /// Goes from the peer to the left, as long as what is there is trusted.
+    /// Walks from the peer to the left, while the current address is trusted.
     fn walk(&self, peer: Option<IpAddr>, headers: &HeaderMap, key: &mut Key) -> Option<IpAddr> {
         let syntax = match self.header {
             ForwardedHeader::XForwardedFor => Syntax::Addresses,
@@ -250,7 +270,7 @@ impl ClientIp {
         let mut client = peer;
         for (index, hop) in forwarded::hops(syntax, lines).enumerate() {
             let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
-                key.note(Mistakes::UNREADABLE);
+                key.record(Mistakes::UNREADABLE);
                 break;
             };
             client = Some(address);
@@ -267,14 +287,14 @@ impl ClientIp {
 }
 
 impl From<PeerIp> for ClientIp {
-    /// Behind no proxy.
+    /// Expects no proxy.
     fn from(_: PeerIp) -> Self {
         Self::none()
     }
 }
 
 impl ClientIp {
-    /// The address, with all of its bits. What looks like a mistake is noted in `key`.
+    /// Returns the address, with all of its bits. What looks like a mistake is recorded in `key`.
     pub(crate) fn address(&self, parts: &Parts, key: &mut Key) -> Result<IpAddr, NoKey> {
         let peer = match &self.peer {
             Some(PeerBy(_, by)) => by(parts).map(|address| address.to_canonical()),
@@ -284,16 +304,17 @@ impl ClientIp {
             && parts.headers.contains_key(header::FORWARDED);
         let client = if self.trusts(peer) {
             if beside {
-                key.note(Mistakes::FORWARDED_BESIDE);
+                key.record(Mistakes::FORWARDED_BESIDE);
             }
             self.walk(peer, &parts.headers, key)
         } else {
             let peer = peer.ok_or_else(|| key.lacks_peer())?;
             let named = self.name.as_ref();
             let forwards = beside || named.is_some_and(|name| parts.headers.contains_key(name));
-            // Where no proxy is expected, clients may write what they like; a neighbour that forwards is a proxy.
+            // If no proxy is expected, clients may write what they like; a neighbour that forwards
+            // is a proxy.
             if forwards && (self.expects_proxies() || is_near(peer)) {
-                key.note(Mistakes::UNTRUSTED_PEER);
+                key.record(Mistakes::UNTRUSTED_PEER);
             }
             Some(peer)
         };
@@ -318,7 +339,7 @@ impl KeyExtractor for ClientIp {
     }
 }
 
-// Rules are told apart by this.
+// Rules are compared by this.
 impl fmt::Debug for ClientIp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientIp")
@@ -330,16 +351,16 @@ impl fmt::Debug for ClientIp {
     }
 }
 
-/// A network of proxies, or a single one.
+/// Parses a network of proxies, or a single one.
 fn trusted_network_of(text: &str) -> Result<IpNet, &'static str> {
     let network = network_of(text)?;
     if network.prefix_len() == 0 {
-        return Err("it trusts everybody: whoever connects could choose the address that counts");
+        return Err("it trusts every address, so any client could choose its own");
     }
     Ok(network)
 }
 
-/// A network, or a single address. IPv4 written as IPv6 becomes IPv4, as addresses do.
+/// Parses a network, or a single address. IPv4 written as IPv6 becomes IPv4, as addresses do.
 pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
     let network = match text.parse::<IpNet>() {
         Ok(network) => network,
@@ -370,7 +391,7 @@ mod tests {
     const NEAR: &str = "10.0.0.9";
     const FAR: &str = "203.0.113.9";
 
-    /// What a request from this peer, with these headers, shows of a set-up.
+    /// Returns the mistakes that a request from this peer, with these headers, shows.
     fn mistakes(client: &ClientIp, peer: &str, headers: &[&str]) -> Mistakes {
         let peer: IpAddr = peer.parse().unwrap();
         let mut request = http::Request::builder();
@@ -385,14 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn who_forwards_and_is_not_trusted_is_noted_where_that_is_a_mistake() {
+    fn an_untrusted_peer_that_forwards_is_recorded_as_a_mistake() {
         let xff = ["x-forwarded-for"];
         let untrusted = Mistakes::UNTRUSTED_PEER;
         let nothing = Mistakes::default();
         let behind = ClientIp::behind(["192.0.2.0/24"]);
         for headers in [xff, ["forwarded"]] {
             assert_eq!(mistakes(&behind, FAR, &headers), untrusted);
-            // Where no proxy is expected, clients write what they like, and neighbours do not.
+            // If no proxy is expected, clients write what they like, but neighbours do not.
             for none in [ClientIp::behind([""; 0]), ClientIp::none()] {
                 assert_eq!(mistakes(&none, FAR, &headers), nothing);
                 assert_eq!(mistakes(&none, NEAR, &headers), untrusted);
@@ -405,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_beside_the_header_that_is_read_is_noted() {
+    fn forwarded_beside_the_header_that_is_read_is_recorded() {
         let single = ForwardedHeader::Single("x-real-ip");
         let client = ClientIp::hops(1);
         let beside = Mistakes::FORWARDED_BESIDE;

@@ -1,4 +1,4 @@
-//! Keys that must not be read: tokens, e-mail addresses, addresses.
+//! Keys that must not be readable: tokens, e-mail addresses, addresses.
 
 use std::{fmt, sync::Arc};
 
@@ -11,22 +11,23 @@ use crate::{
     name::{is_word, push_hex},
 };
 
-/// The shortest secret: as long as what SHA-256 yields (RFC 2104, section 3).
+/// The shortest secret: as long as the output of SHA-256 (RFC 2104, section 3).
 const SHORTEST: usize = 32;
 /// The longest key id: it is a part of every name.
 const LONGEST_ID: usize = 16;
-/// How much of the digest counts: 128 bits, as in the names of long identities.
+/// The length of the digest that counts: 128 bits, as in the names of long identities.
 const BYTES: usize = 16;
 
-/// A secret under which keys are digested: see [`KeyExtractor::digest`].
+/// A secret for digests of keys: see [`KeyExtractor::digest`].
 ///
-/// All processes that share a limit need the same secret under the same id. Make one with `openssl rand -hex 32`, and
-/// keep it where the service's other secrets are.
+/// All processes that share a limit need the same secret under the same id. Create one with
+/// `openssl rand -hex 32`, and keep it where the service's other secrets are.
 ///
 /// # Rotation
 ///
-/// Another id makes other names, so a new secret resets the limits that are counted by it; the old limiters vanish by
-/// themselves. Give each new secret a new id: two secrets under one id count one caller twice, and nobody sees why.
+/// Another id makes other names, so a new secret resets the limits that are counted by it; the old
+/// limiters expire by themselves. Give each new secret a new id: two secrets under one id silently
+/// count one caller twice.
 ///
 /// # Example
 ///
@@ -44,7 +45,8 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// The secret of these bytes, at least 32 of them, under an id of 1 to 16 of `A-Z a-z 0-9 . _ -`.
+    /// Creates a secret of these bytes, at least 32 of them, under an id of 1 to 16 of `A-Z a-z 0-9
+    /// . _ -`.
     ///
     /// # Errors
     ///
@@ -63,13 +65,14 @@ impl Secret {
         })
     }
 
-    /// What it is known by.
+    /// Returns its id.
     #[cfg(feature = "config")]
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// `<id>.` and the first 128 bits of HMAC-SHA-256 in hexadecimal; `docs/keys.md` is the contract.
+    /// Returns `<id>.` and the first 128 bits of HMAC-SHA-256 in hexadecimal; `docs/keys.md` is the
+    /// contract.
     fn digest(&self, identity: &str) -> String {
         let mut mac = self.mac.clone();
         mac.update(identity);
@@ -87,7 +90,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An extractor of which only a digest becomes part of a key. Made by [`KeyExtractor::digest`].
+/// An extractor that adds only a digest to a key. Made by [`KeyExtractor::digest`].
 #[derive(Clone, Debug)]
 pub struct Digested<K> {
     secret: Secret,
@@ -104,7 +107,7 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let mut found = Key::default();
         let extracted = self.inner.extract(parts, &mut found);
-        key.note(found.1);
+        key.record(found.1);
         extracted?;
         if found.0.is_empty() {
             return Err(NoKey::missing("identity"));
@@ -147,7 +150,9 @@ mod tests {
 
     #[test]
     fn a_digest_is_spelled_as_promised() {
-        // printf %s 'Bearer%20abc' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef | tail -c 65 | cut -c 1-32
+        // printf %s 'Bearer%20abc' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef |
+        // tail -c 65
+        // | cut -c 1-32
         assert_eq!(
             name(&digested("k1", BYTES_1), "Bearer abc").unwrap(),
             "p:{k1.76cd5e78b66b0107c8fb1502f6b16538}:r"
@@ -169,14 +174,14 @@ mod tests {
         assert_eq!(name(&digested, ""), Err(NoKey::missing("authorization")));
 
         #[derive(Debug)]
-        struct Nobody;
-        impl KeyExtractor for Nobody {
+        struct Anonymous;
+        impl KeyExtractor for Anonymous {
             fn extract(&self, _: &Parts, _: &mut Key) -> Result<(), NoKey> {
                 Ok(())
             }
         }
-        let nobody = Nobody.digest(&Secret::new("k1", BYTES_1).unwrap());
-        assert_eq!(name(&nobody, "a"), Err(NoKey::missing("identity")));
+        let digested = Anonymous.digest(&Secret::new("k1", BYTES_1).unwrap());
+        assert_eq!(name(&digested, "a"), Err(NoKey::missing("identity")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Extractors put together at run time: those that a file names.
+//! Extractors that are combined at run time, from a file.
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,7 @@ use http::request::Parts;
 use super::{AnyKey, Key, KeyExtractor, NoKey, Or};
 use crate::error::ConfigError;
 
-/// An extractor of whatever type.
+/// An extractor of any type.
 #[derive(Clone)]
 pub(crate) struct Any(pub(crate) Arc<dyn AnyKey>);
 
@@ -20,7 +20,8 @@ impl Any {
         Self(Arc::new(extractor))
     }
 
-    /// The first of several that finds something; alone it is itself, and makes the same names.
+    /// Combines several into the first that finds something; a single one is itself, and makes the
+    /// same names.
     pub(crate) fn first_of(mut alternatives: Vec<Self>) -> Option<Self> {
         match alternatives.len() {
             0 | 1 => alternatives.pop(),
@@ -50,7 +51,7 @@ impl KeyExtractor for Any {
     }
 }
 
-// Rules are told apart by this.
+// Rules are compared by this.
 impl fmt::Debug for Any {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.description())
@@ -81,9 +82,11 @@ impl KeyExtractor for All {
     }
 }
 
-/// The same text, for ever: names of headers, services and constants, which answers and names are made of.
+/// Returns the same text for ever: names of headers, services and constants, as parts of answers
+/// and names.
 ///
-/// Each is kept once, however often a file is read: as many as an operator thinks up while the process lives.
+/// Each text is kept once, however often a file is read: as many as an operator invents while the
+/// process lives.
 pub(crate) fn intern(text: &str) -> &'static str {
     static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +146,7 @@ mod tests {
         Any::new(Constant(intern(text)))
     }
 
-    /// One part that callers can make up makes the whole such a key.
+    /// One part that callers can invent makes the whole key unbounded.
     #[test]
     fn what_callers_make_up_is_not_bounded() {
         use crate::web::key::{ClientIp, FromParts, PeerIp, Secret};

@@ -1,4 +1,4 @@
-//! What an outer layer knows of the caller as the key.
+//! A value from an outer layer as the key.
 
 use std::{any::type_name, fmt, marker::PhantomData};
 
@@ -6,9 +6,10 @@ use http::request::Parts;
 
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 
-/// A value from the request's extensions: the user that an outer layer has made sure of.
+/// A value from the request's extensions: the user that an outer layer has authenticated.
 ///
-/// That layer must lie outside this one. With axum's `Router::layer` the layer added last is the outermost.
+/// That layer must be outside of this one. With axum's `Router::layer` the layer added last is the
+/// outermost.
 ///
 /// # Example
 ///
@@ -33,7 +34,7 @@ pub struct FromExtension<T, F = fn(&T) -> String> {
 }
 
 impl<T: fmt::Display> FromExtension<T> {
-    /// The value's text.
+    /// Counts by the value's text.
     #[must_use]
     pub fn key() -> Self {
         Self {
@@ -44,7 +45,7 @@ impl<T: fmt::Display> FromExtension<T> {
 }
 
 impl<T, F> FromExtension<T, F> {
-    /// What a closure makes of the value; an empty text identifies nobody.
+    /// Counts by what a closure returns for the value; an empty text is a missing key.
     #[must_use]
     pub fn by<K>(text: F) -> Self
     where

@@ -1,12 +1,13 @@
-//! What proxies wrote about where a request came from, read from the right: the nearest proxy wrote last.
+//! Parses what proxies wrote about the origin of a request, from the right: the nearest proxy wrote
+//! last.
 //!
-//! All field lines are one list (RFC 9110, section 5.3). An element is split off by what stands in it and to its right
-//! alone, so that nothing that a client wrote before a proxy added to it changes how the proxy's own element is read.
-//! Each byte is looked at a fixed number of times.
+//! All field lines are one list (RFC 9110, section 5.3). An element is split off by its own
+//! contents and what is to its right, so that what a client wrote before a proxy added to it cannot
+//! change how the proxy's own element is parsed. Each byte is read a fixed number of times.
 
 use std::{borrow::Cow, iter, net::IpAddr, str};
 
-/// How a header says where a request came from.
+/// The syntax of a header with the origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syntax {
     /// Addresses with commas between them: X-Forwarded-For
@@ -17,10 +18,12 @@ pub(crate) enum Syntax {
     Single,
 }
 
-/// The hops that a header's field lines tell of, from the right; `None` is an element that gives no address.
+/// Returns the hops in a header's field lines, from the right; `None` is an element without an
+/// address.
 ///
-/// An empty element gives none, too. RFC 9110 (section 5.6.1) would have it ignored; but then a proxy that appends
-/// nothing, as for a peer on a Unix socket, would leave the choice to whatever the client wrote before.
+/// An empty element is one, too. RFC 9110 (section 5.6.1) would have it ignored; but then a proxy
+/// that appends nothing, as for a peer on a Unix socket, would leave the choice to what the client
+/// wrote before.
 pub(crate) fn hops<'h>(
     syntax: Syntax,
     lines: impl DoubleEndedIterator<Item = &'h [u8]>,
@@ -30,7 +33,7 @@ pub(crate) fn hops<'h>(
     iter::from_fn(move || {
         let line = rest?;
         if syntax == Syntax::Single {
-            // Of two field lines nobody knows which one the proxy wrote.
+            // With two field lines it is unknown which one the proxy wrote.
             rest = None;
             return Some(match lines.next() {
                 None => address(line),
@@ -46,7 +49,8 @@ pub(crate) fn hops<'h>(
     })
 }
 
-/// The last element of a list, and what stands before its comma. Commas between quotes divide nothing.
+/// Splits off the last element of a list, and what is before its comma. Commas in quotes do not
+/// separate.
 fn split_last(line: &[u8], quotes: bool) -> (Option<&[u8]>, &[u8]) {
     let mut quoted = false;
     for (at, byte) in line.iter().enumerate().rev() {
@@ -66,7 +70,7 @@ fn split_last(line: &[u8], quotes: bool) -> (Option<&[u8]>, &[u8]) {
     (None, line)
 }
 
-/// An address as X-Forwarded-For has it: alone, in brackets, with a port.
+/// Parses an address as in X-Forwarded-For: alone, in brackets, with a port.
 fn address(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(trim(element)).ok()?;
     match text.parse::<IpAddr>() {
@@ -75,7 +79,7 @@ fn address(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The address of the one `for` in an element of `Forwarded`.
+/// Returns the address of the only `for` in an element of `Forwarded`.
 fn for_node(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = trim(element);
@@ -101,7 +105,7 @@ fn for_node(element: &[u8]) -> Option<IpAddr> {
     node(str::from_utf8(&found?).ok()?)
 }
 
-/// A value and what follows it. Colons and brackets may go without the quotes that RFC 7239 wants around them.
+/// Splits off a value. Colons and brackets may lack the quotes that RFC 7239 requires around them.
 fn value_of(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let ends = |byte: u8| !is_token(byte) && !b":[]".contains(&byte);
@@ -120,7 +124,8 @@ fn value_of(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     }
 }
 
-/// An address of RFC 7239, section 6: IPv6 in brackets, perhaps a port. `unknown` and `_hidden` are none.
+/// Parses an address of RFC 7239, section 6: IPv6 in brackets, optionally a port. `unknown` and
+/// `_hidden` are none.
 fn node(text: &str) -> Option<IpAddr> {
     let (address, port) = if let Some(bracketed) = text.strip_prefix('[') {
         let (address, rest) = bracketed.split_once(']')?;
@@ -140,20 +145,20 @@ fn node(text: &str) -> Option<IpAddr> {
     port.is_none_or(is_port).then(|| address.to_canonical())
 }
 
-/// A number, or a word behind an underscore.
+/// Returns whether this is a number, or a label after an underscore.
 fn is_port(port: &str) -> bool {
     match port.strip_prefix('_') {
-        Some(word) => crate::name::is_word(word),
+        Some(label) => crate::name::is_word(label),
         None => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
     }
 }
 
-/// A character of a token (RFC 9110, section 5.6.2).
+/// Returns whether this is a character of a token (RFC 9110, section 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Without the blanks that a list may have around its elements.
+/// Removes the blanks that a list may have around its elements.
 fn trim(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
         text = rest;
@@ -188,7 +193,7 @@ mod tests {
                 ip("192.0.2.1")
             ]
         );
-        // Quotes mean something in `Forwarded` alone.
+        // Quotes have a meaning only in `Forwarded`.
         assert_eq!(
             read(Syntax::Addresses, &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]),
             [ip("192.0.2.3"), None, None, ip("192.0.2.1")]
@@ -209,7 +214,7 @@ mod tests {
     fn quotes_hide_commas_and_are_counted_from_the_right() {
         for (line, first) in [
             (&br#"for="\"1,2\\",for=192.0.2.1"#[..], ip("192.0.2.1")),
-            // What a client left open does not swallow what the proxy adds.
+            // A quote that a client left open does not include what the proxy adds.
             (br#"for=", for=192.0.2.1"#, ip("192.0.2.1")),
             (br#"for="\, for="[2001:db8::1]:80""#, ip("2001:db8::1")),
             (br#"for=192.0.2.1;x="a,b""#, ip("192.0.2.1")),
@@ -288,11 +293,11 @@ mod tests {
     }
 
     fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        // Pieces that mean something are made likely.
+        // Pieces with a meaning are made likely.
         let piece = prop_oneof![
             4 => prop::sample::select(vec![
-                "for=", "For=\"", "\"", "\\", ",", ";", "=", ":", "[", "]", " ", "192.0.2.1", "2001:db8::1", "_x",
-                "unknown", "by=",
+                "for=", "For=\"", "\"", "\\", ",", ";", "=", ":", "[", "]", " ", "192.0.2.1",
+                "2001:db8::1", "_x", "unknown", "by=",
             ])
             .prop_map(|text| text.as_bytes().to_vec()),
             1 => prop::collection::vec(any::<u8>(), 0..4),
@@ -311,7 +316,7 @@ mod tests {
         }
 
         #[test]
-        fn what_stands_before_does_not_change_what_was_added(lines in lines(), on_its_own_line: bool) {
+        fn earlier_elements_do_not_change_what_was_added(lines in lines(), on_its_own_line: bool) {
             for (syntax, added) in [
                 (Syntax::Addresses, &b"192.0.2.7, [2001:db8::7]:1"[..]),
                 (Syntax::Forwarded, br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#),
@@ -330,7 +335,7 @@ mod tests {
         }
     }
 
-    /// What looks at bytes again and again would be at this for hours.
+    /// A quadratic parser would take hours.
     #[test]
     fn long_headers_are_read_in_one_go() {
         for piece in [

@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue, header, request::Parts};
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 use crate::error::ConfigError;
 
-/// The longest value that is taken by default: servers' own limits for all headers together are
-/// seldom lower, and hashing it takes a fraction of a millisecond.
+/// The default maximum length: servers' own limits for all headers together are seldom lower, and
+/// hashing it takes a fraction of a millisecond.
 const LONGEST: usize = 16 << 10;
 
 /// Headers that hold credentials, by convention.
@@ -25,33 +25,38 @@ const CREDENTIALS: [&str; 10] = [
 
 /// The value of a header: an API key, a tenant.
 ///
-/// A header that is absent or empty identifies nobody. One sent twice is refused with 401, whatever
-/// [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says: a caller
-/// would else leave its limit by saying who it is once more. Bytes count as they are: no trimming, no folding of case.
+/// A header that is absent or empty is a missing key. A repeated one is refused with 401, whatever
+/// [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or
+/// [`or_skip`](KeyExtractor::or_skip) says: a caller could otherwise leave its limit by repeating
+/// its key. Bytes count as they are: no trimming, no folding of case.
 ///
-/// Cookie may be sent in several field lines over HTTP/2 (RFC 9113, section 8.2.3). They count as one, joined as there with
-/// `; `, so that a client does not get another limit with every way to split them.
+/// Cookie may be sent in several field lines over HTTP/2 (RFC 9113, section 8.2.3). They count as
+/// one, joined as there with `; `, so that a client does not get another limit with every way to
+/// split them.
 ///
 /// # Length
 ///
-/// A value of more than 16 KiB, or as [`max_len`](Self::max_len) says, is refused with 431 (in gRPC
-/// INVALID_ARGUMENT) before it is hashed, as
+/// A value of more than 16 KiB, or more than [`max_len`](Self::max_len), is refused with 431 (in
+/// gRPC INVALID_ARGUMENT) before it is hashed, as
 /// [`RefusalKind::KeyTooLong`](crate::RefusalKind::KeyTooLong): the answer names the header, and
-/// one warning the rule, too. `or`, `or_shared` and `or_skip` do not excuse it. Of Cookie all lines
+/// one warning the rule, too. `or`, `or_shared` and `or_skip` do not excuse it. All lines of Cookie
 /// count together.
 ///
 /// # Credentials
 ///
-/// The value becomes part of a key in Redis, where operators can see it. So a header that holds a credential must be
-/// [digested](KeyExtractor::digest): without that it is a [`ConfigError::Credential`] when the layer is built. Those are
-/// the ones that [`credential`](Self::credential) makes, and by their names Authorization, Cookie, Proxy-Authorization,
-/// X-Api-Key, Api-Key, Apikey, X-Auth-Token, X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
+/// The value becomes part of a key in Redis, where operators can see it. So a header that holds a
+/// credential must be [digested](KeyExtractor::digest): without that it is a
+/// [`ConfigError::Credential`] when the layer is built. Those are the ones from
+/// [`credential`](Self::credential), and by their names Authorization, Cookie, Proxy-Authorization,
+/// X-Api-Key, Api-Key, Apikey, X-Auth-Token, X-Access-Token, X-Goog-Api-Key and
+/// X-Amz-Security-Token.
 ///
 /// # Caveat
 ///
-/// Whoever sends the request chooses the value. Unless something in front has checked it, a caller gets a fresh limit with
-/// every value that it makes up, and with another spelling of a valid one (`bearer`, `BEARER`): put an address limit in
-/// front, or check first and use [`FromExtension`](super::FromExtension).
+/// The sender of the request chooses the value. Unless something in front has checked it, a caller
+/// gets a fresh limit with every invented value, and with another spelling of a valid one
+/// (`bearer`, `BEARER`): put an address limit in front, or authenticate first and use
+/// [`FromExtension`](super::FromExtension).
 ///
 /// # Example
 ///
@@ -72,7 +77,7 @@ pub struct FromHeader {
 }
 
 impl FromHeader {
-    /// The header of this name.
+    /// Counts by the header of this name.
     ///
     /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
     #[must_use]
@@ -91,7 +96,8 @@ impl FromHeader {
         }
     }
 
-    /// The header of this name, which holds a credential: it must be [digested](KeyExtractor::digest).
+    /// Counts by the header of this name, which holds a credential: it must be
+    /// [digested](KeyExtractor::digest).
     #[must_use]
     pub fn credential(name: &'static str) -> Self {
         Self {
@@ -100,7 +106,8 @@ impl FromHeader {
         }
     }
 
-    /// Puts the value into keys as it is, though its name is a credential's. Whoever can read Redis can read it.
+    /// Puts the value into keys as it is, although its name is a credential's. It is then visible
+    /// in Redis.
     #[must_use]
     pub fn plain(self) -> Self {
         Self {
@@ -109,11 +116,11 @@ impl FromHeader {
         }
     }
 
-    /// Takes at most so many bytes of the header. Default: 16 KiB. A longer value is refused with
+    /// Accepts at most so many bytes of the header. Default: 16 KiB. A longer value is refused with
     /// 431.
     ///
-    /// Whoever sends a request makes the server hash up to so much for each rule that counts by the
-    /// header, before any limit is met.
+    /// A sender makes the server hash up to so many bytes for each rule that counts by the header,
+    /// before any limit applies.
     #[must_use]
     pub fn max_len(self, bytes: usize) -> Self {
         Self {
@@ -122,7 +129,7 @@ impl FromHeader {
         }
     }
 
-    /// Checks the length of a value before anything is done with it.
+    /// Checks the length of a value before it is used.
     fn fit(&self, name: &'static str, len: usize) -> Result<(), NoKey> {
         if len > self.longest {
             return Err(NoKey::too_long(name, self.longest));

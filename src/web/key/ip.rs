@@ -7,38 +7,34 @@ use std::{
 
 use http::{Extensions, request::Parts};
 
-use super::{ClientIp, Key, KeyExtractor, NoKey, mistakes::Mistakes};
+use super::{Key, KeyExtractor, NoKey, mistakes::Mistakes};
 
 /// The address at the other end of the connection.
 ///
-/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; `MockConnectInfo` counts, too), tonic's `TcpConnectInfo`
-/// (feature `tonic`) or, for TLS streams that are not tonic's own, `TlsConnectInfo` (feature `tonic-tls`), or in
-/// [`PeerAddr`]. Where the server notes none of them one warning says how to install it, with axum
-/// `into_make_service_with_connect_info::<SocketAddr>()`, and the request is refused with 500, also with
-/// [`or_skip`](KeyExtractor::or_skip), unless [`or`](KeyExtractor::or) finds another key.
+/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; also `MockConnectInfo`), tonic's
+/// `TcpConnectInfo` (feature `tonic`) or, for TLS streams that are not tonic's own,
+/// `TlsConnectInfo` (feature `tonic-tls`), or in [`PeerAddr`]. If the server records none of them,
+/// one warning says how to install it, with axum
+/// `into_make_service_with_connect_info::<SocketAddr>()`, and the request is refused with 500, also
+/// with [`or_skip`](KeyExtractor::or_skip), unless [`or`](KeyExtractor::or) finds another key.
 ///
-/// IPv6 addresses count by their first 56 bits, because one customer has them all, and IPv4 addresses written as IPv6 as
-/// what they are. The port does not count.
+/// IPv6 addresses count by their first 56 bits, because one customer has them all, and IPv4
+/// addresses written as IPv6 count as IPv4. The port does not count.
 ///
 /// # Deployment caveat
 ///
-/// Behind a proxy or a load balancer this is *its* address, and everybody shares one limit: use [`ClientIp`]. A peer in
-/// a private network that sends X-Forwarded-For or `Forwarded` looks like one, and a warning says so once.
+/// Behind a proxy or a load balancer this is *its* address, and all clients share one limit: use
+/// [`ClientIp`](super::ClientIp). A peer in a private network that sends X-Forwarded-For or
+/// `Forwarded` looks like one, and a warning says so once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerIp;
 
-impl PeerIp {
-    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
-    pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
-        ClientIp::none().ipv6_prefix(bits)
-    }
-}
-
-/// The peer's address, for servers that have no extension of their own for it: put it into the request's extensions.
+/// The peer's address, for servers that have no extension of their own for it: put it into the
+/// request's extensions.
 ///
-/// It counts before what the server notes. So this is also the place for the address that a PROXY-protocol header names,
-/// where the listener takes such headers from the balancer alone. `LOCAL` and `UNKNOWN` (health checks) name none: put
-/// the balancer's own address there.
+/// It has precedence over what the server records. So this is also the place for the address in a
+/// PROXY-protocol header, if the listener accepts such headers only from the load balancer. `LOCAL`
+/// and `UNKNOWN` (health checks) have none: put the balancer's own address there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
@@ -47,7 +43,7 @@ impl KeyExtractor for PeerIp {
         let peer = peer(&parts.extensions).ok_or_else(|| key.lacks_peer())?;
         let forwards = |name| parts.headers.contains_key(name);
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
-            key.note(Mistakes::UNTRUSTED_PEER);
+            key.record(Mistakes::UNTRUSTED_PEER);
         }
         key.0.push_display(Prefixes::default().spell(peer));
         Ok(())
@@ -58,12 +54,13 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// The address at the other end of the connection, where the server or an extension says it.
+/// Returns the address at the other end of the connection, if the server or an extension provides
+/// it.
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    noted(extensions).map(|address| address.to_canonical())
+    recorded(extensions).map(|address| address.to_canonical())
 }
 
-fn noted(extensions: &Extensions) -> Option<IpAddr> {
+fn recorded(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(PeerAddr(address)) = extensions.get() {
         return Some(address.ip());
     }
@@ -95,7 +92,7 @@ fn noted(extensions: &Extensions) -> Option<IpAddr> {
     None
 }
 
-/// Whether it is in a network where proxies live and clients of the open Internet do not.
+/// Returns whether the address is in a network of proxies, and not of clients of the open Internet.
 pub(crate) fn is_near(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -109,7 +106,7 @@ pub(crate) fn is_near(address: IpAddr) -> bool {
     }
 }
 
-/// How many bits of an address count.
+/// The number of bits of an address that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefixes {
     pub(crate) v4: u8,
@@ -118,13 +115,15 @@ pub(crate) struct Prefixes {
 
 impl Default for Prefixes {
     fn default() -> Self {
-        // Who has a part of the IPv6 network that a provider hands to one customer has all of it (RFC 6177, RIPE-690).
+        // A customer with a part of the IPv6 network that a provider assigns has all of it (RFC
+        // 6177, RIPE-690).
         Self { v4: 32, v6: 56 }
     }
 }
 
 impl Prefixes {
-    /// The text under which an address counts: fixed, because another one would reset every limit.
+    /// Returns the text under which an address counts: fixed, because another one would reset every
+    /// limit.
     pub(crate) fn spell(self, address: IpAddr) -> Spelled {
         match address.to_canonical() {
             IpAddr::V4(address) if self.v4 >= 32 => Spelled::Address(address),
@@ -142,10 +141,10 @@ impl Prefixes {
     }
 }
 
-/// What an address counts as.
+/// The text of an address, or of its network.
 pub(crate) enum Spelled {
     Address(Ipv4Addr),
-    /// All that begin with so many of its bits
+    /// All addresses with so many of the same first bits
     Network(IpAddr, u8),
 }
 

@@ -1,27 +1,27 @@
-//! Mistakes in a set-up that only requests show: each is logged once for a rule, with what to do.
+//! Mistakes in a setup that only requests show: each is logged once per rule, with its remedy.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::macros::warning;
 
-/// What to do where a server does not note the peer's address.
-pub(crate) const PEER_HINT: &str = "with axum, switch on the feature `axum` and \
-     serve `router.into_make_service_with_connect_info::<SocketAddr>()`; with tonic the feature `tonic`; with another server, put a \
-     `tower_ratelimit::key::PeerAddr` into the request's extensions; where `ClientIp::peer` says where the address stands, \
-     it found none there";
+/// The remedy if a server does not record the peer's address.
+pub(crate) const PEER_HINT: &str = "with axum, enable the feature `axum` and \
+     serve `router.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the \
+     feature `tonic`; with another server, put a `tower_ratelimit::key::PeerAddr` into the \
+     request's extensions; with `ClientIp::peer`, its closure found no address";
 
-/// What extractors have seen, as bits.
+/// The mistakes that extractors have seen, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mistakes(u8);
 
 impl Mistakes {
     /// A forwarding header came from a peer that is not trusted
     pub(crate) const UNTRUSTED_PEER: Self = Self(1);
-    /// `Forwarded` stands beside the header that is read
+    /// `Forwarded` is present beside the header that is read
     pub(crate) const FORWARDED_BESIDE: Self = Self(1 << 1);
-    /// A trusted proxy's header cannot be read to the end
+    /// A trusted proxy's header cannot be parsed to the end
     pub(crate) const UNREADABLE: Self = Self(1 << 2);
-    /// The server has not noted the peer's address
+    /// The server has not recorded the peer's address
     pub(crate) const NO_PEER: Self = Self(1 << 3);
 
     pub(crate) fn add(&mut self, other: Self) {
@@ -33,18 +33,14 @@ impl Mistakes {
     }
 }
 
-/// What a rule has been warned about.
+/// The mistakes that a rule has warned about.
 #[derive(Debug, Default)]
 pub(crate) struct Warned(AtomicU8);
 
 impl Warned {
     /// Logs what is new. The headers themselves are the caller's words, and stay out.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name rules")
-    )]
     pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
-        // Requests that show nothing new must not write what all threads read.
+        // A request without a new mistake must not write what all threads read.
         if mistakes.0 & !self.0.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -53,25 +49,27 @@ impl Warned {
             (
                 Mistakes::UNTRUSTED_PEER,
                 "a forwarding header came from a peer that is not trusted, and was ignored",
-                "if the peer is your proxy, its clients share one limit: count by `ClientIp::behind` with the \
-                 proxy's addresses; otherwise a client has made the header up",
+                "if the peer is your proxy, its clients share one limit: count by \
+                 `ClientIp::behind` with the proxy's addresses; otherwise a client has invented \
+                 the header",
             ),
             (
                 Mistakes::FORWARDED_BESIDE,
                 "a request has `Forwarded` beside the header that is read",
-                "one header counts: if your proxy writes `Forwarded`, name it with `ClientIp::header`; otherwise let \
-                 the proxy remove it, as clients may send it",
+                "one header counts: if your proxy writes `Forwarded`, name it with \
+                 `ClientIp::header`; otherwise let the proxy remove it, as clients may send it",
             ),
             (
                 Mistakes::UNREADABLE,
-                "a trusted proxy's forwarding header could not be read, and the last address that could was counted",
-                "let the proxy write one plain address for each hop, and at most 64 of them; a header of one address \
-                 must come once",
+                "a trusted proxy's forwarding header could not be parsed, and the last valid \
+                 address was counted",
+                "let the proxy write one plain address for each hop, and at most 64 of them; a \
+                 header of one address must not be repeated",
             ),
             (
                 Mistakes::NO_PEER,
-                "the server does not note the peer's address: requests are refused with 500, or counted by the key that \
-                 stands in for it",
+                "the server does not record the peer's address: requests are refused with 500, or \
+                 counted by the key that stands in for it",
                 PEER_HINT,
             ),
         ] {

@@ -1,30 +1,32 @@
-//! Who is counted: what a request's head says about whom it is from.
+//! Keys: who a request is counted as, found in its head.
 //!
-//! An extractor adds one or more components to a [`Key`]. What it cannot find is a refusal, named
-//! in the answer, unless [`or`](KeyExtractor::or), [`or_shared`](KeyExtractor::or_shared) or
-//! [`or_skip`](KeyExtractor::or_skip) says otherwise: a limit never silently lets pass. Three
-//! things these do not excuse: a header sent twice or beyond its [length](FromHeader::max_len), by
-//! which a caller would make itself nobody, and with `or_skip` a server that does not note the
-//! peer's address. Where another key stands in for the address, a warning says so once. A CORS
-//! preflight is never refused for want of a key, as browsers send no credentials with it: a rule
-//! whose key it lacks leaves it out (see the [guide](crate::docs::guide#preflights)).
+//! An extractor adds one or more components to a [`Key`]. If it finds none, the request is refused
+//! and the answer names what is missing, unless [`or`](KeyExtractor::or),
+//! [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise: a
+//! request never passes unlimited by accident. These three do not excuse a header that is repeated
+//! or beyond its [length](FromHeader::max_len), by which a caller would hide its identity; and
+//! `or_skip` does not excuse a server that does not record the peer's address. If another key
+//! stands in for the address, a warning says so once. A CORS preflight is never refused for a
+//! missing key, as browsers send no credentials with it: a rule whose key it lacks skips it (see
+//! the [guide](crate::docs::guide#preflights)).
 //!
-//! A key costs what its bytes cost, and a key of more than 128 bytes a SHA-256 of them. A header is
-//! taken up to 16 KiB. What a closure finds is taken whole: its bound is the closure's.
+//! A key costs what its bytes cost, and a key of more than 128 bytes costs a SHA-256 of them. A
+//! header is limited to 16 KiB. The value that a closure returns is used whole: its length is the
+//! closure's responsibility.
 //!
-//! | extractor | who |
+//! | extractor | counts by |
 //! |---|---|
 //! | [`PeerIp`] | the address at the other end of the connection |
 //! | [`ClientIp`] | the client's address, also behind proxies |
 //! | [`FromHeader`] | a header's value |
 //! | [`FromExtension`] | a value that an outer layer put into the request's extensions: the user |
 //! | [`Route`] | the method and the route, or the gRPC method |
-//! | [`Constant`] | everybody together |
-//! | [`FromParts`] | what a closure finds |
+//! | [`Constant`] | nothing: all requests together |
+//! | [`FromParts`] | what a closure returns |
 //! | tuples of these | all of their components together |
 //!
-//! Combine with care: behind a proxy, the peer's address is the proxy's. What others must not read becomes a key as a
-//! [`digest`](KeyExtractor::digest).
+//! Combine with care: behind a proxy, the peer's address is the proxy's. Use a
+//! [`digest`](KeyExtractor::digest) for what must not be read in Redis.
 
 mod client_ip;
 mod digest;
@@ -43,7 +45,6 @@ use http::request::Parts;
 
 #[cfg(feature = "config")]
 pub(crate) use self::dynamic::{All, Any, intern};
-#[cfg(feature = "tracing")]
 pub(crate) use self::mistakes::PEER_HINT;
 pub(crate) use self::{
     client_ip::network_of,
@@ -63,7 +64,7 @@ use crate::{
     name::Identity,
 };
 
-/// Finds out who a request is from.
+/// Finds the key of a request.
 ///
 /// # Example
 ///
@@ -84,14 +85,14 @@ use crate::{
 /// }
 /// ```
 pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
-    /// Adds what the request says about whom it is from to `key`.
+    /// Adds the request's components to `key`.
     ///
     /// # Errors
     ///
-    /// [`NoKey`], if the request does not say it.
+    /// [`NoKey`], if the request does not have the key.
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
 
-    /// Checks what the extractor was made of, when a layer is built.
+    /// Checks the extractor's own settings, when a layer is built.
     ///
     /// # Errors
     ///
@@ -100,27 +101,29 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The credential, `authorization` for example, that this puts into keys as it is.
+    /// Returns the credential, `authorization` for example, that this puts into keys as it is.
     ///
-    /// A rule whose key says so is refused with [`ConfigError::Credential`] when a layer is built. An extractor that hands
-    /// on to others hands this on, too. Default: none.
+    /// A rule whose key returns one is refused with [`ConfigError::Credential`] when a layer is
+    /// built. An extractor that delegates to others delegates this, too. Default: none.
     fn exposed_credential(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether a caller has few keys by this, whatever its requests say: an address, a constant.
+    /// Returns whether a caller has few keys by this, whatever its requests contain: an address, a
+    /// constant.
     ///
-    /// Where the limits of a request take several calls, those by such keys are asked first: so whoever is over its address's
-    /// limit does not get to make up names. An extractor that hands on to others says this of all of them. Default: no.
+    /// If the limits of a request take several calls, those by such keys come first: so a caller
+    /// over the limit of its address cannot create limiters with invented names. An extractor that
+    /// delegates to others returns this for all of them. Default: no.
     fn is_bounded(&self) -> bool {
         false
     }
 
-    /// Puts a digest into keys instead of what this finds: HMAC-SHA-256 under a secret.
+    /// Puts a digest into keys instead of the found value: HMAC-SHA-256 under a secret.
     ///
-    /// Keys can be seen in Redis: by MONITOR and the slow log, in dumps, on replicas. Use it for tokens, e-mail addresses,
-    /// and addresses where they are personal data. A hash without a secret would not do: who can guess a value could
-    /// look it up.
+    /// Keys are visible in Redis: in MONITOR and the slow log, in dumps, on replicas. Use it for
+    /// tokens, e-mail addresses, and addresses where they are personal data. A hash without a
+    /// secret would not be enough: anyone who can guess a value could look it up.
     ///
     /// # Example
     ///
@@ -138,12 +141,11 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Digested::new(self, secret.clone())
     }
 
-    /// Uses another extractor where this one finds nothing.
+    /// Uses another extractor if this one finds nothing.
     ///
-    /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1. Where none finds anything, the
-    /// refusal names what the first lacks, or the peer's address if the server should have noted that.
-    /// A [`FromHeader`] that is
-    /// sent twice is refused.
+    /// The two are kept apart: an API key that reads `10.0.0.1` is not the address 10.0.0.1. If
+    /// none finds anything, the refusal names what the first lacks, or the peer's address if the
+    /// server should have recorded it. A repeated [`FromHeader`] is refused.
     fn or<K: KeyExtractor>(self, other: K) -> Or
     where
         Self: Sized,
@@ -151,8 +153,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Or(vec![Arc::new(self), Arc::new(other)])
     }
 
-    /// Counts all requests in which this finds nothing as one caller. A [`FromHeader`] that is sent
-    /// twice is refused.
+    /// Counts all requests in which this finds nothing as one caller. A repeated [`FromHeader`] is
+    /// refused.
     fn or_shared(self) -> Or
     where
         Self: Sized,
@@ -162,9 +164,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Does not limit requests in which this finds nothing.
     ///
-    /// A [`FromHeader`] that is sent twice is refused, and so is every request where the server should
-    /// have noted the peer's
-    /// address and has not: else a limit by address would be none, and nobody would see it.
+    /// A repeated [`FromHeader`] is refused, and so is every request whose peer address the server
+    /// should have recorded and has not: otherwise a limit by address would silently be none.
     fn or_skip(self) -> OrSkip<Self>
     where
         Self: Sized,
@@ -173,7 +174,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Who a request is from: components, in the order in which they were added.
+/// The key of a request: components, in the order in which they were added.
 ///
 /// Any bytes may be added: they are encoded, so that no component can imitate another.
 #[derive(Clone, Default)]
@@ -185,38 +186,40 @@ impl Key {
         self.0.push(component.as_ref());
     }
 
-    /// Notes what looks like a mistake in the set-up, for the rule to warn about.
-    fn note(&mut self, mistake: Mistakes) {
+    /// Records what looks like a mistake in the setup, for the rule to warn about.
+    fn record(&mut self, mistake: Mistakes) {
         self.1.add(mistake);
     }
 
-    /// Notes that the server has not said who the peer is: whatever becomes of the request, it was set up wrongly.
+    /// Records that the server has not provided the peer's address: whatever becomes of the
+    /// request, the setup is wrong.
     fn lacks_peer(&mut self) -> NoKey {
-        self.note(Mistakes::NO_PEER);
+        self.record(Mistakes::NO_PEER);
         NoKey::missing_peer()
     }
 }
 
-// A key is somebody's.
+// A key belongs to a person.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
 }
 
-/// A request that does not say who it is from.
+/// A request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoKey {
-    /// It should have: refused, as 401, as 431 where a header is too long, or as 500 where the
-    /// server forgot to note the peer's address
+    /// It should have one: refused, as 401, as 431 if a header is too long, or as 500 if the server
+    /// did not record the peer's address
     Missing(Missing),
-    /// The limit does not concern it
+    /// The limit does not apply to it
     Skip,
 }
 
 impl NoKey {
-    /// The caller should have sent something, named here. It is shown to the caller.
+    /// Returns that the caller should have sent something, named here. The name is shown to the
+    /// caller.
     #[must_use]
     pub const fn missing(what: &'static str) -> Self {
         Self::Missing(Missing {
@@ -225,7 +228,7 @@ impl NoKey {
         })
     }
 
-    /// The caller has said it twice.
+    /// Returns that the caller has sent it twice.
     pub(crate) const fn ambiguous(what: &'static str) -> Self {
         Self::Missing(Missing {
             what,
@@ -233,7 +236,7 @@ impl NoKey {
         })
     }
 
-    /// The caller has said it in more than `most` bytes.
+    /// Returns that the caller has sent more than `most` bytes of it.
     pub(crate) const fn too_long(what: &'static str, most: usize) -> Self {
         Self::Missing(Missing {
             what,
@@ -241,7 +244,7 @@ impl NoKey {
         })
     }
 
-    /// Whose fault it is, if it is one.
+    /// Returns whose fault it is, if it is one.
     pub(crate) fn fault(self) -> Option<Fault> {
         match self {
             Self::Missing(missing) => Some(missing.fault),
@@ -257,7 +260,7 @@ impl NoKey {
     }
 }
 
-/// Everybody together: one limit for all requests of a rule. The text becomes part of the limiter's name.
+/// One limit for all requests of a rule. The text becomes part of the limiter's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Constant(pub &'static str);
 
@@ -292,12 +295,12 @@ impl<F> fmt::Debug for FromParts<F> {
     }
 }
 
-/// Several extractors, of which the first that finds something counts. Made by [`KeyExtractor::or`].
+/// Several extractors, tried in order until one finds something. Made by [`KeyExtractor::or`].
 #[derive(Clone)]
 pub struct Or(Vec<Arc<dyn AnyKey>>);
 
 impl Or {
-    /// Uses another extractor where none of these finds anything.
+    /// Uses another extractor if none of these finds anything.
     #[must_use]
     pub fn or<K: KeyExtractor>(mut self, other: K) -> Self {
         self.0.push(Arc::new(other));
@@ -315,7 +318,7 @@ impl KeyExtractor for Or {
             }
             let before = key.0.end();
             let found = match alternative.extract(parts, key) {
-                // Nobody is who adds nothing.
+                // An extractor that adds nothing has found nothing.
                 Ok(()) if key.0.end() == before => Err(NoKey::missing("identity")),
                 found => found,
             };
@@ -333,7 +336,7 @@ impl KeyExtractor for Or {
                         return Err(missing);
                     }
                     key.0.truncate(start);
-                    // The caller can do nothing about what the server lacks.
+                    // The caller cannot change what the server lacks.
                     let is_worse = first_missing.is_none_or(|first: NoKey| {
                         first.fault() != missing.fault() && missing.fault() == Some(Fault::Server)
                     });
@@ -370,7 +373,8 @@ impl fmt::Debug for Or {
     }
 }
 
-/// An extractor that lets pass what it finds nothing in. Made by [`KeyExtractor::or_skip`].
+/// An extractor that lets requests pass in which it finds nothing. Made by
+/// [`KeyExtractor::or_skip`].
 #[derive(Clone, Copy, Debug)]
 pub struct OrSkip<K>(K);
 
@@ -438,7 +442,7 @@ pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
     fn check(&self) -> Result<(), ConfigError>;
     fn exposed_credential(&self) -> Option<&'static str>;
     fn is_bounded(&self) -> bool;
-    /// Its type and what it was made of: extractors that agree in this find the same keys.
+    /// Returns its type and settings: extractors that are equal in this find the same keys.
     fn description(&self) -> String;
 }
 
@@ -466,7 +470,7 @@ impl<K: KeyExtractor> AnyKey for K {
     }
 }
 
-/// Adds one component, unless there is none or it is empty: nobody is the empty string.
+/// Adds one component, unless there is none or it is empty: an empty string identifies no caller.
 fn push_non_empty(
     key: &mut Key,
     component: Option<impl AsRef<[u8]>>,
@@ -523,7 +527,7 @@ mod tests {
         assert_eq!(name(&flat, &[("c", "x")]).unwrap(), "+2,x");
         assert_eq!(name(&flat, &[("a", "+1"), ("b", "x")]).unwrap(), "%2B1");
 
-        // However they are nested, and whatever hides their type.
+        // However they are nested, and whatever their types.
         let nested = OrSkip(a().or(b())).or(c());
         assert_eq!(name(&nested, &[("b", "x")]).unwrap(), "+0,+1,x");
         let behind = (Constant("k"), (a().or(b()), Constant("z")).or(c()));
@@ -533,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_twice_is_not_excused() {
+    fn a_repeated_header_is_not_excused() {
         let twice = [("a", "x"), ("a", "y"), ("b", "z")];
         let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
         let refused = Err(NoKey::ambiguous("a"));
@@ -545,7 +549,7 @@ mod tests {
         assert_eq!(name(&(b(), a()).or_skip().or_shared(), &twice), refused);
         let secret = Secret::new("k1", [7; 32]).unwrap();
         assert_eq!(name(&a().digest(&secret).or_skip(), &twice), refused);
-        // What is not asked is not read.
+        // Extractors after the first match are not called.
         assert_eq!(name(&b().or(a()), &twice).unwrap(), "z");
     }
 
@@ -558,7 +562,7 @@ mod tests {
         assert_eq!(name(&PeerIp.or_skip(), &[]), server);
         assert_eq!(name(&ClientIp::hops(1).or_skip(), &[]), server);
         assert_eq!(name(&a().or(PeerIp.or_skip()).or_skip(), &[]), server);
-        // Another key stands in for it: that is only warned about.
+        // Another key stands in for it, which causes only a warning.
         assert_eq!(name(&PeerIp.or_shared(), &[]).unwrap(), "+1,shared");
         assert_eq!(name(&PeerIp.or(a()), &[("a", "x")]).unwrap(), "+1,x");
     }

@@ -1,37 +1,40 @@
-//! The route as the key: a bounded number of names, whatever paths are asked for.
+//! The route as the key: a bounded number of names, whatever paths are requested.
 
 use http::{Method, request::Parts};
 
 use super::{Key, KeyExtractor, NoKey};
 use crate::web::request::{is_grpc, is_grpc_name, template};
 
-/// What stands for all requests that no route serves.
+/// The key of all requests that no route serves.
 const UNMATCHED: &str = "unmatched";
-/// The longest method path that is taken for one.
+/// The longest path that is accepted as a gRPC method.
 const LONGEST_GRPC_PATH: usize = 256;
 
 /// The method and the route that serves the request; for gRPC the full method.
 ///
-/// With axum (feature `axum`) that is the `MatchedPath`, `/users/{id}` and not `/users/7`. Requests that no route serves,
-/// and all HTTP requests where the router does not say, share one key: a path is the caller's to choose, and would make as
-/// many limits as there are paths. HEAD counts as GET, methods that HTTP does not define as one.
+/// With axum (feature `axum`) that is the `MatchedPath`, `/users/{id}` and not `/users/7`. Requests
+/// that no route serves, and all HTTP requests without a known route, share one key: callers choose
+/// paths, and would create as many limits as there are paths. HEAD counts as GET, and all methods
+/// that HTTP does not define as one.
 ///
-/// A gRPC request, a POST with a content type of gRPC, counts by its path, `/shop.v1.Orders/Create`, if it has that shape
-/// and no route without a `{*rest}` serves it. There, too, a caller can ask for methods that do not exist; [`services`](Self::services) counts only those
-/// of known services apart.
+/// A gRPC request, a POST with a content type of gRPC, counts by its path,
+/// `/shop.v1.Orders/Create`, if it has that shape and no route without a `{*rest}` serves it.
+/// There, too, a caller can request methods that do not exist; with [`services`](Self::services),
+/// only those of known services count separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     services: Option<Vec<&'static str>>,
 }
 
 impl Route {
-    /// The route.
+    /// Counts by the route.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts gRPC methods of these services apart, `shop.v1.Orders` for example, and all others together.
+    /// Counts gRPC methods of these services separately, `shop.v1.Orders` for example, and all
+    /// others together.
     #[must_use]
     pub fn services(services: impl IntoIterator<Item = &'static str>) -> Self {
         Self {
@@ -49,8 +52,9 @@ impl Route {
 impl KeyExtractor for Route {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let template = template(&parts.extensions);
-        // The content type is the caller's word. Where the router says which route serves the request, it is gRPC only if
-        // the route has a rest, as those of tonic's services have: any other would let the caller choose the key.
+        // The caller chooses the content type. If the router names the route of the request, it is
+        // gRPC only if the route has a rest, as those of tonic's services have: otherwise the
+        // caller could choose the key.
         let may_be_grpc = template.is_none_or(|template| template.contains("/{*"));
         if may_be_grpc && is_grpc(&parts.method, &parts.headers) {
             let path = parts.uri.path();
@@ -59,14 +63,14 @@ impl KeyExtractor for Route {
             key.push(if known { path } else { UNMATCHED });
         } else {
             key.push(method(&parts.method));
-            // A template begins with a slash, so none can be taken for this.
+            // A template begins with a slash, so none is equal to this.
             key.push(template.unwrap_or(UNMATCHED));
         }
         Ok(())
     }
 }
 
-/// Service and method of a gRPC path.
+/// Splits a gRPC path into service and method.
 fn grpc_method(path: &str) -> Option<(&str, &str)> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
     let well_formed =
@@ -153,7 +157,7 @@ mod tests {
             name(&orders, "POST", "/x.Y/Z", "application/grpc"),
             "p:{grpc,unmatched}:r"
         );
-        // No call of gRPC, whatever it says it carries.
+        // Not a gRPC call, whatever its content type.
         assert_eq!(
             name(&orders, "GET", path, "application/grpc"),
             "p:{GET,unmatched}:r"

@@ -13,7 +13,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{ChooseTier, Cost, LimitOf, Rule, Share, check_cost, table::Defaults};
+use super::{ChooseTier, Cost, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::{Charge, Labels},
@@ -31,6 +31,21 @@ use crate::{
 
 /// How many requests wait for the same limits, unless the user says otherwise.
 const LONGEST_QUEUE: usize = 100;
+
+/// What the layer says of all its rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    /// Whether permits left are counted.
+    pub(crate) remaining: bool,
+    /// Whether all rules are only tried out.
+    pub(crate) shadow: bool,
+    /// How long requests wait, where their rules do not say.
+    pub(crate) wait: Option<Duration>,
+    /// How many of them, where their rules do not say.
+    pub(crate) queue: Option<usize>,
+    /// Whether CORS preflights pass uncounted.
+    pub(crate) skip_preflight: bool,
+}
 
 /// One rule, checked and with the parts of its names.
 pub(crate) struct Ready {
@@ -307,10 +322,6 @@ impl Ready {
     }
 
     /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs say what becomes of it")
-    )]
     pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
         let tried_out = !self.share.is_all();
         // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.
@@ -356,6 +367,25 @@ impl Ready {
                 .first()
                 .map_or("", |(_, named, _)| &*named.labels.name),
         }
+    }
+}
+
+/// Checks that a fixed cost lies between 1 and the limit, where that is known.
+pub(crate) fn check_cost(
+    rule: &str,
+    cost: &Cost,
+    limit: Option<&Limit>,
+) -> Result<(), ConfigError> {
+    match cost {
+        Cost::Fixed(cost)
+            if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
+        {
+            Err(ConfigError::Cost {
+                rule: rule.to_owned(),
+                cost: *cost,
+            })
+        }
+        _ => Ok(()),
     }
 }
 

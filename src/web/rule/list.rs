@@ -30,16 +30,14 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Requests};
-/// use tower_ratelimit::key::{ClientIp, FromHeader, PeerIp};
+/// use tower_ratelimit::{Limit, Requests, Rules};
+/// use tower_ratelimit::key::{FromHeader, PeerIp};
 ///
-/// let layer = RateLimitLayer::builder(&MemoryStore::new())
+/// let rules = Rules::new()
 ///     .deny(Requests::from_networks(PeerIp, ["192.0.2.0/24", "2001:db8::/32"]))
 ///     .allow(Requests::on("GET /health"))
 ///     .allow(Requests::with_key(FromHeader::new("x-tenant"), ["monitoring"]))
-///     .otherwise(Limit::per_second(50).by(PeerIp))
-///     .build()?;
-/// # Ok::<_, tower_ratelimit::ConfigError>(())
+///     .otherwise(Limit::per_second(50).by(PeerIp));
 /// ```
 #[derive(Clone)]
 #[must_use = "it does nothing until a list has it"]

@@ -14,7 +14,10 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use self::share::Share;
-pub(crate) use self::table::{Defaults, Plan, Planner};
+pub(crate) use self::{
+    compiled::Defaults,
+    table::{Plan, Planner},
+};
 pub use self::{list::Requests, table::Rules};
 use super::{
     charge::{ChargeIf, Outcome},
@@ -164,8 +167,8 @@ impl Rule {
     /// Sets what happens to a request while the store cannot decide. Default:
     /// [`FailurePolicy::local(1.0)`](FailurePolicy::local), by which each process keeps the limit
     /// by itself.
-    pub fn on_failure(mut self, policy: impl Into<FailurePolicy>) -> Self {
-        self.on_failure = policy.into();
+    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_failure = policy;
         self
     }
 
@@ -575,24 +578,5 @@ impl<R: Into<Rule>, const N: usize> IntoRules for [R; N] {
 impl IntoRules for Vec<Rule> {
     fn into_rules(self) -> Vec<Rule> {
         self
-    }
-}
-
-/// Checks that a fixed cost lies between 1 and the limit, where that is known.
-pub(crate) fn check_cost(
-    rule: &str,
-    cost: &Cost,
-    limit: Option<&Limit>,
-) -> Result<(), ConfigError> {
-    match cost {
-        Cost::Fixed(cost)
-            if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
-        {
-            Err(ConfigError::Cost {
-                rule: rule.to_owned(),
-                cost: *cost,
-            })
-        }
-        _ => Ok(()),
     }
 }

@@ -9,9 +9,13 @@ use std::collections::HashMap;
 use http::Method;
 
 use super::{
+    Rule,
     pattern::{PathPattern, Pattern, Segment, counts_as},
-    table::Entry,
 };
+use crate::error::ConfigError;
+
+/// An entry as it was written, what it matches, and its rules.
+pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
 /// The first entry that is never reached, and the one before it that takes its requests.
 ///

@@ -14,11 +14,11 @@ use http::request::Parts;
 
 use super::{
     IntoRules, Rule,
-    compiled::Ready,
+    compiled::{Defaults, Ready},
     index::Index,
     list::{Listed, Lists, Requests},
     pattern::Pattern,
-    reach::first_unreached,
+    reach::{Entry, first_unreached},
     unmatched::Unmatched,
 };
 use crate::{
@@ -84,9 +84,6 @@ pub struct Rules {
     deny: Vec<Requests>,
     allow: Vec<Requests>,
 }
-
-/// An entry as it was written, what it matches, and its rules.
-pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
 impl Rules {
     /// No rules yet. A layer needs one, else it is a [`ConfigError::NoRules`].
@@ -239,21 +236,6 @@ pub(crate) enum Plan {
     Refuse(Refusal),
 }
 
-/// What the layer says of all its rules.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Defaults {
-    /// Whether permits left are counted.
-    pub(crate) remaining: bool,
-    /// Whether all rules are only tried out.
-    pub(crate) shadow: bool,
-    /// How long requests wait, where their rules do not say.
-    pub(crate) wait: Option<Duration>,
-    /// How many of them, where their rules do not say.
-    pub(crate) queue: Option<usize>,
-    /// Whether CORS preflights pass uncounted.
-    pub(crate) skip_preflight: bool,
-}
-
 /// The table, checked and with its names made: what a layer asks for each request.
 #[derive(Debug)]
 pub(crate) struct Planner {
@@ -300,10 +282,6 @@ impl Planner {
         Self::held_by(self.claims.successor(), rules, store, self.defaults.clone())
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the entry")
-    )]
     fn held_by(
         claims: Holder,
         rules: Rules,
@@ -354,10 +332,6 @@ impl Planner {
     }
 
     /// Says once that a layer around has charged for a rule of this one.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs name the rule")
-    )]
     fn tell_of_twin(&self, rule: &str) {
         // Requests that show nothing new must not write what all threads read.
         if !self.told_of_twin.load(Ordering::Relaxed)

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use super::table::Entry;
+use super::reach::Entry;
 use crate::macros::warning;
 
 /// After how many requests an entry that matched none of them is a mistake rather than rare.

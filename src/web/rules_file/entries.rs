@@ -22,8 +22,7 @@ use crate::{
             Requests, Rule, Rules,
             list::{EVERYBODY, is_everybody},
             pattern::{self, Pattern},
-            reach::first_unreached,
-            table::Entry,
+            reach::{Entry, first_unreached},
         },
     },
 };

@@ -18,7 +18,7 @@ use crate::{
     web::{
         charge::ChargeIf,
         key::{Any, KeyExtractor},
-        rule::{Cost, LimitOf, Rule, Tiers, check_cost, pattern},
+        rule::{Cost, LimitOf, Rule, Tiers, compiled::check_cost, pattern},
     },
 };
 
@@ -157,7 +157,7 @@ fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<
     Ok(rule)
 }
 
-/// `"allow"`, `"deny"`, or `{ local = 0.25 }`, perhaps with what comes then: `{ local = 0.25, for = "30s", then = "deny" }`.
+/// Reads `"allow"`, `"deny"` or `{ local = 0.25 }`.
 fn failure_policy(rule: &str, node: &Node<'_>) -> Result<FailurePolicy, ConfigError> {
     if !node.is_table() {
         return node.one_of(&[
@@ -166,28 +166,11 @@ fn failure_policy(rule: &str, node: &Node<'_>) -> Result<FailurePolicy, ConfigEr
         ]);
     }
     let table = node.table()?;
-    table.known(&["local", "for", "then"])?;
+    table.known(&["local"])?;
     let share = table.need("local", "0.25")?;
-    let local = FailurePolicy::local(share.fraction()?);
-    let policy = FailurePolicy::from(local);
+    let policy = FailurePolicy::local(share.fraction()?);
     policy.check(rule).map_err(|error| share.fail(error))?;
-    match (table.get("for"), table.get("then")) {
-        (None, None) => Ok(policy),
-        (Some(longest), Some(then)) => {
-            let time =
-                values::duration(longest.text()?).map_err(|reason| longest.fail(reason))?;
-            then.one_of(&[
-                ("allow", local.then_allow_after(time).into()),
-                ("deny", local.then_deny_after(time).into()),
-            ])
-        }
-        (Some(longest), None) => Err(longest.fail(
-            "it needs `then`, which says what comes after that time: `then = \"deny\"` or `then = \"allow\"`",
-        )),
-        (None, Some(then)) => Err(then.fail(
-            "it needs `for`, which says after what time: `for = \"30s\"`",
-        )),
-    }
+    Ok(policy)
 }
 
 fn key(keys: &Keys, by: &Node<'_>) -> Result<Any, ConfigError> {

@@ -117,10 +117,6 @@ impl Watch {
         }
     }
 
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(unused_variables, reason = "only logs tell the error")
-    )]
     fn tell(&mut self, result: Result<(), &ConfigError>) {
         match result {
             Ok(()) => notice!(path = ?self.path, "the rules of the file are in force"),

@@ -6,10 +6,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{
-    super::policy::{settle, without_trials},
-    *,
-};
+use super::*;
+use crate::store::guard::policy::{settle, without_trials};
 use crate::{
     clock::ManualClock,
     decision::{Grant, Refusal, RefusalKind, Source},
@@ -136,7 +134,7 @@ fn fate(decision: Result<Decision, Error>) -> (bool, Source, Option<ErrorKind>) 
 
 #[test]
 fn whatever_was_chosen_three_errors_refuse() {
-    let local = FailurePolicy::from(FailurePolicy::local(0.5));
+    let local = FailurePolicy::local(0.5);
     for kind in KINDS {
         let passes = !REFUSE.contains(&kind);
         let refused = (false, Source::FailurePolicy, Some(kind));
@@ -239,7 +237,6 @@ fn what_it_knows_nothing_of_is_asked_within() {
     );
 }
 
-#[cfg(feature = "tracing")]
 mod logs {
     use super::*;
     use crate::macros::logged::levels;
@@ -273,8 +270,7 @@ mod logs {
         }
     }
 
-    /// The server answers others: that some calls are late is no outage, and `then_deny_after` does
-    /// not begin to count.
+    /// The server answers others: that some calls are late is no outage.
     #[test]
     fn a_burst_is_no_outage() {
         for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {

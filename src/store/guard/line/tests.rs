@@ -577,7 +577,7 @@ fn ids_of(callers: &[Caller<'_>]) -> Vec<u64> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases.max(1000),
+        cases: ProptestConfig::default().cases * if cfg!(inside) { 4 } else { 1 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

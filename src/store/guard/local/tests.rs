@@ -75,7 +75,7 @@ const INTERVAL: Duration = Duration::from_millis(800);
 const PART: i64 = 101;
 
 impl World {
-    fn new(policy: impl Into<FailurePolicy>) -> Self {
+    fn new(policy: FailurePolicy) -> Self {
         let clock = ManualClock::new();
         let server = Server {
             store: MemoryStore::new().clock(clock.clone()),
@@ -86,12 +86,12 @@ impl World {
         Self {
             guard: Fallback::new(server, Locals::new(Arc::clone(&shared)), shared),
             clock,
-            policy: policy.into(),
+            policy,
         }
     }
 
     /// One in which there is no place left for what is decided here.
-    fn full(policy: impl Into<FailurePolicy>) -> Self {
+    fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
         let store = MemoryStore::new().clock(world.clock.clone());
         world.guard.locals.limiters = store.max_limiters(1);
@@ -423,33 +423,6 @@ fn what_costs_more_than_the_share_is_unavailable() {
         (RefusalKind::Unavailable, Source::FailurePolicy)
     );
     assert!(world.takes(&[of("ann", 2, 4)]));
-}
-
-#[test]
-fn it_ends_when_the_user_says_so() {
-    let local = || FailurePolicy::local(0.5);
-    for (policy, then) in [
-        (local().then_deny_after(Duration::from_secs(5)), false),
-        (local().then_allow_after(Duration::from_secs(5)), true),
-    ] {
-        let world = World::new(policy);
-        // An outage before, of which nothing is left.
-        world.fail(true);
-        world.takes(&[of("bob", 1, 20)]);
-        world.advance(60_000);
-        world.fail(false);
-        assert_eq!(world.ask(&[of("bob", 1, 20)]).source(), Source::Store);
-        world.fail(true);
-        for _ in 0..4 {
-            assert_eq!(world.ask(&[of("bob", 1, 20)]).source(), Source::Local);
-            world.advance(1249);
-        }
-        assert_eq!(world.ask(&[of("bob", 1, 20)]).source(), Source::Local);
-        world.advance(4);
-        let after = world.ask(&[of("bob", 1, 20)]);
-        assert_eq!(after.source(), Source::FailurePolicy);
-        assert_eq!(after.is_allowed(), then);
-    }
 }
 
 fn receipts(decision: &Decision) -> List<Receipt> {

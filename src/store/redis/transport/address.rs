@@ -1,4 +1,4 @@
-//! Addresses: what is wrong with one, by its part, and what may be shown of one.
+//! Addresses: which part of one is wrong, and what may be logged of one.
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -10,9 +10,9 @@ const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
 const SOCKET: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
 
-/// Reads an address, or says which part of it is wrong.
+/// Parses an address, or returns which part of it is wrong.
 pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
-    // First: what has a stray `@` may be read with a part of the password as its host.
+    // First: an address with a stray `@` may be parsed with a part of the password as its host.
     let parts = Parts::of(address).map_err(wrong)?;
     let info = address.into_connection_info().map_err(|error| {
         parts.as_ref().map_or_else(
@@ -21,7 +21,7 @@ pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
         )
     })?;
     if parts.is_some_and(|parts| parts.port == Some("0")) {
-        return Err(wrong("the port 0 is none: leave it out for 6379"));
+        return Err(wrong("the port 0 is not valid: omit it for 6379"));
     }
     match info.redis_settings().db() {
         db @ ..0 => Err(wrong(format!("the database {db} is below 0"))),
@@ -29,7 +29,7 @@ pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
     }
 }
 
-/// What redis-rs says of an address, by its category: the whole error may repeat a password.
+/// Describes redis-rs' error by its category: the whole error may repeat a password.
 pub(crate) fn refused(error: &RedisError) -> ConfigError {
     #[cfg(not(feature = "tls"))]
     if error.to_string().contains("with TLS") {
@@ -38,7 +38,7 @@ pub(crate) fn refused(error: &RedisError) -> ConfigError {
     ConfigError::Url(error.category().to_owned())
 }
 
-/// An address without user and password.
+/// Formats an address without user and password.
 pub(crate) fn shown(info: &ConnectionInfo) -> String {
     let (scheme, place) = match info.addr() {
         ConnectionAddr::Tcp(host, port) => ("redis", (host, port)),
@@ -64,7 +64,7 @@ fn wrong(reason: impl fmt::Display) -> ConfigError {
 
 /// The parts of an address over TCP that hold no secret.
 struct Parts<'a> {
-    /// Whether there is a user or a password. If not, what stands for host and port may be these.
+    /// True if there is a user or a password. If not, the supposed host and port may be these.
     has_user: bool,
     host: &'a str,
     port: Option<&'a str>,
@@ -72,7 +72,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Takes an address apart; `None` if it is one of a socket. Errors show nothing of the address.
+    /// Splits an address; `None` for one of a socket. Errors show nothing of the address.
     fn of(address: &'a str) -> Result<Option<Self>, String> {
         let Some((scheme, rest)) = address.split_once("://") else {
             return Err("the scheme is missing".to_owned());
@@ -88,9 +88,9 @@ impl<'a> Parts<'a> {
             None => (None, rest),
         };
         if user.is_some_and(|user| user.contains(['/', '?', '#', '\\'])) {
-            return Err(
-                "user or password have `/`, `?`, `#` or `\\` in them: write `%2F`, `%3F`, `%23` or `%5C`".to_owned(),
-            );
+            return Err("user or password contain `/`, `?`, `#` or `\\`: \
+                write `%2F`, `%3F`, `%23` or `%5C`"
+                .to_owned());
         }
         let (place, rest) = place.split_at(place.find(['/', '?', '#']).unwrap_or(place.len()));
         let bracketed = place.find(']').filter(|_| place.starts_with('['));
@@ -110,7 +110,7 @@ impl<'a> Parts<'a> {
         }))
     }
 
-    /// The first part that is wrong.
+    /// Returns the first part that is wrong.
     fn wrong(&self) -> Option<String> {
         if self.host.is_empty() {
             return Some("the host is missing".to_owned());
@@ -118,7 +118,7 @@ impl<'a> Parts<'a> {
         if let Some(port) = self.port.filter(|port| port.parse::<u16>().is_err()) {
             return Some(match self.has_user {
                 true => format!("the port {port:?} is no number from 1 to 65535"),
-                // It may be a password, the host forgotten.
+                // It may be a password, if the host was forgotten.
                 false => "the port is no number from 1 to 65535".to_owned(),
             });
         }
@@ -135,12 +135,12 @@ impl<'a> Parts<'a> {
         }
         if matches!(host, "0.0.0.0" | "::") {
             return Some(format!(
-                "the host {host} is what servers listen on: name one"
+                "the host {host} is an address to listen on: write the address of the server"
             ));
         }
         let odd = |it: char| it.is_whitespace() || it.is_control() || "<>^|%\\".contains(it);
         host.contains(odd)
-            .then(|| "the host has characters that no host has".to_owned())
+            .then(|| "the host has invalid characters".to_owned())
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
             ("http://localhost", "the scheme is not"),
             ("redis://", "the host is missing"),
             ("redis://:secret@", "the host is missing"),
-            ("redis://a b/", "the host has characters"),
+            ("redis://a b/", "the host has invalid characters"),
             ("redis://[::1/", "the host is no IPv6"),
             ("redis://0.0.0.0/", "the host 0.0.0.0"),
             ("redis://localhost:99999", "the port is no number"),
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Passwords as people write them: with characters that have a meaning in an address, too.
+    /// Passwords as people write them, also with characters that have a meaning in an address.
     fn password() -> impl Strategy<Value = String> {
         "[a-z0-9/?#@:%\\[\\]\\\\ <>|^&=+é-]{0,8}".prop_map(|noise| format!("Sesame{noise}Sesame"))
     }
@@ -236,7 +236,8 @@ mod tests {
     }
 
     proptest! {
-        /// What follows the last `@` is a host, and so is a bare word after the scheme: these are shown.
+        /// The text after the last `@` is a host, and so is a bare name after the scheme: these are
+        /// shown.
         #[test]
         fn no_password_is_ever_shown((address, password) in address()) {
             let has_host = address.contains(&format!("{password}@"));

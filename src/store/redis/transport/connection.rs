@@ -1,58 +1,66 @@
-//! Who carries a command: one shared connection, replaced when it is lost.
+//! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
-    fmt, io,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-#[cfg(feature = "cluster")]
-use redis::cluster_async::ClusterConnection;
-use redis::{
-    Cmd, RedisError, RedisFuture, RedisResult, RetryMethod, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-};
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::{runtime::Handle, sync::watch};
 
 #[cfg(feature = "cluster")]
 use super::topology;
 use super::{
-    source::{Source, io_error},
-    stream::Driving,
+    lacked::Lacked,
+    link::{Link, To, io_error, silent},
+    source::Source,
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
     store::{
         guard::breaker::Traffic,
-        redis::{
-            classify::{Class, Executed},
-            health::ConnectionState,
-            wire::script::Lacked,
-        },
+        redis::classify::{Class, Executed},
     },
 };
 
-/// The first pause after a failed attempt to connect, and the longest: Redis is found again within a second.
+/// The first pause after a failed attempt to connect, and the longest: Redis is found again within
+/// a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// For so many response timeouts a connection is kept that this process does not drive.
+/// The number of response timeouts for which a connection is kept that this process does not drive.
 const UNDRIVEN_FOR: u32 = 10;
 
 /// A way to Redis that outlives its connections.
 ///
-/// All callers share one multiplexed connection: one round trip for each command, and no queue for a free connection.
-/// At most one attempt to connect is under way at a time, in a task of its own, so that no caller's deadline cuts it
-/// short.
+/// All callers share one multiplexed connection: one round trip for each command, and no queue for
+/// a free connection. At most one attempt to connect is in progress at a time, in a task of its
+/// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
     source: Source,
     connect_timeout: Duration,
     response_timeout: Duration,
-    /// Where it is recorded that a server answers.
+    /// Records that a server answers.
     traffic: Arc<Traffic>,
     slot: Arc<Mutex<Slot>>,
     pub(crate) lacked: Lacked,
-    /// Carries what must not be sent twice, where the present connection would. Made when it is first needed.
+    /// Carries commands that must not be sent twice, if the present connection would repeat them.
+    /// Made when it is first needed.
     once: Option<Box<Self>>,
+}
+
+/// Whether there is a connection to Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionState {
+    /// None, and nobody has needed one since the store was made or the last one was lost
+    Idle,
+    /// It is being made
+    Connecting,
+    /// There is one. A user's own looks after itself, and is always said to be
+    Connected,
+    /// The last attempt to make one failed, or led to a server that cannot be used
+    Failing,
 }
 
 /// Why a command has no reply, and whether it may have been carried out all the same.
@@ -70,7 +78,7 @@ impl Failed {
 }
 
 impl From<RedisError> for Failed {
-    /// It was not sent.
+    /// The command was not sent.
     fn from(error: RedisError) -> Self {
         Self {
             error,
@@ -85,90 +93,36 @@ impl From<Failed> for RedisError {
     }
 }
 
-/// Which master a command is for. Where there is one, it is for that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "cluster"),
-    allow(dead_code, reason = "only a Cluster has several masters")
-)]
-pub(crate) enum To<'a> {
-    Any,
-    /// That of a slot
-    Slot(u16),
-    /// That of a key's slot
-    Key(&'a [u8]),
-}
-
 /// Where commands go at present.
 struct Slot {
     state: State,
-    /// When the connection was made; a call begun later went down this connection.
+    /// The time when the connection was made; a call begun later used this connection.
     since: Instant,
-    /// How many attempts there were to connect. Only the last may say how it ended.
+    /// The number of attempts to connect. Only the last may report how it ended.
     attempts: u64,
-    /// Attempts in a row that failed, or led to a server that could not be used: until a connection has lasted.
+    /// Attempts in a row that failed, or led to an unusable server: until a connection has lasted.
     failures: u32,
-    /// Whether anything was answered over this connection.
+    /// True if any command was answered over this connection.
     answered: bool,
-    /// Since when no command has been answered while some were given up.
+    /// The time since which no command has been answered while some were given up.
     unanswered_since: Option<Instant>,
 }
 
 enum State {
-    /// Nobody has asked yet, or the connection was lost; no attempt before the given time
+    /// Not used yet, or the connection was lost; no attempt before the given time
     Idle {
         not_before: Option<(Instant, RedisError)>,
     },
-    /// An attempt is under way
+    /// An attempt is in progress
     Connecting {
         began: Instant,
         attempt: Attempt,
     },
-    Connected(Wire),
+    Connected(Link),
 }
 
 /// How an attempt ended: the connection, and when it was made.
-type Attempt = watch::Receiver<Option<RedisResult<(Wire, Instant)>>>;
-
-/// A connection that many callers share.
-#[derive(Clone)]
-pub(crate) enum Wire {
-    /// With what drives it, where it was made here
-    Multiplexed(
-        MultiplexedConnection,
-        #[allow(dead_code, reason = "it is held: dropping it ends the connection")]
-        Option<Arc<Driving>>,
-    ),
-    #[cfg(feature = "cluster")]
-    Cluster(ClusterConnection),
-    Own(Arc<dyn OwnConnection>),
-}
-
-/// A connection of the user's, whatever its type.
-pub(crate) trait OwnConnection: Send + Sync {
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>>;
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_command(command).await })
-    }
-
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_commands(commands, 0, count).await })
-    }
-}
+type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
     pub(crate) fn new(
@@ -178,7 +132,7 @@ impl Connection {
         response_timeout: Duration,
     ) -> Self {
         let state = match &source {
-            Source::Own(own) => State::Connected(Wire::Own(Arc::clone(own))),
+            Source::Own(own) => State::Connected(Link::Own(Arc::clone(own))),
             _ => State::Idle { not_before: None },
         };
         let once = source.once().map(|source| {
@@ -211,12 +165,12 @@ impl Connection {
 
     /// Sends one command and waits for its reply.
     ///
-    /// A command whose connection was lost is sent once more over a new one: whatever is sent here must be safe to
-    /// repeat.
+    /// A command whose connection was lost is sent once more over a new one: commands sent here
+    /// must be safe to repeat.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it may leave the command executed or not.
+    /// Dropping the future may leave the command executed or not.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
         let first = match self.attempt(command).await {
             Err(first) if is_lost(&first.error) => first,
@@ -228,15 +182,16 @@ impl Connection {
         })
     }
 
-    /// Sends one command once: for those that must not be repeated.
+    /// Sends a command once: for commands that must not be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it may leave the command executed or not.
+    /// Dropping the future may leave the command executed or not.
     pub(crate) async fn send_once(&self, command: &Cmd) -> Result<Value, Failed> {
         let this = self.once.as_deref().unwrap_or(self);
         match this.attempt(command).await {
-            // Another node is to run it, so it did not run. The connection reads where to before it sends anything else.
+            // Another node must run it, so it did not run. The connection reads where to go before
+            // it sends anything else.
             Err(failed)
                 if this.source.has_nodes()
                     && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
@@ -256,9 +211,9 @@ impl Connection {
         #[cfg(feature = "cluster")]
         if to != To::Any {
             let (wire, since) = self.connected().await?;
-            if let Wire::Cluster(connection) = &wire {
+            if let Link::Cluster(connection) = &wire {
                 let reply = topology::send_to(connection, to, command).await;
-                self.note(since, reply.as_ref().err());
+                self.record(since, reply.as_ref().err());
                 return reply;
             }
         }
@@ -269,7 +224,7 @@ impl Connection {
         let (wire, since) = self.connected().await?;
         let reply = self.send_over(&wire, since, command).await;
         reply.map_err(|error| {
-            // What redis-rs says after it has repeated a command tells nothing of the first time.
+            // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
                 self.source.repeats() && !matches!(error.retry_method(), RetryMethod::NoRetry);
             let failed = Failed::after_sending(error);
@@ -280,7 +235,7 @@ impl Connection {
         })
     }
 
-    /// Sends several commands at once. The replies are those of each; an error is that of all.
+    /// Sends several commands at once. Returns the reply of each; an error is that of all.
     pub(crate) async fn send_all(
         &self,
         commands: &redis::Pipeline,
@@ -289,20 +244,20 @@ impl Connection {
         let (wire, since) = self.connected().await?;
         let replies = match &wire {
             #[cfg(feature = "cluster")]
-            Wire::Cluster(connection) => {
+            Link::Cluster(connection) => {
                 let replies = topology::send_all(connection, commands, self.response_timeout).await;
                 for reply in &replies {
-                    self.note(since, reply.as_ref().err());
+                    self.record(since, reply.as_ref().err());
                 }
                 return Ok(replies);
             }
-            Wire::Multiplexed(connection, _) => {
+            Link::Multiplexed(connection, _) => {
                 connection
                     .clone()
                     .req_packed_commands(commands, 0, count)
                     .await
             }
-            Wire::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
+            Link::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
         };
         let replies: RedisResult<Vec<_>> =
             replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
@@ -310,7 +265,7 @@ impl Connection {
             .iter()
             .flatten()
             .find_map(|reply| reply.as_ref().err().filter(|error| is_lost(error)));
-        self.note(since, lost.or(replies.as_ref().err()));
+        self.record(since, lost.or(replies.as_ref().err()));
         replies
     }
 
@@ -333,71 +288,72 @@ impl Connection {
         }
     }
 
-    /// Whether each node has to be told a script's text by itself.
+    /// Returns whether each node needs a script's text separately.
     pub(crate) fn has_nodes(&self) -> bool {
         self.source.has_nodes()
     }
 
-    /// Whether a call that was begun at `moment` cannot have gone down another connection than the present one.
+    /// Returns whether a call begun at `moment` can only have used the present connection.
     pub(crate) fn carried(&self, moment: Instant) -> bool {
         let slot = self.slot();
-        // Those to the nodes of a Cluster are replaced unseen.
+        // Connections to the nodes of a Cluster are replaced invisibly.
         self.source.renews()
             && !self.source.has_nodes()
             && matches!(slot.state, State::Connected(_))
             && slot.since <= moment
     }
 
-    /// What a connection of somebody else's making does may take without end.
+    /// A connection made elsewhere may take arbitrarily long.
     async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let sent = within(self.response_timeout, sending).await;
         sent.unwrap_or_else(|| Err(silent()))
     }
 
-    async fn send_over(&self, wire: &Wire, since: Instant, command: &Cmd) -> RedisResult<Value> {
+    async fn send_over(&self, wire: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
         let mut given_up = GivenUp {
             connection: self,
             since,
             armed: true,
         };
         let reply = match wire {
-            Wire::Multiplexed(connection, _) => {
+            Link::Multiplexed(connection, _) => {
                 connection.clone().send_packed_command(command).await
             }
             #[cfg(feature = "cluster")]
-            Wire::Cluster(connection) => {
+            Link::Cluster(connection) => {
                 let mut connection = connection.clone();
                 self.in_time(connection.req_packed_command(command)).await
             }
-            Wire::Own(connection) => self.in_time(connection.send(command)).await,
+            Link::Own(connection) => self.in_time(connection.send(command)).await,
         };
-        // What the server refuses comes as a value here.
+        // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
         given_up.armed = false;
-        self.note(since, reply.as_ref().err());
+        self.record(since, reply.as_ref().err());
         reply
     }
 
-    /// What a reply, or its lack, tells of the connection that was made at `since`.
-    fn note(&self, since: Instant, error: Option<&RedisError>) {
+    /// Updates the state of the connection made at `since` after a reply, or a lack of one.
+    fn record(&self, since: Instant, error: Option<&RedisError>) {
         match error {
-            // One node is lost, and redis-rs is repairing it. If nothing at all is answered, begin anew.
-            Some(error) if is_lost(error) && self.source.has_nodes() => self.note_silence(since),
+            // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
+            // anew.
+            Some(error) if is_lost(error) && self.source.has_nodes() => self.record_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
-            Some(error) if error.is_timeout() => self.note_silence(since),
+            Some(error) if error.is_timeout() => self.record_silence(since),
             // Any other error is an answer too.
             _ => {
-                // Of several nodes, who asks knows which one it was.
+                // With several nodes, the caller knows which one it was.
                 if !self.source.has_nodes() {
                     self.traffic.replied();
                 }
-                self.note_answer(since);
+                self.record_answer(since);
             }
         }
     }
 
     /// The connection, made now if there is none, and when it was made.
-    async fn connected(&self) -> RedisResult<(Wire, Instant)> {
+    async fn connected(&self) -> RedisResult<(Link, Instant)> {
         // Also where there is a connection: its timer would panic.
         let runtime = runtime().ok_or_else(|| io_error(NO_TIMER))?;
         let mut attempt = {
@@ -424,7 +380,8 @@ impl Connection {
         outcome.unwrap_or_else(|| Err(io_error("the attempt to connect was dropped")))
     }
 
-    /// Whether an attempt will end: its runtime may have been shut down under it, or nobody may be driving that.
+    /// Returns whether an attempt will end: its runtime may have been shut down, or may not be
+    /// driven.
     fn is_alive(&self, began: Instant, attempt: &Attempt) -> bool {
         let longest = self.connect_timeout.saturating_mul(2);
         attempt.has_changed().is_ok() && moment().duration_since(began) < longest
@@ -455,8 +412,9 @@ impl Connection {
 
     /// Drops the connection that was made at `since`, so that another is made.
     ///
-    /// `error` is what the server said, or that it hung up. It may do so for as long as the address leads to it, a replica
-    /// for example: so the first such connection is replaced at once, those after it as failed attempts are.
+    /// `error` is what the server said, or that it hung up. It may do so for as long as the address
+    /// leads to it, to a replica for example: so the first such connection is replaced at once, and
+    /// the next ones like failed attempts.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = self.slot();
         if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
@@ -466,7 +424,7 @@ impl Connection {
                 slot.failures = 0;
             }
             let not_before = match error {
-                // It worked, and somebody has closed it.
+                // It worked, and was closed from elsewhere.
                 Some(error) if error.is_connection_dropped() && slot.answered => None,
                 Some(error) => slot.pause(error),
                 None => None,
@@ -475,21 +433,22 @@ impl Connection {
         }
     }
 
-    fn note_answer(&self, since: Instant) {
+    fn record_answer(&self, since: Instant) {
         let mut slot = self.slot();
         if slot.since == since {
             slot.unanswered_since = None;
             slot.answered = true;
-            // A replica answers whoever is refused, too.
+            // A replica answers refused commands, too.
             if slot.failures > 0 && moment().duration_since(since) >= LONGEST_PAUSE {
                 slot.failures = 0;
             }
         }
     }
 
-    /// A command was not answered in time. A connection on which nothing is answered for as long as the response timeout
-    /// is dead, even if the kernel has not noticed: it would try for a quarter of an hour.
-    fn note_silence(&self, since: Instant) {
+    /// Records that a command was not answered in time. A connection on which nothing is answered
+    /// for as long as the response timeout is dead, even if the kernel has not noticed: it would
+    /// try for a quarter of an hour.
+    fn record_silence(&self, since: Instant) {
         let mut slot = self.slot();
         let first = *slot.unanswered_since.get_or_insert_with(moment);
         let silent_for = moment().duration_since(first);
@@ -502,13 +461,13 @@ impl Connection {
         }
     }
 
-    /// Whether this process, and not the server, is late: it has not sent what is waited for, or
+    /// Returns whether this process, and not the server, is late: it has not sent the command, or
     /// not read the replies, or their callers have left. A runtime that is short of processor time
     /// sends and reads in the end; one that is not driven never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
-        let patience = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
+        let max_wait = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
         !self.source.has_nodes()
-            && silent_for < patience
+            && silent_for < max_wait
             && !self.traffic.is_silent_for(self.response_timeout)
     }
 
@@ -517,7 +476,7 @@ impl Connection {
     }
 }
 
-/// Notes that nobody waits any longer for a command that was not answered.
+/// Records that the caller of an unanswered command has left.
 struct GivenUp<'a> {
     connection: &'a Connection,
     since: Instant,
@@ -527,15 +486,15 @@ struct GivenUp<'a> {
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.connection.note_silence(self.since);
+            self.connection.record_silence(self.since);
         }
     }
 }
 
 impl Slot {
-    fn settle(&mut self, number: u64, outcome: &RedisResult<(Wire, Instant)>) {
+    fn settle(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
         if self.attempts != number {
-            // Given up as dead, and another was begun.
+            // It was given up as dead, and another attempt has begun.
             return;
         }
         self.unanswered_since = None;
@@ -553,7 +512,8 @@ impl Slot {
         }
     }
 
-    /// Until when nobody connects, and the error until then; none after the first failure.
+    /// Returns the time until which no attempt is made, and the error until then; none after the
+    /// first failure.
     fn pause(&mut self, error: &RedisError) -> Option<(Instant, RedisError)> {
         let earlier = self.failures;
         self.failures = earlier.saturating_add(1);
@@ -563,22 +523,18 @@ impl Slot {
     }
 }
 
-/// What it means that nothing was answered in time.
-pub(crate) fn silent() -> RedisError {
-    io::Error::from(io::ErrorKind::TimedOut).into()
-}
-
 /// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
 }
 
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+/// The state behind the lock is valid between any two statements, so a panic elsewhere cannot spoil
+/// it.
 fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// Addresses and passwords stay out of logs.
+// Addresses and passwords must not reach the logs.
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")

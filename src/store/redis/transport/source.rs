@@ -1,9 +1,9 @@
-//! Where connections come from: made here, or taken out of a pool.
+//! Sources of connections: made here, or taken out of a pool.
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool_redis::{Pool, PoolError};
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
+use deadpool_redis::Pool;
+use redis::{AsyncConnectionConfig, RedisResult};
 
 #[cfg(feature = "tls")]
 use super::tls;
@@ -12,12 +12,12 @@ use super::topology::Cluster;
 #[cfg(feature = "sentinel")]
 use super::topology::{self, Sentinels};
 use super::{
-    connection::{OwnConnection, Wire},
+    link::{Link, OwnConnection, checked_out},
     stream,
 };
 use crate::store::guard::breaker::Traffic;
 
-/// Where connections come from.
+/// The source of connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     /// They are made here
@@ -47,46 +47,47 @@ impl Source {
         &self,
         response_timeout: Duration,
         traffic: Arc<Traffic>,
-    ) -> RedisResult<Wire> {
+    ) -> RedisResult<Link> {
         #[cfg(feature = "tls")]
         if self.may_want_tls() {
             tls::choose_provider();
         }
         let connection = match self {
             Self::Client(client, config) => return stream::connect(client, config, traffic).await,
-            // A checkout costs a PING, so there is one for each connection and not for each command. Taking it out of the
-            // pool leaves the pool its full size for others.
+            // A checkout costs a PING, so there is one for each connection and not for each
+            // command. Taking it out of the pool leaves the pool its full size for other users.
             Self::Pool(pool) => deadpool_redis::Connection::take(checked_out(pool.get().await)?),
             #[cfg(feature = "cluster")]
             Self::ClusterPool(pool) => {
                 let nodes = checked_out(pool.get().await)?;
-                return Ok(Wire::Cluster(deadpool_redis::cluster::Connection::take(
+                return Ok(Link::Cluster(deadpool_redis::cluster::Connection::take(
                     nodes,
                 )));
             }
             #[cfg(feature = "sentinel")]
             Self::SentinelPool(pool) => {
                 let mut connection = topology::take_master(pool).await?;
-                // `deadpool_redis` has no setting for it.
+                // `deadpool_redis` has no such setting.
                 connection.set_response_timeout(response_timeout);
                 connection
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => return cluster.connect().await.map(Wire::Cluster),
+            Self::Cluster(cluster) => return cluster.connect().await.map(Link::Cluster),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels, config) => {
                 return stream::connect(&sentinels.master().await?, config, traffic).await;
             }
-            Self::Own(own) => return Ok(Wire::Own(Arc::clone(own))),
+            Self::Own(own) => return Ok(Link::Own(Arc::clone(own))),
         };
-        Ok(Wire::Multiplexed(connection, None))
+        Ok(Link::Multiplexed(connection, None))
     }
 
     pub(crate) fn renews(&self) -> bool {
         !matches!(self, Self::Own(_))
     }
 
-    /// Whether it repairs the connections to its nodes, and repeats what was lost with one, by itself.
+    /// Returns whether it repairs the connections to its nodes, and repeats lost commands, by
+    /// itself.
     pub(crate) fn has_nodes(&self) -> bool {
         #[cfg(feature = "cluster")]
         return matches!(self, Self::Cluster(_) | Self::ClusterPool(_));
@@ -94,19 +95,19 @@ impl Source {
         false
     }
 
-    /// The same nodes, over connections that send nothing twice, where these would.
+    /// Returns the same nodes over connections that send nothing twice, if these would.
     pub(crate) fn once(&self) -> Option<Self> {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => cluster
                 .repeats()
                 .then(|| Self::Cluster(Box::new(cluster.once()))),
-            // What a pool makes, it makes as it was told.
+            // A pool's connections have the pool's settings.
             _ => None,
         }
     }
 
-    /// Whether it sends a command again by itself.
+    /// Returns whether it sends a command again by itself.
     pub(crate) fn repeats(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
@@ -117,7 +118,7 @@ impl Source {
         }
     }
 
-    /// Of a pool nobody knows.
+    /// It is unknown for a pool.
     #[cfg(feature = "tls")]
     fn may_want_tls(&self) -> bool {
         match self {
@@ -130,16 +131,4 @@ impl Source {
             _ => true,
         }
     }
-}
-
-/// What a pool has given, or why it has not.
-pub(crate) fn checked_out<C>(given: Result<C, PoolError>) -> RedisResult<C> {
-    given.map_err(|error| match error {
-        PoolError::Backend(error) => error,
-        error => io_error(&error.to_string()),
-    })
-}
-
-pub(crate) fn io_error(reason: &str) -> RedisError {
-    RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
 }

@@ -1,6 +1,6 @@
-//! Connections that are made here, and whose bytes are seen as they come and go.
+//! Connections that are made here, and whose bytes are observed as they come and go.
 //!
-//! redis-rs hands a reply only to the caller that waits for it. In a burst most callers have left
+//! redis-rs passes a reply only to the caller that waits for it. In a burst most callers have left
 //! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
 //! [`Traffic`].
 
@@ -22,24 +22,24 @@ use tokio::net::UnixStream;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, lookup_host},
-    task::{AbortHandle, JoinSet},
+    task::JoinSet,
 };
 
-use super::connection::Wire;
+use super::link::{Driving, Link};
 use crate::store::guard::breaker::{Traffic, Watch};
 
-/// Connects to the server that a client has the address of.
+/// Connects to the server at a client's address.
 ///
-/// Over TLS redis-rs makes the socket: there only those replies are seen that somebody waits for.
+/// Over TLS redis-rs makes the socket: there, only replies with a waiting caller are observed.
 ///
 /// # Cancel safety
 ///
-/// Dropping it closes the connection.
+/// Dropping the future closes the connection.
 pub(crate) async fn connect(
     client: &Client,
     config: &AsyncConnectionConfig,
     traffic: Arc<Traffic>,
-) -> RedisResult<Wire> {
+) -> RedisResult<Link> {
     let info = client.get_connection_info();
     let settings = info.redis_settings();
     match info.addr() {
@@ -61,7 +61,7 @@ pub(crate) async fn connect(
         }
         _ => {
             let connection = client.get_multiplexed_async_connection_with_config(config);
-            Ok(Wire::Multiplexed(connection.await?, None))
+            Ok(Link::Multiplexed(connection.await?, None))
         }
     }
 }
@@ -99,24 +99,14 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: Seen<S>,
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
-) -> RedisResult<Wire> {
+) -> RedisResult<Link> {
     let watch = stream.watch.clone();
     let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
     let (connection, driver) = connecting.await?;
-    // It was let in.
+    // It is connected.
     watch.owes_nothing();
     let driving = Driving(tokio::spawn(driver).abort_handle());
-    Ok(Wire::Multiplexed(connection, Some(Arc::new(driving))))
-}
-
-/// The task that reads and writes for a connection. It ends with the last who holds the connection,
-/// also where the server never answers what was sent.
-pub(crate) struct Driving(AbortHandle);
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    Ok(Link::Multiplexed(connection, Some(Arc::new(driving))))
 }
 
 /// A stream that records when bytes come in and go out.

@@ -23,29 +23,29 @@ mod cluster {
     };
     use tokio::task::JoinSet;
 
-    use super::super::super::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
     #[cfg(feature = "tls")]
     use super::super::tls;
     use super::super::{
-        connection::{To, silent},
-        endpoint::tcp_settings,
+        CONNECT_TIMEOUT, RESPONSE_TIMEOUT,
+        link::{To, silent, tcp_settings},
     };
     use super::shown_all;
     use crate::clock::within;
     #[cfg(feature = "tls")]
     use crate::error::ConfigError;
 
-    /// What one lost connection takes: another node is asked, it names the node of the slot, and that one is asked over a
-    /// new connection. If all were lost, [`Connection::send`](super::super::connection::Connection::send) begins again.
-    /// redis-rs' own default is 16, over many seconds.
+    /// A lost connection takes two retries: another node is called, it names the node of the hash
+    /// slot, and that one is called over a new connection. If all were lost,
+    /// [`Connection::send`](super::super::connection::Connection::send) begins again. redis-rs' own
+    /// default is 16, over many seconds.
     const RETRIES: u32 = 2;
-    /// Between attempts, in milliseconds; redis-rs' own default is at least 1280.
+    /// The longest pause between attempts, in milliseconds; redis-rs' own default is at least 1280.
     const LONGEST_WAIT: u64 = 10;
-    /// redis-rs holds up every shard while it connects to the nodes anew, so a node may not take all of the time that
-    /// connecting to the Cluster may: it is tried twice, as an address that was given and as a node.
+    /// redis-rs delays every shard while it reconnects to the nodes, so a node may not use all of
+    /// the time for connecting to the Cluster: it is tried twice, as a given address and as a node.
     const SHARE_OF_A_NODE: u32 = 4;
 
-    /// How to reach a Cluster.
+    /// The settings of a Cluster.
     #[derive(Clone)]
     pub(crate) struct Cluster {
         nodes: Vec<ConnectionInfo>,
@@ -68,7 +68,7 @@ mod cluster {
             }
         }
 
-        /// The same Cluster, with other timeouts.
+        /// Returns the same Cluster, with other timeouts.
         pub(crate) fn waiting(self, connect: Duration, response: Duration) -> Self {
             Self {
                 connect_timeout: connect,
@@ -77,7 +77,7 @@ mod cluster {
             }
         }
 
-        /// The same Cluster, over TLS with certificates.
+        /// Returns the same Cluster, over TLS with certificates.
         #[cfg(feature = "tls")]
         pub(crate) fn with_certificates(
             self,
@@ -97,10 +97,10 @@ mod cluster {
             self.nodes.iter().any(tls::is_wanted)
         }
 
-        /// The same Cluster, over connections that send nothing twice.
+        /// Returns the same Cluster, over connections that send nothing twice.
         ///
-        /// With retries, redis-rs sends a command again after a lost connection or a silent node, where nobody knows
-        /// whether it ran. It has no such choice for a single command.
+        /// With retries, redis-rs sends a command again after a lost connection or a silent node,
+        /// when it is unknown whether it ran. It has no such choice for a single command.
         pub(crate) fn once(&self) -> Self {
             Self {
                 retries: 0,
@@ -108,7 +108,7 @@ mod cluster {
             }
         }
 
-        /// Whether a command may be sent more than once.
+        /// Returns whether a command may be sent more than once.
         pub(crate) fn repeats(&self) -> bool {
             self.retries > 0
         }
@@ -131,8 +131,8 @@ mod cluster {
                 .build()
         }
 
-        /// Finds what is wrong without a server: no address, a socket, addresses that differ in credentials, TLS that the
-        /// build lacks.
+        /// Returns what is wrong without a server: no address, a socket, addresses with different
+        /// credentials, TLS that the build lacks.
         pub(crate) fn check(&self) -> RedisResult<()> {
             self.client()?;
             for node in &self.nodes {
@@ -141,7 +141,7 @@ mod cluster {
             Ok(())
         }
 
-        /// Its addresses, without users and passwords.
+        /// Formats its addresses, without users and passwords.
         pub(crate) fn shown(&self) -> String {
             shown_all(&self.nodes)
         }
@@ -151,7 +151,7 @@ mod cluster {
         }
     }
 
-    /// Sends a command to the master of a slot, whatever its keys.
+    /// Sends a command to the master of a hash slot, whatever its keys.
     pub(crate) async fn send_to(
         connection: &ClusterConnection,
         to: To<'_>,
@@ -172,8 +172,8 @@ mod cluster {
         reply.and_then(Value::extract_error)
     }
 
-    /// Sends each command to its own node, all at once: a pipeline of redis-rs goes to one slot, and one that spans
-    /// several is refused.
+    /// Sends each command to its own node, all at once: a pipeline of redis-rs goes to one hash
+    /// slot, and one that spans several is refused.
     pub(crate) async fn send_all(
         connection: &ClusterConnection,
         commands: &Pipeline,
@@ -183,7 +183,7 @@ mod cluster {
         for (index, command) in commands.cmd_iter().enumerate() {
             let (mut connection, command) = (connection.clone(), command.clone());
             calls.spawn(async move {
-                // One node that is silent holds up no others.
+                // One silent node does not delay the others.
                 let sent = within(longest, connection.req_packed_command(&command)).await;
                 (index, sent.unwrap_or_else(|| Err(silent())))
             });
@@ -216,18 +216,15 @@ mod sentinel {
     };
     use tokio::task::JoinSet;
 
-    use super::super::{
-        endpoint::tcp_settings,
-        source::{checked_out, io_error},
-    };
+    use super::super::link::{checked_out, io_error, tcp_settings};
     use super::shown_all;
 
-    /// How to find a master.
+    /// The settings to find a master.
     #[derive(Clone)]
     pub(crate) struct Sentinels {
         addresses: Vec<ConnectionInfo>,
         master_name: String,
-        /// What the master is told once it is found
+        /// The settings for the master once it is found
         settings: RedisConnectionInfo,
         tls: Option<TlsMode>,
         #[cfg(feature = "tls")]
@@ -235,7 +232,8 @@ mod sentinel {
     }
 
     impl Sentinels {
-        /// `master` is a name, or an address with the name for a host.
+        /// Combines the addresses of sentinels with `master`, which is a name, or an address with
+        /// the name as its host.
         pub(crate) fn new(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Self> {
             let mut sentinels = Self {
                 addresses,
@@ -261,7 +259,8 @@ mod sentinel {
                     _ => return Err(io_error("a master is reached over TCP")),
                 }
             }
-            // Fails here, and not at the first request, where there is no sentinel or the platform lacks what is asked for.
+            // Fails here, and not at the first request, if there is no sentinel or the platform
+            // lacks what is needed.
             sentinels.plain(sentinels.addresses.clone())?;
             for address in &sentinels.addresses {
                 redis::Client::open(address.clone())?;
@@ -269,10 +268,10 @@ mod sentinel {
             Ok(sentinels)
         }
 
-        /// Asks all sentinels at once and returns the first master that says it is one.
+        /// Queries all sentinels at once and returns the first master that confirms its role.
         ///
-        /// One client for each of them: redis-rs waits for those named first, and one that is silent would take all of the
-        /// time that connecting may.
+        /// One client for each of them: redis-rs waits for those named first, and a silent one
+        /// would use all of the time for connecting.
         pub(crate) async fn master(&self) -> RedisResult<redis::Client> {
             let mut lookups = JoinSet::new();
             for address in &self.addresses {
@@ -290,7 +289,7 @@ mod sentinel {
             Err(failed)
         }
 
-        /// The master's name and the sentinels' addresses, without users and passwords.
+        /// Formats the master's name and the sentinels' addresses, without users and passwords.
         pub(crate) fn shown(&self) -> String {
             format!("{} of {}", self.master_name, shown_all(&self.addresses))
         }
@@ -316,7 +315,8 @@ mod sentinel {
         }
     }
 
-    /// The part of it that has certificates: redis-rs takes them by another builder, which knows fewer settings.
+    /// The part with certificates: redis-rs takes them by another builder, which has fewer
+    /// settings.
     #[cfg(feature = "tls")]
     mod certified {
         use redis::{
@@ -325,13 +325,13 @@ mod sentinel {
         };
 
         use super::{
-            super::super::{endpoint::tcp_settings, tls},
+            super::super::{link::tcp_settings, tls},
             Sentinels,
         };
         use crate::error::ConfigError;
 
         impl Sentinels {
-            /// The same sentinels and master, those of them that are reached over TLS with certificates.
+            /// Returns the same sentinels and master, with certificates for those reached over TLS.
             pub(in super::super::super) fn with_certificates(
                 mut self,
                 certificates: TlsCertificates,
@@ -387,12 +387,13 @@ mod sentinel {
 
     /// Takes connections out of a pool until one leads to a master.
     ///
-    /// The pool gives what it has in stock first, and a master that was demoted since answers its PING. What is no master's
-    /// is dropped, so the stock ends, and what the pool makes then has been looked up anew.
+    /// The pool returns its stock first, and a master that was demoted since answers its PING.
+    /// Connections to others are dropped, so the stock ends, and the pool then looks the master up
+    /// anew.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it closes the connection in hand.
+    /// Dropping the future closes the connection in hand.
     pub(crate) async fn take_master(pool: &Pool) -> RedisResult<MultiplexedConnection> {
         let mut failed = io_error("the pool has no connection to a master");
         for _ in 0..=pool.status().max_size {

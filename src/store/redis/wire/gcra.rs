@@ -2,11 +2,11 @@
 
 use redis::Value;
 
-use super::script::{Arguments, Word};
+use super::arguments::{Arguments, Word};
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        gcra::{Limiter, Pace, State},
+        gcra::{Pace, State},
     },
     clock::{Millis, Now},
     demand::Charge,
@@ -52,21 +52,6 @@ pub(crate) fn limit_of(value: &Value, rate_type: RateType) -> Option<StoredLimit
         rate_type,
         keep_alive: 0,
     })
-}
-
-/// The limiter that has this value, by the stored limit if there is one.
-pub(crate) fn limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
-    Limiter {
-        limit: Some(StoredLimit {
-            rate: rate.unwrap_or(state.rate),
-            interval: interval.unwrap_or(state.interval),
-            rate_type: RateType::Overall,
-            keep_alive: 0,
-        }),
-        state: Some(*state),
-        ends: state.tat.at,
-        since: 0,
-    }
 }
 
 /// What a lone caller of a limiter that a rule made asks for: `gcra/acquire.lua`.

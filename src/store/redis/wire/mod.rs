@@ -1,25 +1,27 @@
-//! Redisson's format: names of keys, packed members, and the replies of our scripts. Pure.
+//! Redisson's format: names of keys, packed members, and the arguments of our scripts. Pure.
 
+pub(crate) mod arguments;
 pub(crate) mod gcra;
 pub(crate) mod refusals;
+pub(crate) mod reply;
 pub(crate) mod script;
 
-use std::{ops::Deref, time::Duration};
+use redis::RedisError;
 
-use redis::{RedisError, Value};
-
-use self::script::{Arguments, Word};
+use self::arguments::{Arguments, Word};
+pub(crate) use self::reply::{
+    answers, count, flag, lone_answer, numbers, read_answers, second, stored_limit, time_to_live,
+    unreadable,
+};
 use super::classify;
 use crate::{
-    algorithm::answer::{Answer, Changed, Verdict},
-    clock::{Millis, Now},
+    clock::Millis,
     demand::Charge,
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, Slots, StoredLimit, at_least_zero},
+    limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit},
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::TimeToLive,
 };
 
 /// The five keys of a limiter, in the order in which every script takes them.
@@ -68,11 +70,13 @@ pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
 
 /// Whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
 /// 3.20.x) and 21 (since 3.21.0).
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn is_member_size(size: usize) -> bool {
     matches!(size, 8 | 13 | 20 | 21)
 }
 
 /// The permits that a member holds; `None` for one that no Redisson wrote.
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     let (_, permits) = member.split_last_chunk()?;
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
@@ -234,272 +238,6 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
     ]
 }
 
-/// Reads the reply of `acquire.lua`, which is brief where all is usual; `charge` and `now` are what was asked.
-///
-/// Of a brief reply by the server's clock the answer's time is 0: it was not told.
-pub(crate) fn lone_answer(
-    reply: &Value,
-    charge: &Charge,
-    now: Option<Millis>,
-) -> Result<Answer, Error> {
-    let Some((verdict, remaining, wait, next, reset)) = brief(reply) else {
-        return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
-    };
-    // It stands as it was given, or more would have been said.
-    let LimitSource::Code(limit) = charge.limit() else {
-        return Err(unreadable());
-    };
-    let limit = limit.stored();
-    Ok(Answer {
-        verdict,
-        remaining,
-        wait,
-        next,
-        reset: reset.unwrap_or(limit.interval),
-        now: Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX))),
-        rate: limit.rate,
-        interval: limit.interval,
-        changed: Changed::Nothing,
-        repaired: 0,
-        tat: None,
-        estimated: false,
-    })
-}
-
-/// Verdict, permits left, wait, ms until one more is free, and ms until all are if that is not the
-/// interval; `None` for a reply that is not brief.
-fn brief(reply: &Value) -> Option<(Verdict, i64, i64, i64, Option<i64>)> {
-    match reply {
-        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, 0, None)),
-        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), 0, None)),
-        Value::BulkString(_) => match *numbers(reply).ok()? {
-            [left, next] => Some((Verdict::Granted, left, 0, next, None)),
-            [0, wait, reset] => Some((Verdict::Refused, 0, wait, 0, Some(reset))),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter, those of the first caller
-/// first.
-pub(crate) fn answers(
-    reply: &Value,
-    limiters: usize,
-    callers: usize,
-) -> Result<List<Answer>, Error> {
-    read_answers(&numbers(reply)?, limiters, callers)
-}
-
-/// The same, where the reply was read already.
-pub(crate) fn read_answers(
-    numbers: &[i64],
-    limiters: usize,
-    callers: usize,
-) -> Result<List<Answer>, Error> {
-    let &[1, now, ref rest @ ..] = numbers else {
-        return Err(unreadable());
-    };
-    let (states, outcomes) = rest.split_at_checked(7 * limiters).ok_or_else(unreadable)?;
-    let ((states, []), (outcomes, [])) = (states.as_chunks::<7>(), outcomes.as_chunks::<2>())
-    else {
-        return Err(unreadable());
-    };
-    if outcomes.len() != limiters * callers {
-        return Err(unreadable());
-    }
-    let states = states.iter().cycle();
-    let mut answers = List::EMPTY;
-    for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
-        outcomes.iter().zip(states)
-    {
-        let verdict = verdict(status)?;
-        answers.push(Answer {
-            verdict,
-            remaining,
-            wait,
-            // Of who is refused the wait says it.
-            next: if verdict == Verdict::Granted { next } else { 0 },
-            reset,
-            now: Now::millis(now),
-            rate,
-            interval,
-            changed: change(changed),
-            repaired,
-            tat: None,
-            estimated: false,
-        });
-    }
-    Ok(answers)
-}
-
-fn verdict(status: i64) -> Result<Verdict, Error> {
-    Ok(match status {
-        1 => Verdict::Granted,
-        0 => Verdict::Refused,
-        2 => Verdict::AboveRate,
-        _ => return Err(unreadable()),
-    })
-}
-
-fn change(changed: i64) -> Changed {
-    match changed {
-        0 => Changed::Nothing,
-        1 => Changed::Created,
-        _ => Changed::Rewritten,
-    }
-}
-
-/// Reads the second number of a reply that begins with a 1.
-pub(crate) fn second(reply: &Value) -> Result<i64, Error> {
-    match &*numbers(reply)? {
-        [1, second, ..] => Ok(*second),
-        _ => Err(unreadable()),
-    }
-}
-
-/// Reads a reply of 0 or 1.
-pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
-    match count(reply)? {
-        flag @ (0 | 1) => Ok(flag == 1),
-        code => Err(script_error(code).unwrap_or_else(unreadable)),
-    }
-}
-
-/// Reads a reply of one number.
-pub(crate) fn count(reply: &Value) -> Result<i64, Error> {
-    match reply {
-        Value::Int(count) => Ok(*count),
-        _ => Err(unreadable()),
-    }
-}
-
-/// Reads the reply of PTTL.
-pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
-    Ok(match count(reply)? {
-        -2 => TimeToLive::Missing,
-        -1 => TimeToLive::Lasting,
-        left => TimeToLive::Left(Duration::from_millis(at_least_zero(left))),
-    })
-}
-
-/// Reads the reply of HMGET rate interval type keepAliveTime.
-pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
-    let Value::Array(fields) = reply else {
-        return Err(unreadable());
-    };
-    let [rate, interval, rate_type, keep_alive] = &**fields else {
-        return Err(unreadable());
-    };
-    let text = |field: &Value| match field {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
-        _ => None,
-    };
-    let number = |field: &Value| -> Result<Option<i64>, Error> {
-        match text(field) {
-            None => Ok(None),
-            Some(text) => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ErrorKind::ForeignState.into()),
-        }
-    };
-    let (Some(rate), Some(interval), Some(rate_type)) =
-        (number(rate)?, number(interval)?, text(rate_type))
-    else {
-        return Ok(None);
-    };
-    Ok(Some(StoredLimit {
-        rate,
-        interval,
-        rate_type: if rate_type == "1" {
-            RateType::PerClient
-        } else {
-            RateType::Overall
-        },
-        keep_alive: u64::try_from(number(keep_alive)?.unwrap_or(0)).unwrap_or(0),
-    }))
-}
-
-/// The error that a negative first number stands for, or the numbers.
-pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
-    let numbers = match reply {
-        Value::Array(items) => Numbers::read(items.iter().map(|item| match item {
-            Value::Int(number) => Some(*number),
-            _ => None,
-        })),
-        Value::BulkString(text) => std::str::from_utf8(text)
-            .ok()
-            .and_then(|text| Numbers::read(text.split(' ').map(|number| number.parse().ok()))),
-        _ => None,
-    };
-    let numbers = numbers.ok_or_else(unreadable)?;
-    match numbers.first().copied().and_then(script_error) {
-        Some(error) => Err(error),
-        None => Ok(numbers),
-    }
-}
-
-/// The numbers of a reply: those of a lone caller stand in place.
-pub(crate) struct Numbers {
-    few: [i64; Self::FEW],
-    count: usize,
-    /// All, if there are more.
-    many: Vec<i64>,
-}
-
-impl Numbers {
-    const FEW: usize = 10;
-
-    /// All of them; `None` if one is none.
-    fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
-        let mut read = Self {
-            few: [0; Self::FEW],
-            count: 0,
-            many: Vec::new(),
-        };
-        for number in numbers {
-            match read.few.get_mut(read.count) {
-                Some(place) if read.many.is_empty() => *place = number?,
-                _ => {
-                    if read.many.is_empty() {
-                        read.many.extend(read.few);
-                    }
-                    read.many.push(number?);
-                }
-            }
-            read.count += 1;
-        }
-        Some(read)
-    }
-}
-
-impl Deref for Numbers {
-    type Target = [i64];
-
-    fn deref(&self) -> &[i64] {
-        match self.few.get(..self.count) {
-            Some(few) => few,
-            None => &self.many,
-        }
-    }
-}
-
-/// The error that a script's first number stands for.
-fn script_error(code: i64) -> Option<Error> {
-    Some(match code {
-        -1 => ErrorKind::NotInitialized.into(),
-        -2 => ErrorKind::RateTypeDiffers.into(),
-        -3 => Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"),
-        -4 => Error::new(ErrorKind::ForeignState).detail("a limit that cannot be counted with"),
-        _ => return None,
-    })
-}
-
-pub(crate) fn unreadable() -> Error {
-    Error::new(ErrorKind::Unavailable).detail("a reply that none of our scripts gives")
-}
-
 /// What a failed command means for the caller.
 pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     let error = error.into();
@@ -514,6 +252,30 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
         None => told,
     }
     .caused_by(refusals::unquoted(error))
+}
+
+/// Whether one script decides for all of these limiters.
+pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
+    let first = names.next();
+    first.is_none_or(|first| names.all(|name| go_together(first, name, in_slots)))
+}
+
+/// Hash tags that differ may share a slot, and are taken apart all the same.
+pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
+    // A window's script is not safe to send again.
+    let logs = [a, b].map(Name::algorithm) == [Algorithm::SlidingLog; 2];
+    logs && (!in_slots || tag(a) == tag(b))
+}
+
+/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
+pub(crate) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
 }
 
 #[cfg(test)]
@@ -551,39 +313,5 @@ mod tests {
         assert_eq!(member[0], 0x10);
         assert_eq!(member[1..17], id);
         assert_eq!(member[17..], [3, 0, 0, 0]);
-    }
-
-    #[test]
-    fn replies_that_are_not_ours_are_errors() {
-        for reply in [
-            Value::Nil,
-            Value::Int(1),
-            Value::Array(vec![]),
-            Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![Value::Int(7); 11]),
-            Value::Array(vec![Value::Int(1); 10]),
-            Value::Array(vec![Value::Int(1); 13]),
-            Value::Array(vec![Value::Nil; 10]),
-            Value::BulkString(b"".to_vec()),
-            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0".to_vec()),
-            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 many".to_vec()),
-            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 \xff".to_vec()),
-            Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
-        ] {
-            assert_eq!(
-                answers(&reply, 1, 1).unwrap_err().kind(),
-                ErrorKind::Unavailable,
-                "{reply:?}"
-            );
-        }
-        for (code, kind) in [
-            (-1, ErrorKind::NotInitialized),
-            (-2, ErrorKind::RateTypeDiffers),
-            (-3, ErrorKind::ForeignState),
-            (-4, ErrorKind::ForeignState),
-        ] {
-            let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(answers(&reply, 1, 1).unwrap_err().kind(), kind);
-        }
     }
 }

@@ -1,24 +1,20 @@
 //! The scripts, and how one is called: by its hash, and with its text where the server does not know the hash.
 
-use std::{
-    fmt::{self, Display, Write},
-    sync::{LazyLock, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::LazyLock;
 
 use redis::{Cmd, RedisError, Value};
 
+use super::arguments::Arguments;
 use crate::{
-    clock::moment,
     limit::Algorithm,
     store::redis::{
         classify::Class,
-        transport::connection::{Connection, Failed, To},
+        transport::{
+            connection::{Connection, Failed},
+            link::To,
+        },
     },
 };
-
-/// A script that is lacked twice within this time is loaded for good.
-const LACKED_FOR: Duration = Duration::from_secs(60);
 
 /// Joins files at compile time.
 macro_rules! joined {
@@ -58,7 +54,6 @@ pub(crate) static ACQUIRE_LIST: LazyLock<Script> =
     LazyLock::new(|| script!("lib/entries.lua", "acquire_list.lua"));
 pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
 pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
-pub(crate) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| script!("diagnose.lua"));
 pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("expire.lua"));
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.lua"));
 pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
@@ -67,7 +62,6 @@ pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rat
 pub(crate) static SETTLE: LazyLock<Script> =
     LazyLock::new(|| script!("lib/entries.lua", "settle.lua"));
 pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
-pub(crate) static VERIFY: LazyLock<Script> = LazyLock::new(|| joined!("verify.lua"));
 
 /// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
 pub(crate) mod fixed_window {
@@ -184,6 +178,7 @@ impl Verbs {
 }
 
 /// Every script that a limiter can need.
+#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn all() -> Vec<&'static Script> {
     let mut scripts: Vec<&'static Script> = vec![
         &ACQUIRE,
@@ -218,7 +213,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(crate) fn new(text: &'static str) -> Self {
         Self {
             text,
             sha1: redis::Script::new(text).get_hash().to_owned(),
@@ -342,12 +337,13 @@ impl Script {
         command
     }
 
+    #[cfg(any(test, feature = "inspect"))]
     pub(crate) fn text(&self) -> &'static str {
         self.text
     }
 
     /// Whether a call names it, by hash or text.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn is_named(&self, script: &[u8]) -> bool {
         script == self.sha1.as_bytes() || script == self.text.as_bytes()
     }
@@ -359,189 +355,6 @@ impl Script {
         } else {
             arguments.command("EVALSHA", &self.sha1)
         }
-    }
-}
-
-/// The scripts that servers lacked within the last minute, by their texts.
-#[derive(Debug, Default)]
-pub(crate) struct Lacked(Mutex<Vec<Lack>>);
-
-#[derive(Debug)]
-struct Lack {
-    text: &'static str,
-    since: Instant,
-    /// Whether the user may load it, as far as is known
-    may_load: bool,
-}
-
-impl Lacked {
-    /// Whether a script is lacked for the second time, and may be loaded.
-    fn again(&self, text: &'static str) -> bool {
-        self.with(|lacks| lacks.iter().any(|lack| lack.text == text && lack.may_load))
-    }
-
-    /// Begins the minute of a script, unless it has begun.
-    fn note_first(&self, text: &'static str) {
-        if !self.with(|lacks| lacks.iter().any(|lack| lack.text == text)) {
-            self.note(text, true);
-        }
-    }
-
-    /// Begins the minute of a script anew.
-    fn note(&self, text: &'static str, may_load: bool) {
-        self.with(|lacks| {
-            lacks.retain(|lack| lack.text != text);
-            lacks.push(Lack {
-                text,
-                since: moment(),
-                may_load,
-            });
-        });
-    }
-
-    /// Looks at those of the last minute.
-    fn with<T>(&self, look: impl FnOnce(&mut Vec<Lack>) -> T) -> T {
-        let now = moment();
-        let mut lacks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lacks.retain(|lack| now.duration_since(lack.since) < LACKED_FOR);
-        look(&mut lacks)
-    }
-}
-
-/// The KEYS and ARGV of a call, one behind the other, each with its length before it: one allocation for all of them.
-#[derive(Debug, Default)]
-pub(crate) struct Arguments {
-    keys: usize,
-    count: usize,
-    bytes: Vec<u8>,
-}
-
-/// How long a length is.
-const LENGTH: usize = size_of::<u32>();
-
-impl Arguments {
-    pub(crate) fn new(
-        keys: impl IntoIterator<Item = impl AsRef<[u8]>>,
-        argv: impl IntoIterator<Item = impl AsRef<[u8]>>,
-    ) -> Self {
-        let mut arguments = Self::default();
-        for key in keys {
-            arguments.push_key(&[key.as_ref()]);
-        }
-        for argument in argv {
-            arguments.push(argument);
-        }
-        arguments
-    }
-
-    /// Room for so many, which are so long together.
-    pub(crate) fn with_capacity(count: usize, bytes: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(count * LENGTH + bytes),
-            ..Self::default()
-        }
-    }
-
-    /// Adds a key, in pieces. All keys come before all else.
-    pub(crate) fn push_key(&mut self, pieces: &[&[u8]]) {
-        self.keys += 1;
-        self.push_pieces(pieces);
-    }
-
-    pub(crate) fn push(&mut self, argument: impl AsRef<[u8]>) {
-        self.push_pieces(&[argument.as_ref()]);
-    }
-
-    fn push_pieces(&mut self, pieces: &[&[u8]]) {
-        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
-        // Redis takes no longer ones, and names and numbers are far from that.
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        self.bytes.extend(length.to_le_bytes());
-        pieces
-            .iter()
-            .for_each(|piece| self.bytes.extend_from_slice(piece));
-        self.count += 1;
-    }
-
-    /// Each of them, the keys first.
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &*self.bytes;
-        std::iter::from_fn(move || {
-            let (length, after) = rest.split_first_chunk::<LENGTH>()?;
-            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-            let (argument, after) = after.split_at_checked(length)?;
-            rest = after;
-            Some(argument)
-        })
-    }
-
-    /// The same for other keys.
-    #[cfg(test)]
-    pub(crate) fn on(self, keys: impl Into<Vec<String>>) -> Self {
-        Self::new(keys.into(), self.iter().skip(self.keys))
-    }
-
-    pub(crate) fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = Cmd::with_capacity(3 + self.count, 16 + script.len() + self.bytes.len());
-        command.arg(verb).arg(script).arg(self.keys);
-        self.iter().for_each(|argument| {
-            command.arg(argument);
-        });
-        command
-    }
-}
-
-/// An argument that is short, as all but names are: it stands in place.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Word {
-    length: u8,
-    bytes: [u8; Self::LONGEST],
-}
-
-impl Word {
-    /// As long as a member; numbers have at most 20 digits.
-    const LONGEST: usize = 21;
-
-    pub(crate) fn number(number: impl Display) -> Self {
-        let mut word = Self::default();
-        // It has room for every number.
-        let _ = write!(word, "{number}");
-        word
-    }
-}
-
-impl<const N: usize> From<[u8; N]> for Word {
-    fn from(bytes: [u8; N]) -> Self {
-        const { assert!(N <= Self::LONGEST, "it is no word") };
-        let mut word = Self::default();
-        word.bytes[..N].copy_from_slice(&bytes);
-        word.length = N as u8;
-        word
-    }
-}
-
-impl Write for Word {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let begin = usize::from(self.length);
-        let end = begin + text.len();
-        let place = self.bytes.get_mut(begin..end).ok_or(fmt::Error)?;
-        place.copy_from_slice(text.as_bytes());
-        self.length = u8::try_from(end).map_err(|_| fmt::Error)?;
-        Ok(())
-    }
-}
-
-impl AsRef<[u8]> for Word {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes
-            .get(..usize::from(self.length))
-            .unwrap_or_default()
-    }
-}
-
-impl fmt::Debug for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Word({} bytes)", self.length)
     }
 }
 

@@ -119,7 +119,7 @@ fn routed(parts: &mut Parts, route: Option<&str>, whole: Option<Uri>) {
 fn routed(_: &mut Parts, _: Option<&str>, _: Option<Uri>) {}
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(inside) { 2000 } else { 200 }))]
 
     /// However a table looks, the entry that counts is the first that matches.
     #[test]

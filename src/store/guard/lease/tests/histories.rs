@@ -179,7 +179,7 @@ async fn a_saturated_limit_is_used_and_shared() {
     for (rate, processes) in [(100u64, 4usize), (1000, 4), (10_000, 8)] {
         let world = World::new(Limit::new(rate, SECOND), TENTH, processes);
         let mut granted = vec![0u64; processes];
-        const ROUNDS: u64 = 2000;
+        const ROUNDS: u64 = if cfg!(inside) { 2000 } else { 600 };
         // Twice of what there is, in rounds of 5 ms.
         let wanted = (rate * 2 / 200 / processes as u64).max(1);
         for round in 0..ROUNDS {

@@ -64,7 +64,7 @@ impl Fallback<Silent> {
 }
 
 fn local() -> Option<FailurePolicy> {
-    Some(FailurePolicy::local(0.5).into())
+    Some(FailurePolicy::local(0.5))
 }
 
 fn back(name: &str, keep: u32) -> (String, u32) {
@@ -172,7 +172,6 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     assert_eq!(granted.count(), 3);
 }
 
-#[cfg(feature = "tracing")]
 #[test]
 fn a_limit_that_is_not_known_yet_is_warned_of_once() {
     use crate::macros::logged::levels;

@@ -1,0 +1,91 @@
+//! Instructions of a request, counted exactly by callgrind. See `../../../README.md`.
+
+mod book;
+mod callgrind;
+mod in_process;
+mod server;
+
+#[path = "../peers/governor.rs"]
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+mod governor;
+#[path = "../requests.rs"]
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+mod requests;
+#[path = "../../../../tests/support/mod.rs"]
+mod support;
+
+use std::{env, process::ExitCode};
+
+const HELP: &str = "\
+Usage: benches/goals.sh --instructions [--write]
+
+Counts the instructions of a request, and prints them beside the committed ones, which stand in
+benches/goals/instructions.toml. Fails where a row costs more than 5 % more.
+
+Options:
+    --write       put the counts into that file, whatever they are
+    -h, --help    print this text
+
+Needs valgrind, and redis-server on the PATH or in REDIS_SERVER_BIN.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        [] => check(),
+        ["--write"] => write(),
+        ["-h" | "--help"] => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        [callgrind::COUNT, name] => {
+            let row = in_process::ROWS.iter().find(|row| row.name == name);
+            in_process::count(row.expect("a row"));
+            Ok(true)
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("instructions: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write() -> Result<bool, String> {
+    book::write(&callgrind::count_all()?)?;
+    println!("benches/goals/instructions.toml is written");
+    Ok(true)
+}
+
+/// Returns whether no row costs more than it may.
+fn check() -> Result<bool, String> {
+    // Read first: a file that is of no use is found before anything is counted.
+    let committed = book::read()?;
+    let made_by = book::made_by()?;
+    let compared = committed.compare(&callgrind::count_all()?);
+    print!(
+        "Today by {made_by}.\nCommitted by {}.\n\n{}",
+        committed.made_by, compared.table
+    );
+    if committed.made_by != made_by {
+        eprintln!(
+            "instructions: other tools count differently, by some 4 %: to be sure, --write the \
+             counts of the state before a change with these, and compare those after it"
+        );
+    }
+    for note in &compared.notes {
+        eprintln!("instructions: {note}");
+    }
+    for mistake in &compared.mistakes {
+        eprintln!("instructions: failed: {mistake}");
+    }
+    Ok(compared.mistakes.is_empty())
+}

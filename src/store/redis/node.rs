@@ -1,0 +1,121 @@
+//! Which node a limiter is on, and what a failed call tells of that node.
+
+use super::{classify::Class, transport::connection::Failed, wire};
+use crate::{name::Name, store::guard::breaker::Told};
+
+/// The slots of a Cluster that have one breaker. redis-rs does not say which master has which slots, but to strategies
+/// for reading from replicas, and with one of these it would send READONLY: a replica would then refuse by old data.
+pub(crate) const SLOTS_TOGETHER: u16 = 512;
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// What a call that failed tells of the server. `in_slots`: it is one of several.
+pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
+    match Class::of(&failed.error) {
+        // The others on its node are as they were.
+        Class::Moving => Told::Nothing,
+        // The calls that go once are lost with their connection, all at the same time, and the next
+        // one is made at once or after a pause of its own. A node of a Cluster has no such pauses.
+        Class::Lost if !in_slots => Told::Nothing,
+        _ if failed.unheard => Told::Failed,
+        class => class.learnt(),
+    }
+}
+
+pub(crate) fn place(name: &Name) -> usize {
+    usize::from(slot(wire::tag(name)) / SLOTS_TOGETHER)
+}
+
+/// The slot of a hash tag: its CRC16, as XMODEM has it.
+pub(crate) fn slot(tag: &str) -> u16 {
+    let crc = tag.bytes().fold(0, |crc: u16, byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+            let carry = crc & 0x8000 != 0;
+            crc << 1 ^ if carry { 0x1021 } else { 0 }
+        })
+    });
+    crc % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use redis::RedisError;
+
+    use super::*;
+
+    fn heard(error: impl Into<RedisError>) -> Told {
+        let failed = Failed {
+            error: error.into(),
+            unheard: false,
+        };
+        told(&failed, false)
+    }
+
+    fn says(code: &str) -> RedisError {
+        let reply = format!("-{code} in so many words\r\n");
+        let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn what_a_server_says_is_an_answer_unless_it_says_that_it_cannot() {
+        for code in [
+            "ERR",
+            "OOM",
+            "MISCONF",
+            "NOREPLICAS",
+            "NOPERM",
+            "NOAUTH",
+            "WRONGTYPE",
+            "CROSSSLOT",
+            "NOSCRIPT",
+        ] {
+            assert_eq!(heard(says(code)), Told::Answered, "{code}");
+        }
+        for code in ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"] {
+            assert_eq!(heard(says(code)), Told::Failed, "{code}");
+        }
+        // The connection is replaced, or the slot is moving.
+        for code in ["READONLY", "TRYAGAIN"] {
+            assert_eq!(heard(says(code)), Told::Nothing, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_sent_tells_nothing_and_what_was_not_heard_is_a_failure() {
+        // The last column: where it was sent, and lost with the connection to the only server.
+        for (kind, lost) in [
+            (io::ErrorKind::ConnectionRefused, Told::Nothing),
+            (io::ErrorKind::ConnectionReset, Told::Nothing),
+            (io::ErrorKind::TimedOut, Told::Failed),
+        ] {
+            let error = || RedisError::from(io::Error::from(kind));
+            assert_eq!(heard(error()), Told::Nothing, "{kind}");
+            let unheard = Failed {
+                error: error(),
+                unheard: true,
+            };
+            assert_eq!(told(&unheard, false), lost, "{kind}");
+            assert_eq!(told(&unheard, true), Told::Failed, "{kind}");
+        }
+        let moving = Failed {
+            error: says("TRYAGAIN"),
+            unheard: true,
+        };
+        for in_slots in [false, true] {
+            assert_eq!(told(&moving, in_slots), Told::Nothing);
+        }
+    }
+
+    // redis-cli CLUSTER KEYSLOT.
+    #[test]
+    fn slots_are_those_of_redis() {
+        for (tag, expected) in [("", 0), ("123456789", 12_739), ("foo", 12_182)] {
+            assert_eq!(slot(tag), expected, "{tag}");
+        }
+        for tag in 0..1000 {
+            assert!(place(&Name::exact(&format!("a{tag}")).unwrap()) < 32);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The ways to make a [`RedisStore`].
+
+use std::sync::Arc;
+
+use deadpool_redis::Pool;
+use redis::{ConnectionInfo, aio::ConnectionLike};
+
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use super::transport::topology;
+use super::{
+    builder::RedisStoreBuilder,
+    store::RedisStore,
+    transport::{
+        address::{self, refused},
+        endpoint::Endpoint,
+        link::tcp_settings,
+        source::Source,
+    },
+};
+use crate::error::ConfigError;
+
+/// # Constructors
+impl RedisStore {
+    /// Opens a store at an address, with the default settings: `builder(address).build()`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Url`] if the address cannot be parsed.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1/")?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn open(address: impl AsRef<str>) -> Result<Self, ConfigError> {
+        Self::builder(address).build()
+    }
+
+    /// Starts a store at an address: `redis://[user:password@]host[:port][/db]`, over TLS
+    /// `rediss://..`, or `redis+unix:///path[?user=..&pass=..&db=..]` for a unix socket.
+    ///
+    /// In user and password, percent-encode characters with a meaning in an address: `%40` for `@`,
+    /// `%2F` for `/`. TLS is the feature `tls`: see
+    /// [`certificates`](RedisStoreBuilder::certificates).
+    pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(read_address(address).and_then(|info| {
+            // Fails here, and not at the first request, if the platform lacks what the address
+            // needs.
+            let client = redis::Client::open(info).map_err(|error| refused(&error))?;
+            Ok(Endpoint::Address(Box::new(client)))
+        }))
+    }
+
+    /// Starts a store on a Redis Cluster, by one or more addresses of its nodes; the others are
+    /// found there.
+    ///
+    /// A limiter's keys are in one hash slot, so a decision is still one command, to the master of
+    /// that slot. A master that is down or silent costs only its own slots, if the Cluster has
+    /// `cluster-require-full-coverage no`. A master whose *host* is gone, so that connecting to it
+    /// hangs, delays the others too until a replica takes over: redis-rs sends nothing while it
+    /// tries, for a quarter of [`connect_timeout`](RedisStoreBuilder::connect_timeout) at a time.
+    /// While a hash slot moves to another master, its limiters meet the failure policy: Redis
+    /// answers TRYAGAIN to commands of several keys.
+    ///
+    /// Commands that may run twice are repeated when a connection is lost, at most five times and 1
+    /// to 10 milliseconds apart. [`release`](crate::RateLimiter::release),
+    /// [`rename`](crate::RateLimiter::rename) and calls that take from an
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow), by
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) or in [slots](crate::RateLimiter::slots) are
+    /// sent once, over separate connections that the first of them opens. [`ping`](Self::ping)
+    /// checks all masters.
+    ///
+    /// Credentials and `rediss://` apply to all nodes, and all addresses must agree in them. Nodes
+    /// are reached by the address that they announce, so their certificates must have it: the IP
+    /// address, or the name in `cluster-announce-hostname` with `cluster-preferred-endpoint-type
+    /// hostname`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::cluster(["redis://10.0.0.1/", "redis://10.0.0.2/"]).build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(read_addresses(addresses).and_then(|nodes| {
+            let cluster = topology::Cluster::new(nodes);
+            cluster.check().map_err(|error| refused(&error))?;
+            Ok(Endpoint::Cluster(Box::new(cluster)))
+        }))
+    }
+
+    /// Starts a store on the master that sentinels monitor, by one or more addresses of sentinels;
+    /// one that answers is enough.
+    ///
+    /// `master` is the name by which they know it, `mymaster`, or an address with the name as its
+    /// host if the master needs credentials, a database or TLS:
+    /// `rediss://user:password@mymaster/1`. Those in a sentinel's address are for the sentinel, and
+    /// each sentinel may have its own.
+    ///
+    /// All sentinels are queried, at once, whenever a connection is opened: by the first command,
+    /// and when a connection is lost or leads to a replica. So a failover needs no restart.
+    ///
+    /// The master is reached by the address that sentinels know, so its certificate must have that
+    /// one: the IP address, or its name with `sentinel resolve-hostnames yes` and `sentinel
+    /// announce-hostnames yes`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379/", "redis://10.0.0.2:26379/"];
+    /// let store = RedisStore::sentinel(sentinels, "mymaster").build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+    ) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(read_addresses(sentinels).and_then(|sentinels| {
+            if master.contains("://") {
+                address::read(master)?;
+            }
+            let sentinels = topology::Sentinels::new(sentinels, master);
+            let sentinels = sentinels.map_err(|error| refused(&error))?;
+            Ok(Endpoint::Sentinel(Box::new(sentinels)))
+        }))
+    }
+
+    /// Starts a store whose connections come from a pool: one is checked out for all calls, and
+    /// again when it is lost.
+    ///
+    /// It is taken out of the pool for good, which leaves the pool its full size for other users.
+    /// The pool's own settings apply to it: set TCP_NODELAY and the timeouts there. The size of the
+    /// pool does not matter here.
+    pub fn pool(pool: Pool) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Pool(pool))))
+    }
+
+    /// Starts a store on a Redis Cluster, by a pool: as [`pool`](Self::pool).
+    ///
+    /// Prefer [`cluster`](Self::cluster) unless there is a pool already. The pool's connections
+    /// have the default settings of redis-rs, and `deadpool_redis` has no others: only the store's
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout) applies, and a lost command is
+    /// sent again up to sixteen times, whichever it is. So [`release`](crate::RateLimiter::release)
+    /// may release twice, when a connection is lost at the wrong moment, and a fixed window, GCRA
+    /// or slots may take twice; all of them for one interval at most. Ordinary limits are not
+    /// affected: an acquire that is sent twice takes once.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::ClusterPool(pool))))
+    }
+
+    /// Starts a store on the master that sentinels monitor, by a pool: as [`pool`](Self::pool).
+    ///
+    /// A pool keeps connections to a master that has been demoted, which answer PING as before. So
+    /// each one that is checked out is asked for its `ROLE` first, and dropped if it is no
+    /// master's: after a failover the store goes through the stock until the pool makes one that
+    /// is. [`response_timeout`](RedisStoreBuilder::response_timeout) is the store's.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::SentinelPool(pool))))
+    }
+
+    /// Starts a store on a connection of the caller's, which maintains itself:
+    /// `redis::aio::ConnectionManager` for example.
+    ///
+    /// A bare `MultiplexedConnection` never reconnects: after one lost connection the failure
+    /// policy would make every decision until the process restarts. Use [`builder`](Self::builder)
+    /// or [`pool`](Self::pool) instead.
+    ///
+    /// A command waits no longer than the store's
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout), whatever the connection does.
+    pub fn connection<C>(connection: C) -> RedisStoreBuilder
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Own(Arc::new(connection)))))
+    }
+}
+
+fn read_address(address: impl AsRef<str>) -> Result<ConnectionInfo, ConfigError> {
+    let info = address::read(address.as_ref())?;
+    Ok(info.set_tcp_settings(tcp_settings()))
+}
+
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+fn read_addresses(
+    addresses: impl IntoIterator<Item = impl AsRef<str>>,
+) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    addresses.into_iter().map(read_address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_address_is_an_error_without_its_password() {
+        let error = RedisStore::open("http://user:secret@localhost").unwrap_err();
+        assert!(matches!(error, ConfigError::Url(_)));
+        assert!(!error.to_string().contains("secret"));
+        let store = RedisStore::open("redis://user:secret@localhost").unwrap();
+        assert!(!format!("{store:?}").contains("secret"));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_without_its_feature_names_the_feature() {
+        let error = RedisStore::open("rediss://user:secret@localhost").unwrap_err();
+        assert!(error.to_string().contains("`tls`"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

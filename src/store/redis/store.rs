@@ -1,0 +1,315 @@
+//! [`RedisStore`]: the store with its guards on.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use super::{
+    returns::Returns,
+    rewritten::Rewritten,
+    server::Server,
+    transport::{connection::Connection, endpoint::Endpoint, source::Source},
+    wire,
+};
+use crate::{
+    clock::{self, Clock, SteadyClock, moment},
+    decision::Decision,
+    demand::Acquire,
+    error::{Error, ErrorKind},
+    name::Name,
+    receipt::Receipt,
+    store::{
+        AnyStore, Decide, Deciding, Managing, Op,
+        guard::{
+            breaker::Traffic,
+            deadline::Deadline,
+            deny_cache::{DenyCache, Refusals},
+            fallback::Fallback,
+            lease::Leasing,
+            line::{Line, Lines},
+            local::Locals,
+            policy,
+        },
+        rule_names::RuleNames,
+        sealed::{Handle, Sealed},
+    },
+};
+
+/// How many leases are given back at once when a store is closed: each is a receipt.
+const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
+
+/// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
+///
+/// The keys and their bytes are those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0).
+/// One decision is one command, the first for a new key included. Clones share the connection, the
+/// breaker and what is cached.
+///
+/// [`open`](Self::open) takes an address and the defaults. All else begins with a
+/// [`RedisStoreBuilder`](super::RedisStoreBuilder): [`builder`](Self::builder) for one server, [`cluster`](Self::cluster),
+/// [`sentinel`](Self::sentinel), or a pool or connection of your own.
+///
+/// # Connection
+///
+/// One multiplexed connection carries all commands. It is made by the first of them, so a service starts while Redis is
+/// down; [`ping`](Self::ping) checks. A lost connection is replaced within a second of Redis being back, and a command
+/// whose connection was lost is sent once more with the same ids, which takes nothing twice. TCP_NODELAY and keepalive
+/// are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the response timeout 500 milliseconds.
+/// A request waits at most for the [`deadline`](super::RedisStoreBuilder::deadline), 50 milliseconds.
+///
+/// # Requests that come together
+///
+/// While a call for some limiters is in flight, other requests for the same ones wait for its reply and then go together, in
+/// one call: a busy key costs as few calls as there are round trips, and nobody waits for others to come. See
+/// [tuning](crate::docs::tuning).
+///
+/// # Clock
+///
+/// The server's by default: no process with a wrong clock can bend a limit.
+/// [`client_clock`](super::RedisStoreBuilder::client_clock) counts by this process's, as Redisson does.
+///
+/// # Server
+///
+/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The README lists the permissions that an ACL user needs.
+///
+/// # Example
+///
+/// ```
+/// # fn main() -> Result<(), tower_ratelimit::ConfigError> {
+/// use tower_ratelimit::{Limit, RateLimitLayer, RedisStore, key::PeerIp};
+///
+/// let store = RedisStore::builder("redis://127.0.0.1/").prefix("shop").build()?;
+/// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) settings: Settings,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The settings of a store, which never change.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) prefix: Arc<str>,
+    pub(crate) client_id: Option<Arc<str>>,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) deadline: Duration,
+    pub(crate) deny_cache: Duration,
+    pub(crate) breaker: u32,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+}
+
+impl RedisStore {
+    /// Checks that Redis answers.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) or
+    /// [`Rejected`](ErrorKind::Rejected), with Redis' own words as its source.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn ping(&self) -> Result<(), Error> {
+        let patience = self
+            .settings
+            .connect_timeout
+            .saturating_add(self.settings.response_timeout);
+        let server = self.shared.server();
+        clock::check_timer()?;
+        match clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(failed)) => Err(self.shared.named(wire::failure(failed))),
+            None => Err(self.shared.named(ErrorKind::Timeout.into())),
+        }
+    }
+
+    /// Gives back what was taken ahead, and waits until everything that was given back has reached Redis: for a graceful
+    /// shutdown, after the last request.
+    ///
+    /// What cannot be sent is kept for a minute at most, so it ends even where Redis is gone; put a shorter timeout around
+    /// it where that is too long. The store can be used afterwards.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
+    pub async fn close(&self) {
+        let (leasing, returns) = (self.shared.leasing(), &self.shared.server().returns);
+        // Not more at a time than find a place; those that are taken while it waits are somebody's.
+        for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
+            leasing.end_first(RETURNED_AT_ONCE);
+            returns.flush().await;
+        }
+        returns.flush().await;
+    }
+
+    /// How many receipts could not be given back. Each costs its permits for one interval.
+    #[must_use]
+    pub fn lost_receipts(&self) -> u64 {
+        self.shared.server().returns.lost().receipts()
+    }
+
+    /// How many extra charges could not be made. Each lets its permits be used twice: see [`Charge`](crate::Charge).
+    #[must_use]
+    pub fn lost_charges(&self) -> u64 {
+        self.shared.server().returns.lost().charges()
+    }
+
+    pub(crate) fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
+        let source = endpoint.source(settings.connect_timeout, settings.response_timeout);
+        let breakers = settings.breakers(source.has_nodes());
+        let traffic = Arc::clone(breakers.traffic());
+        let connection = Arc::new(settings.connection(source, Arc::clone(&traffic)));
+        let lines = Lines::default();
+        let clock = settings.clock.clone();
+        let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
+        let server = Server {
+            returns: Returns::new(connection.clone(), lines.clone(), refusals.clone()),
+            breakers,
+            connection,
+            client_id: settings
+                .client_id
+                .clone()
+                .map_or_else(OnceLock::new, OnceLock::from),
+            clock: clock.clone(),
+            rewritten: Rewritten::default(),
+            refusals: Arc::clone(&refusals),
+        };
+        // Who waits for Redis' clock waits by one of this process that never jumps.
+        let line_clock = clock.unwrap_or_else(|| Arc::new(SteadyClock::new()));
+        let leasing = Leasing::new(
+            server,
+            settings.clock.clone(),
+            Arc::clone(&line_clock),
+            lines.clone(),
+        );
+        let line = Line::new(Arc::new(leasing), Arc::clone(&line_clock), lines);
+        let shared = Shared {
+            stack: Fallback::new(
+                Deadline::new(DenyCache::new(line, refusals), settings.deadline, traffic),
+                Locals::new(line_clock),
+                Arc::new(SteadyClock::new()),
+            ),
+            address: endpoint.shown(),
+            prefix: Arc::clone(&settings.prefix),
+            rule_names: RuleNames::default(),
+        };
+        Self {
+            settings,
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("address", &self.shared.address)
+            .field("prefix", &self.settings.prefix)
+            .field("deadline", &self.settings.deadline)
+            .field("deny_cache", &self.settings.deny_cache)
+            .field("connection", &self.shared.server().connection)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sealed for RedisStore {
+    fn handle(&self) -> Handle {
+        Handle(self.shared.clone())
+    }
+}
+
+impl Settings {
+    fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
+        Connection::new(source, traffic, self.connect_timeout, self.response_timeout)
+    }
+}
+
+/// The store with its guards on.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    stack: Fallback<Deadline<DenyCache<Line<Leasing<Server>>>>>,
+    /// For errors: without user and password.
+    address: Option<Arc<str>>,
+    prefix: Arc<str>,
+    rule_names: RuleNames,
+}
+
+impl Shared {
+    fn deny_cache(&self) -> &DenyCache<Line<Leasing<Server>>> {
+        self.stack.inner().inner()
+    }
+
+    fn leasing(&self) -> &Leasing<Server> {
+        self.deny_cache().inner().inner()
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        self.leasing().inner()
+    }
+
+    /// The error, with the address of the server that it is about.
+    fn named(&self, error: Error) -> Error {
+        error.of(self.address.as_ref())
+    }
+}
+
+impl AnyStore for Shared {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        // First: it is the shorter look, and no refusal is told while there are permits in hand.
+        if let Some(granted) = self.leasing().take(acquire) {
+            self.stack.saw(acquire, &granted);
+            return Some(Ok(granted));
+        }
+        if let Some(refusal) = self.deny_cache().known(acquire) {
+            return Some(Ok(Decision::Deny(refusal)));
+        }
+        if let Some(error) = self.server().breakers.refuses(acquire) {
+            return Some(self.stack.unasked(acquire, self.named(error)));
+        }
+        match wire::random_id() {
+            Ok(id) => {
+                acquire.identify(id);
+                acquire.share();
+                None
+            }
+            // Without entropy nothing can be sent; the policy decides, as for any other failure.
+            Err(error) => Some(policy::settle(acquire, Err(error))),
+        }
+    }
+
+    fn acquire(self: Arc<Self>, mut acquire: Acquire) -> Deciding {
+        acquire.asked = Some(moment());
+        Deciding::Pending(Box::pin(async move {
+            let decided = self.stack.acquire(&acquire).await;
+            decided.map_err(|error| self.named(error))
+        }))
+    }
+
+    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+        Box::pin(async move {
+            let managed = self.stack.manage(&name, &op).await;
+            managed.map_err(|error| self.named(error))
+        })
+    }
+
+    fn give_back(&self, receipt: Receipt, keep: u32) {
+        self.stack.give_back(receipt, keep);
+    }
+
+    fn has_slots(&self) -> bool {
+        self.server().connection.has_nodes()
+    }
+
+    fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn rule_names(&self) -> &RuleNames {
+        &self.rule_names
+    }
+}

@@ -1,0 +1,321 @@
+//! Reads the replies of our scripts. Pure.
+
+use std::{ops::Deref, time::Duration};
+
+use redis::Value;
+
+use crate::{
+    algorithm::answer::{Answer, Changed, Verdict},
+    clock::{Millis, Now},
+    demand::Charge,
+    error::{Error, ErrorKind},
+    limit::{LimitSource, RateType, StoredLimit, at_least_zero},
+    list::List,
+    store::TimeToLive,
+};
+
+/// Reads the reply of `acquire.lua`, which is brief where all is usual; `charge` and `now` are what was asked.
+///
+/// Of a brief reply by the server's clock the answer's time is 0: it was not told.
+pub(crate) fn lone_answer(
+    reply: &Value,
+    charge: &Charge,
+    now: Option<Millis>,
+) -> Result<Answer, Error> {
+    let Some((verdict, remaining, wait, next, reset)) = brief(reply) else {
+        return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
+    };
+    // It stands as it was given, or more would have been said.
+    let LimitSource::Code(limit) = charge.limit() else {
+        return Err(unreadable());
+    };
+    let limit = limit.stored();
+    Ok(Answer {
+        verdict,
+        remaining,
+        wait,
+        next,
+        reset: reset.unwrap_or(limit.interval),
+        now: Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX))),
+        rate: limit.rate,
+        interval: limit.interval,
+        changed: Changed::Nothing,
+        repaired: 0,
+        tat: None,
+        estimated: false,
+    })
+}
+
+/// Verdict, permits left, wait, ms until one more is free, and ms until all are if that is not the
+/// interval; `None` for a reply that is not brief.
+fn brief(reply: &Value) -> Option<(Verdict, i64, i64, i64, Option<i64>)> {
+    match reply {
+        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, 0, None)),
+        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), 0, None)),
+        Value::BulkString(_) => match *numbers(reply).ok()? {
+            [left, next] => Some((Verdict::Granted, left, 0, next, None)),
+            [0, wait, reset] => Some((Verdict::Refused, 0, wait, 0, Some(reset))),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter, those of the first caller
+/// first.
+pub(crate) fn answers(
+    reply: &Value,
+    limiters: usize,
+    callers: usize,
+) -> Result<List<Answer>, Error> {
+    read_answers(&numbers(reply)?, limiters, callers)
+}
+
+/// The same, where the reply was read already.
+pub(crate) fn read_answers(
+    numbers: &[i64],
+    limiters: usize,
+    callers: usize,
+) -> Result<List<Answer>, Error> {
+    let &[1, now, ref rest @ ..] = numbers else {
+        return Err(unreadable());
+    };
+    let (states, outcomes) = rest.split_at_checked(7 * limiters).ok_or_else(unreadable)?;
+    let ((states, []), (outcomes, [])) = (states.as_chunks::<7>(), outcomes.as_chunks::<2>())
+    else {
+        return Err(unreadable());
+    };
+    if outcomes.len() != limiters * callers {
+        return Err(unreadable());
+    }
+    let states = states.iter().cycle();
+    let mut answers = List::EMPTY;
+    for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
+        outcomes.iter().zip(states)
+    {
+        let verdict = verdict(status)?;
+        answers.push(Answer {
+            verdict,
+            remaining,
+            wait,
+            // Of who is refused the wait says it.
+            next: if verdict == Verdict::Granted { next } else { 0 },
+            reset,
+            now: Now::millis(now),
+            rate,
+            interval,
+            changed: change(changed),
+            repaired,
+            tat: None,
+            estimated: false,
+        });
+    }
+    Ok(answers)
+}
+
+fn verdict(status: i64) -> Result<Verdict, Error> {
+    Ok(match status {
+        1 => Verdict::Granted,
+        0 => Verdict::Refused,
+        2 => Verdict::AboveRate,
+        _ => return Err(unreadable()),
+    })
+}
+
+fn change(changed: i64) -> Changed {
+    match changed {
+        0 => Changed::Nothing,
+        1 => Changed::Created,
+        _ => Changed::Rewritten,
+    }
+}
+
+/// Reads the second number of a reply that begins with a 1.
+pub(crate) fn second(reply: &Value) -> Result<i64, Error> {
+    match &*numbers(reply)? {
+        [1, second, ..] => Ok(*second),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Reads a reply of 0 or 1.
+pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
+    match count(reply)? {
+        flag @ (0 | 1) => Ok(flag == 1),
+        code => Err(script_error(code).unwrap_or_else(unreadable)),
+    }
+}
+
+/// Reads a reply of one number.
+pub(crate) fn count(reply: &Value) -> Result<i64, Error> {
+    match reply {
+        Value::Int(count) => Ok(*count),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Reads the reply of PTTL.
+pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
+    Ok(match count(reply)? {
+        -2 => TimeToLive::Missing,
+        -1 => TimeToLive::Lasting,
+        left => TimeToLive::Left(Duration::from_millis(at_least_zero(left))),
+    })
+}
+
+/// Reads the reply of HMGET rate interval type keepAliveTime.
+pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
+    let Value::Array(fields) = reply else {
+        return Err(unreadable());
+    };
+    let [rate, interval, rate_type, keep_alive] = &**fields else {
+        return Err(unreadable());
+    };
+    let text = |field: &Value| match field {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
+        _ => None,
+    };
+    let number = |field: &Value| -> Result<Option<i64>, Error> {
+        match text(field) {
+            None => Ok(None),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| ErrorKind::ForeignState.into()),
+        }
+    };
+    let (Some(rate), Some(interval), Some(rate_type)) =
+        (number(rate)?, number(interval)?, text(rate_type))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(StoredLimit {
+        rate,
+        interval,
+        rate_type: if rate_type == "1" {
+            RateType::PerClient
+        } else {
+            RateType::Overall
+        },
+        keep_alive: u64::try_from(number(keep_alive)?.unwrap_or(0)).unwrap_or(0),
+    }))
+}
+
+/// The error that a negative first number stands for, or the numbers.
+pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
+    let numbers = match reply {
+        Value::Array(items) => Numbers::read(items.iter().map(|item| match item {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        })),
+        Value::BulkString(text) => std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| Numbers::read(text.split(' ').map(|number| number.parse().ok()))),
+        _ => None,
+    };
+    let numbers = numbers.ok_or_else(unreadable)?;
+    match numbers.first().copied().and_then(script_error) {
+        Some(error) => Err(error),
+        None => Ok(numbers),
+    }
+}
+
+/// The numbers of a reply: those of a lone caller stand in place.
+pub(crate) struct Numbers {
+    few: [i64; Self::FEW],
+    count: usize,
+    /// All, if there are more.
+    many: Vec<i64>,
+}
+
+impl Numbers {
+    /// Those of an acquire begin with two, then come seven of the limiter and two of the caller.
+    const FEW: usize = 2 + 7 + 2;
+
+    /// All of them; `None` if one is none.
+    fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
+        let mut read = Self {
+            few: [0; Self::FEW],
+            count: 0,
+            many: Vec::new(),
+        };
+        for number in numbers {
+            match read.few.get_mut(read.count) {
+                Some(place) if read.many.is_empty() => *place = number?,
+                _ => {
+                    if read.many.is_empty() {
+                        read.many.extend(read.few);
+                    }
+                    read.many.push(number?);
+                }
+            }
+            read.count += 1;
+        }
+        Some(read)
+    }
+}
+
+impl Deref for Numbers {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        match self.few.get(..self.count) {
+            Some(few) => few,
+            None => &self.many,
+        }
+    }
+}
+
+/// The error that a script's first number stands for.
+fn script_error(code: i64) -> Option<Error> {
+    Some(match code {
+        -1 => ErrorKind::NotInitialized.into(),
+        -2 => ErrorKind::RateTypeDiffers.into(),
+        -3 => Error::new(ErrorKind::ForeignState).detail("a grant that no Redisson wrote"),
+        -4 => Error::new(ErrorKind::ForeignState).detail("a limit that cannot be counted with"),
+        _ => return None,
+    })
+}
+
+pub(crate) fn unreadable() -> Error {
+    Error::new(ErrorKind::Unavailable).detail("a reply that none of our scripts gives")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_that_are_not_ours_are_errors() {
+        for reply in [
+            Value::Nil,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(7); 11]),
+            Value::Array(vec![Value::Int(1); 10]),
+            Value::Array(vec![Value::Int(1); 13]),
+            Value::Array(vec![Value::Nil; 10]),
+            Value::BulkString(b"".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 many".to_vec()),
+            Value::BulkString(b"1 7 0 1000 5 1000 0 0 0 0 \xff".to_vec()),
+            Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
+        ] {
+            assert_eq!(
+                answers(&reply, 1, 1).unwrap_err().kind(),
+                ErrorKind::Unavailable,
+                "{reply:?}"
+            );
+        }
+        for (code, kind) in [
+            (-1, ErrorKind::NotInitialized),
+            (-2, ErrorKind::RateTypeDiffers),
+            (-3, ErrorKind::ForeignState),
+            (-4, ErrorKind::ForeignState),
+        ] {
+            let reply = Value::Array(vec![Value::Int(code)]);
+            assert_eq!(answers(&reply, 1, 1).unwrap_err().kind(), kind);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What a request allocates: counted by an allocator of this binary, which no other test shares.
+
+#![cfg(feature = "redis")]
+
+use crate::scene::*;
+use std::{alloc::System, future::Ready, future::ready};
+
+use crate::ALONE;
+use bytes::Bytes;
+use http_body_util::Empty;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use tower::Service;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How often each thing is done. Other threads of this binary can only add to a count, and do not add to all of them.
+const TRIES: usize = 50;
+
+/// Allocations up to now; one that is moved to grow counts as one more.
+fn allocations() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.allocations + stats.reallocations
+}
+
+/// The service behind the layer: answers at once, and notes how many allocations there were when it was called.
+#[derive(Clone, Default)]
+struct Inner {
+    called_at: Arc<AtomicUsize>,
+}
+
+impl Service<Request<()>> for Inner {
+    type Response = Response<Empty<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.called_at.store(allocations(), Ordering::Relaxed);
+        ready(Ok(Response::new(Empty::new())))
+    }
+}
+
+/// What one request allocated.
+#[derive(Debug)]
+struct Counts {
+    /// In `Service::call`. What is known by then has been decided; the answer is begun by the first poll of the future.
+    call: usize,
+    /// Until the inner service was called, if it was.
+    inner: Option<usize>,
+    /// Until the head of the answer was there.
+    head: usize,
+}
+
+/// The least that one of several requests allocated, after as many that were not counted.
+async fn counted(rule: Rule, store: &impl Store, status: StatusCode, source: Source) -> Counts {
+    let inner = Inner::default();
+    let mut service = RateLimitLayer::new(store, rule).layer(inner.clone());
+    let mut least: Option<Counts> = None;
+    for run in 0..2 * TRIES {
+        let request = request();
+        std::future::poll_fn(|cx| service.poll_ready(cx))
+            .await
+            .unwrap();
+        inner.called_at.store(0, Ordering::Relaxed);
+
+        let before = allocations();
+        let answering = service.call(request);
+        let call = allocations() - before;
+        let response = answering.await.unwrap();
+        let head = allocations() - before;
+
+        let called_at = inner.called_at.load(Ordering::Relaxed);
+        let decided_by = response.extensions().get::<Decision>().unwrap().source();
+        assert_eq!(response.status(), status);
+        assert_eq!(decided_by, source, "run {run}");
+        let counts = Counts {
+            call,
+            inner: (called_at > 0).then(|| called_at - before),
+            head,
+        };
+        let is_less = least.as_ref().is_none_or(|least| counts.head <= least.head);
+        if run >= TRIES && is_less {
+            least = Some(counts);
+        }
+    }
+    least.unwrap()
+}
+
+/// A request of somebody whose keys are as long as keys get by themselves.
+fn request() -> Request<()> {
+    let mut request = Request::get("/orders").body(()).unwrap();
+    let user = "6c1d8a52-0c8e-4b5e-9a35-5b6a2f7d6f01".parse().unwrap();
+    request.headers_mut().insert("x-user", user);
+    let token = "y".repeat(100).parse().unwrap();
+    request.headers_mut().insert("x-long", token);
+    let peer = "[2001:db8:1234:5678::1]:443".parse().unwrap();
+    request.extensions_mut().insert(PeerAddr(peer));
+    request
+}
+
+/// Spends the only permit of a limit, and asks once more.
+async fn spend(rule: &Rule, store: &impl Store) {
+    let mut service = RateLimitLayer::new(store, rule.clone()).layer(Inner::default());
+    for _ in 0..2 {
+        service.call(request()).await.unwrap();
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+const REFUSING: Limit = Limit::per_day(1);
+const ADMITTING: Limit = Limit::per_day(1_000_000);
+
+/// A store of its own prefix, so that names are as long as they are by default.
+fn redis() -> RedisStore {
+    RedisStore::builder(RedisServer::shared().url())
+        .prefix(&unique("rl"))
+        .deadline(Duration::from_secs(10))
+        .deny_cache(Duration::from_secs(60))
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
+    let _alone = ALONE.blocking_lock();
+    runtime().block_on(async {
+        let rules = [
+            REFUSING.by(FromHeader::new("x-user")).named("by-user"),
+            REFUSING.by(PeerIp).named("by-peer"),
+            REFUSING.by((Route::new(), PeerIp)).named("both"),
+            REFUSING
+                .by(FromHeader::new("x-nobody").or(PeerIp))
+                .named("either"),
+        ];
+        for rule in rules {
+            let store = redis();
+            spend(&rule, &store).await;
+            let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
+            assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+            assert!(
+                counts.head > 0,
+                "the answer has a head and a body: {counts:?}"
+            );
+        }
+        // A name that is too long to stand in place: so what is counted is there to be counted.
+        let rule = REFUSING.by(FromHeader::new("x-long"));
+        let store = redis();
+        spend(&rule, &store).await;
+        let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
+        assert!((1..=4).contains(&counts.call), "{counts:?}");
+    });
+}
+
+#[test]
+fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
+    let _alone = ALONE.blocking_lock();
+    runtime().block_on(async {
+        // A grant is shared by all who tell of it, and so stands on the heap.
+        for (limit, is_allowed, expected) in [(REFUSING, false, 0), (ADMITTING, true, 1)] {
+            let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
+            limiter.try_set_rate(limit).await.unwrap();
+            let _ = limiter.try_acquire().await.unwrap();
+            assert_eq!(least_of_a_call(&limiter, is_allowed).await, expected);
+        }
+
+        let store = MemoryStore::new();
+        let rule = REFUSING.by(FromHeader::new("x-user"));
+        spend(&rule, &store).await;
+        let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
+        assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+
+        // A handler finds the decision and the charge in the extensions: each is an allocation there, and so is the grant
+        // that they share. The table of the extensions has room for them.
+        let rule = ADMITTING.by(FromHeader::new("x-user"));
+        let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
+        assert_eq!(counts.inner, Some(3), "{counts:?}");
+    });
+}
+
+/// While the breaker is open: no call is made, and no future for one.
+#[test]
+fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_told() {
+    let _alone = ALONE.blocking_lock();
+    runtime().block_on(async {
+        let mut server = RedisServer::start();
+        let store = RedisStore::builder(server.url())
+            .deadline(Duration::from_millis(20))
+            .build()
+            .unwrap();
+        let rule = ADMITTING.by(FromHeader::new("x-user"));
+        let deny = rule.clone().on_failure(FailurePolicy::Deny);
+        server.stop_process();
+        let mut asked = RateLimitLayer::new(&store, deny.clone()).layer(Inner::default());
+        while store.health().nodes()[0].breaker() == BreakerState::Closed {
+            asked.call(request()).await.unwrap();
+        }
+        // One of them may be the call that finds out, and is not the least.
+        let (unavailable, policy) = (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy);
+        let counts = counted(deny, &store, unavailable, policy).await;
+        assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+        // As in memory.
+        let allow = rule.on_failure(FailurePolicy::Allow);
+        let counts = counted(allow, &store, StatusCode::OK, policy).await;
+        assert_eq!(counts.inner, Some(3), "{counts:?}");
+    });
+}
+
+#[test]
+fn a_grant_in_redis_allocates_little() {
+    let _alone = ALONE.blocking_lock();
+    runtime().block_on(async {
+        let rule = ADMITTING.by(FromHeader::new("x-user"));
+        let counts = counted(rule, &redis(), StatusCode::OK, Source::Store).await;
+        // Until the inner service is called, what handlers find in the extensions included.
+        assert!(counts.inner.unwrap() <= 12, "{counts:?}");
+
+        let limiter = RateLimiter::new(&redis(), &unique("orders")).unwrap();
+        limiter.try_set_rate(ADMITTING).await.unwrap();
+        let least = least_of_a_call(&limiter, true).await;
+        assert!(least <= 12, "{least}");
+    });
+}
+
+/// The least that one of several calls allocated.
+async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
+    let mut least = usize::MAX;
+    for _ in 0..TRIES {
+        let before = allocations();
+        let decision = limiter.try_acquire().await.unwrap();
+        least = least.min(allocations() - before);
+        assert_eq!(decision.is_allowed(), is_allowed);
+    }
+    least
+}
+
+/// Far more than the sketch has, which is all that a flood may cost, and far less than 500 bytes
+/// for each key.
+#[allow(clippy::print_stdout, reason = "it is of use to who runs it")]
+#[test]
+fn a_flood_of_made_up_keys_takes_bounded_memory() {
+    const PLACES: usize = 1000;
+    const FLOOD: usize = 20_000;
+    let _alone = ALONE.blocking_lock();
+    let in_use = || {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
+    };
+    let store = MemoryStore::new().max_limiters(PLACES);
+    let layer = RateLimitLayer::new(&store, Limit::per_hour(100).by(FromHeader::new("x-user")));
+    let ask = |number: usize| {
+        let request = Request::builder()
+            .header("x-user", number)
+            .body(())
+            .unwrap();
+        let mut service = layer.layer(Inner::default());
+        let answer = std::pin::pin!(service.call(request));
+        match answer.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => assert_eq!(answer.unwrap().status(), StatusCode::OK),
+            Poll::Pending => panic!("it waits"),
+        }
+    };
+    (0..PLACES).for_each(ask);
+    let before = in_use();
+    (PLACES..FLOOD).for_each(ask);
+    assert_eq!(store.len(), PLACES);
+    let more = in_use().saturating_sub(before);
+    println!("{more} bytes more after {FLOOD} keys");
+    assert!(more < 40 * (FLOOD - PLACES), "{more}");
+}

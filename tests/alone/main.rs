@@ -1,0 +1,25 @@
+//! Counts something of the whole process: allocations, warnings, panics. One after the other, see
+//! `ALONE`.
+
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
+              `#[test]` functions only"
+)]
+
+mod allocations;
+mod call_sites;
+#[path = "../../src/macros/logged/log.rs"]
+mod log;
+#[path = "../support/scene.rs"]
+mod scene;
+#[path = "../support/mod.rs"]
+mod support;
+mod warnings;
+
+/// Held by each test: what it counts or replaces is the whole process's.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -1,0 +1,412 @@
+//! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
+
+mod twice;
+mod unmatched;
+
+use crate::log;
+use crate::scene::*;
+use std::{net::IpAddr, net::SocketAddr};
+
+use http::request::Parts;
+use tower_ratelimit::{key::ForwardedHeader, key::Key, key::NoKey};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::log::Log;
+
+/// The lines since the last call.
+fn taken(log: &Log) -> Vec<String> {
+    log.take().lines().map(str::to_owned).collect()
+}
+
+fn layer(key: impl KeyExtractor) -> RateLimitLayer {
+    let rule = Limit::per_hour(1000).by(key).named("api");
+    RateLimitLayer::new(&MemoryStore::new(), rule)
+}
+
+async fn send(layer: &RateLimitLayer, peer: Option<&str>, headers: &[(&str, &str)]) -> StatusCode {
+    let mut request = Request::builder();
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(String::new()).unwrap();
+    if let Some(peer) = peer {
+        let peer: IpAddr = peer.parse().unwrap();
+        let address = PeerAddr(SocketAddr::new(peer, 50_000));
+        request.extensions_mut().insert(address);
+    }
+    let inner =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    layer.layer(inner).oneshot(request).await.unwrap().status()
+}
+
+/// What a request is warned about when it comes for the first time; and that it is not the second time.
+async fn warning(
+    key: impl KeyExtractor,
+    peer: Option<&str>,
+    headers: &[(&str, &str)],
+) -> Option<String> {
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let layer = layer(key);
+    send(&layer, peer, headers).await;
+    let mut lines = taken(&log);
+    assert!(lines.len() <= 1, "{lines:#?}");
+    for _ in 0..3 {
+        send(&layer.clone(), peer, headers).await;
+    }
+    assert_eq!(taken(&log), [""; 0], "once is enough");
+    let line = lines.pop();
+    if let Some(line) = &line {
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        assert!(line.contains("rule=\"api\""), "{line}");
+        for (_, value) in headers {
+            assert!(!line.contains(value), "{line}");
+        }
+    }
+    line
+}
+
+#[tokio::test]
+async fn forwarding_headers_are_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
+    const XFF: (&str, &str) = ("x-forwarded-for", "198.51.100.77");
+    const FORWARDED: (&str, &str) = ("forwarded", "for=198.51.100.78");
+    let untrusted = "came from a peer that is not trusted";
+    let beside = "has `Forwarded` beside the header";
+    let unreadable = "could not be parsed";
+    let behind = || ClientIp::behind(["10.0.0.0/8"]);
+    let real_ip = || behind().header(ForwardedHeader::Single("x-real-ip"));
+    let secret = Secret::new("k1", [7; 32]).unwrap();
+
+    let near = Some("10.0.0.1");
+    let far = Some("192.0.2.1");
+    let cases = [
+        (warning(behind(), far, &[XFF]).await, Some(untrusted)),
+        (warning(behind(), far, &[FORWARDED]).await, Some(untrusted)),
+        (warning(behind(), far, &[]).await, None),
+        (warning(behind(), near, &[XFF]).await, None),
+        (
+            warning(behind(), near, &[XFF, FORWARDED]).await,
+            Some(beside),
+        ),
+        (
+            warning(
+                behind().header(ForwardedHeader::Forwarded),
+                near,
+                &[XFF, FORWARDED],
+            )
+            .await,
+            None,
+        ),
+        (
+            warning(behind(), near, &[("x-forwarded-for", "unix:")]).await,
+            Some(unreadable),
+        ),
+        (
+            warning(
+                behind(),
+                near,
+                &[("x-forwarded-for", "what?, 198.51.100.77")],
+            )
+            .await,
+            None,
+        ),
+        (
+            warning(
+                real_ip(),
+                near,
+                &[("x-real-ip", "198.51.100.1"), ("x-real-ip", "198.51.100.2")],
+            )
+            .await,
+            Some(unreadable),
+        ),
+        (warning(ClientIp::hops(1), far, &[XFF]).await, None),
+        // A peer in a private network that forwards is a proxy that nobody has named; one from outside makes it up.
+        (warning(PeerIp, near, &[XFF]).await, Some(untrusted)),
+        (
+            warning(PeerIp, Some("::1"), &[FORWARDED]).await,
+            Some(untrusted),
+        ),
+        (warning(PeerIp, far, &[XFF]).await, None),
+        (warning(PeerIp, near, &[]).await, None),
+        (
+            warning(PeerIp.ipv6_prefix(64), near, &[XFF]).await,
+            Some(untrusted),
+        ),
+        (warning(PeerIp.ipv6_prefix(64), far, &[XFF]).await, None),
+        // However it is wrapped.
+        (
+            warning((PeerIp, FromHeader::new("host")).or(PeerIp), near, &[XFF]).await,
+            Some(untrusted),
+        ),
+        (
+            warning(PeerIp.digest(&secret), near, &[XFF]).await,
+            Some(untrusted),
+        ),
+        // The peer is missing: that is said, and the header is not believed.
+        (
+            warning(behind(), None, &[XFF]).await,
+            Some("does not record the peer's address"),
+        ),
+        // Also where something stands in for it, or nothing is to be limited without.
+        (
+            warning(FromHeader::new("x-key").or(PeerIp), None, &[]).await,
+            Some("does not record the peer's address"),
+        ),
+        (
+            warning(
+                PeerIp.or(FromHeader::new("x-key")),
+                None,
+                &[("x-key", "ann")],
+            )
+            .await,
+            Some("does not record the peer's address"),
+        ),
+        (
+            warning(PeerIp.or_shared(), None, &[]).await,
+            Some("does not record the peer's address"),
+        ),
+        (
+            warning(behind().or_skip(), None, &[]).await,
+            Some("into_make_service_with_connect_info"),
+        ),
+        (
+            warning(PeerIp.digest(&secret).or_shared(), None, &[]).await,
+            Some("does not record the peer's address"),
+        ),
+        (
+            warning(ClientIp::hops(1), None, &[]).await,
+            Some("does not record the peer's address"),
+        ),
+        // On a Unix socket there is none, and none is needed.
+        (warning(ClientIp::hops(1), None, &[XFF]).await, None),
+        (
+            warning(Behind(PeerIp), None, &[]).await,
+            Some("does not record the peer's address"),
+        ),
+        (
+            warning(FromHeader::new("x-key"), None, &[]).await,
+            Some("lack the key of the rule"),
+        ),
+        // The caller's doing: there is nothing to mend here.
+        (
+            warning(
+                FromHeader::new("x-key"),
+                None,
+                &[("x-key", "ann"), ("x-key", "bob")],
+            )
+            .await,
+            None,
+        ),
+    ];
+    for (number, (line, expected)) in cases.into_iter().enumerate() {
+        match (&line, expected) {
+            (None, None) => {}
+            (Some(line), Some(expected)) => {
+                assert!(line.contains(expected), "case {number}: {line}");
+                assert!(line.contains("hint="), "case {number}: {line}");
+            }
+            _ => panic!("case {number}: {line:?}, not {expected:?}"),
+        }
+    }
+}
+
+/// An extractor of a user's, with a key of its own.
+#[derive(Debug)]
+struct Behind<K>(K);
+
+impl<K: KeyExtractor> KeyExtractor for Behind<K> {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0.extract(parts, &mut Key::default())?;
+        key.push("somebody");
+        Ok(())
+    }
+}
+
+/// A caller that lacks its key must not hide that the server lacks what it should record.
+#[tokio::test]
+async fn a_header_that_is_too_long_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
+    let long = "y".repeat(11);
+    let key = || FromHeader::new("x-tenant").max_len(10);
+    let warned = warning(key(), None, &[("x-tenant", &long)]).await.unwrap();
+    for part in ["requests are refused", "header=\"x-tenant\"", "max_len=10"] {
+        assert!(warned.contains(part), "{warned}");
+    }
+    assert_eq!(
+        warning(key(), None, &[("x-tenant", &long[1..])]).await,
+        None
+    );
+}
+
+#[tokio::test]
+async fn a_callers_fault_does_not_hide_the_servers() {
+    let _alone = crate::ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let layer = layer((FromHeader::new("x-key"), PeerIp));
+    assert_eq!(send(&layer, None, &[]).await, StatusCode::UNAUTHORIZED);
+    let lines = taken(&log);
+    assert!(
+        lines.len() == 1 && lines[0].contains("lack the key"),
+        "{lines:#?}"
+    );
+    for expected in [1, 0] {
+        let status = send(&layer, None, &[("x-key", "ann")]).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        let lines = taken(&log);
+        assert_eq!(lines.len(), expected, "{lines:#?}");
+        assert!(
+            lines.iter().all(|line| line.contains("does not record")),
+            "{lines:#?}"
+        );
+    }
+}
+
+/// Each mistake is told, also after another one.
+#[tokio::test]
+async fn one_warning_does_not_hide_another() {
+    let _alone = crate::ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let layer = layer(ClientIp::behind(["10.0.0.0/8"]));
+    let unreadable = [("x-forwarded-for", "?"), ("forwarded", "for=_x")];
+    send(&layer, Some("192.0.2.1"), &unreadable).await;
+    assert_eq!(taken(&log).len(), 1);
+    send(&layer, Some("10.0.0.1"), &unreadable).await;
+    assert_eq!(taken(&log).len(), 2);
+    send(&layer, None, &unreadable).await;
+    assert_eq!(taken(&log).len(), 1);
+    for peer in [Some("192.0.2.1"), Some("10.0.0.1"), None] {
+        send(&layer, peer, &unreadable).await;
+    }
+    assert_eq!(taken(&log), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_would_have_been_refused_is_told_at_debug_level() {
+    let _alone = crate::ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let key = FromHeader::new("x-key");
+    let rules = [
+        Limit::per_hour(1).by(key.clone()).named("tried").shadow(),
+        Limit::per_hour(2).by(key).named("kept"),
+    ];
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .otherwise(rules)
+        .build()
+        .unwrap();
+    for expected in [200, 200, 429] {
+        let status = send(&layer, None, &[("x-key", "somebody")]).await;
+        assert_eq!(status, expected);
+    }
+    let lines = taken(&log);
+    let [line] = &lines[..] else {
+        panic!("of the second request alone: {lines:#?}");
+    };
+    assert!(line.contains("DEBUG tower_ratelimit:"), "{line}");
+    assert!(line.contains("rule=\"tried\""), "{line}");
+    assert!(!line.contains("somebody"), "{line}");
+}
+
+#[tokio::test]
+async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let store = MemoryStore::new();
+    for (tried, what) in [
+        (
+            Limit::per_hour(1)
+                .by(FromHeader::new("x-key"))
+                .named("tried"),
+            "pass uncounted because they lack the key of the rule",
+        ),
+        (Rule::shared("tried"), "no limit is set for this limiter"),
+    ] {
+        let kept = Limit::per_hour(9).by(PeerIp).named("kept");
+        let layer = RateLimitLayer::builder(&store)
+            .otherwise([tried.shadow(), kept])
+            .build()
+            .unwrap();
+        for _ in 0..3 {
+            assert_eq!(send(&layer, Some("192.0.2.1"), &[]).await, 200);
+        }
+        let lines = taken(&log);
+        let [line] = &lines[..] else {
+            panic!("once: {lines:#?}");
+        };
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        assert!(
+            line.contains("rule=\"tried\"") && line.contains(what),
+            "{line}"
+        );
+    }
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test]
+async fn a_full_store_warns_once_a_minute() {
+    let _alone = crate::ALONE.lock().await;
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let (store, clock) = MemoryStore::manual();
+    let store = store.max_limiters(1);
+    let layer = RateLimitLayer::new(&store, Limit::per_day(9).by(FromHeader::new("x-key")));
+    for minute in 0..3 {
+        for user in ["place", "ann", "bob", "ann"] {
+            let status = send(&layer, None, &[("x-key", user)]).await;
+            assert_eq!(status, StatusCode::OK);
+        }
+        let lines = taken(&log);
+        let [line] = &lines[..] else {
+            panic!("once: {lines:#?}");
+        };
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        assert!(line.contains("max_limiters"), "{line}");
+        assert_eq!(store.estimated(), 3 * (minute + 1));
+        clock.advance(Duration::from_secs(60));
+    }
+}
+
+/// Once for each text, with the line and the reason; what is in force is told, too.
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn a_bad_rules_file_is_warned_about_once() {
+    let _alone = crate::ALONE.lock().await;
+    use std::{fs, time::Duration};
+
+    let path = std::env::temp_dir().join(format!("warnings-{}.toml", std::process::id()));
+    let good = "[rules.api]\nrate = '5/1m'\nby = 'peer'\n[otherwise]\nrules = ['api']";
+    fs::write(&path, good.replace("5/1m", "5 a minute")).unwrap();
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::TRACE);
+    let layer = layer(PeerIp);
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let watch = layer
+        .watch(tower_ratelimit::RulesFile::new(), &path)
+        .every(Duration::from_millis(1))
+        .report(move |applied| sender.send(applied.is_ok()).unwrap());
+    let watching = tokio::spawn(watch.run());
+    // Longer than it takes, on the busiest machine.
+    let patience = Duration::from_secs(60);
+    let mut told = async || tokio::time::timeout(patience, told.recv()).await.unwrap();
+    assert_eq!(told().await, Some(false));
+    fs::write(&path, good).unwrap();
+    assert_eq!(told().await, Some(true));
+    watching.abort();
+    fs::remove_file(&path).unwrap();
+    let lines = taken(&log);
+    let [bad, good] = &lines[..] else {
+        panic!("{lines:#?}");
+    };
+    assert!(
+        bad.contains(" WARN ") && good.contains(" INFO "),
+        "{lines:#?}"
+    );
+    assert!(
+        bad.contains("line 2, rules.api.rate: \"5 a minute\" is no rate"),
+        "{bad}"
+    );
+}

@@ -1,0 +1,16 @@
+//! Holds the boundaries between modules, the public API and the sizes of the crate.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
+mod api;
+mod size;
+mod source;
+#[path = "../support/mod.rs"]
+mod support;
+mod walls;
+mod way;

@@ -1,0 +1,80 @@
+//! One request each, for the functions that it passes to be counted: see `size.rs`.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use tower::{Service, ServiceBuilder, service_fn};
+use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, RedisStore, Store, key::FromHeader};
+
+use crate::support::RedisServer;
+
+/// Sends one request on a runtime of its own. callgrind counts while it runs.
+#[inline(never)]
+fn one_request<S>(runtime: &tokio::runtime::Runtime, service: &mut S) -> StatusCode
+where
+    S: Service<Request<Body>, Error = Infallible>,
+    S::Response: IntoStatus,
+{
+    let request = Request::get("/")
+        .header("x-user", "ann")
+        .body(Body::empty());
+    let Ok(response) = runtime.block_on(service.call(request.unwrap()));
+    response.status()
+}
+
+trait IntoStatus {
+    fn status(&self) -> StatusCode;
+}
+
+impl<B> IntoStatus for Response<B> {
+    fn status(&self) -> StatusCode {
+        self.status()
+    }
+}
+
+/// The second request's answer: what the first one makes is made.
+fn second(store: &impl Store, limit: u64) -> StatusCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let layer = RateLimitLayer::new(store, Limit::per_hour(limit).by(FromHeader::new("x-user")));
+    let inner =
+        service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let mut service = ServiceBuilder::new().layer(layer).service(inner);
+    let warm = Request::get("/")
+        .header("x-user", "ann")
+        .body(Body::empty());
+    let Ok(first) = runtime.block_on(service.call(warm.unwrap()));
+    assert_eq!(first.status(), StatusCode::OK);
+    one_request(&runtime, &mut service)
+}
+
+#[test]
+#[ignore = "counted by `sizes`"]
+fn admitted_in_memory() {
+    assert_eq!(second(&MemoryStore::new(), 10), StatusCode::OK);
+}
+
+#[test]
+#[ignore = "counted by `sizes`"]
+fn refused_in_memory() {
+    assert_eq!(
+        second(&MemoryStore::new(), 1),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+}
+
+#[test]
+#[ignore = "counted by `sizes`"]
+fn admitted_in_redis() {
+    let server = RedisServer::start();
+    // Under callgrind everything is slower than any deadline that users have.
+    let minute = std::time::Duration::from_secs(60);
+    let store = RedisStore::builder(server.url())
+        .deadline(minute)
+        .response_timeout(minute);
+    let store = store.connect_timeout(minute).build().unwrap();
+    assert_eq!(second(&store, 10), StatusCode::OK);
+}

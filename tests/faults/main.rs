@@ -1,0 +1,42 @@
+//! What callers see while Redis, or the way to it, is broken, and that it heals without them.
+
+#![cfg(feature = "redis")]
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
+)]
+
+mod addresses;
+mod breaker;
+mod burst;
+mod delivery;
+mod down;
+mod local;
+#[path = "../../src/macros/logged/log.rs"]
+mod log;
+mod logs;
+mod loss;
+#[path = "../../src/store/redis/classify/page.rs"]
+mod page;
+mod permissions;
+#[path = "../support/proxy.rs"]
+mod proxy;
+mod runtimes;
+#[path = "../support/scene.rs"]
+mod scene;
+mod scripted;
+mod scripts;
+mod settling;
+mod silence;
+mod sources;
+#[path = "../support/mod.rs"]
+mod support;
+mod timers;
+#[path = "../support/traffic.rs"]
+mod traffic;
+#[path = "../support/wait.rs"]
+mod wait;

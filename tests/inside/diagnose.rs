@@ -1,0 +1,32 @@
+//! What a diagnosis reads of a real server, with private parts of `src/inspect/diagnose/mod.rs`.
+
+use super::*;
+use crate::store::redis::inside::support::RedisServer;
+
+#[tokio::test]
+async fn scripts_that_the_server_knows_are_told() {
+    // Not Redisson's: their texts are not ours to keep. The two hashes are those of the texts.
+    let table = [
+        ("1", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"),
+        ("2", "7f923f79fe76194c868d7e1d0820de36700eb649"),
+    ]
+    .map(|(from, sha1)| RedissonReleases {
+        from,
+        before: None,
+        sha1,
+        reads_our_entries: true,
+    });
+    let server = RedisServer::shared();
+    let store = RedisStore::open(server.url()).unwrap();
+    let look = Look {
+        connection: &store.shared.server().connection,
+        patience: Duration::from_secs(5),
+        keys: wire::keys(&Name::exact("loaded").unwrap(), "7d9"),
+    };
+    assert_eq!(look.loaded(&table).await.unwrap(), []);
+    server.command(&["SCRIPT", "LOAD", "return 2"]);
+    assert_eq!(look.loaded(&table).await.unwrap(), table[1..]);
+    // EVAL loads, too: Redisson uses it until 3.45.
+    server.command(&["EVAL", "return 1", "0"]);
+    assert_eq!(look.loaded(&table).await.unwrap(), table);
+}

@@ -1,0 +1,454 @@
+//! Single cases that random histories hit too seldom, and keys that are no limiter's.
+
+use redis::Value;
+
+use super::{
+    members::Generation,
+    pair::{Clock, How, Lone, Pair, START, Sent},
+};
+use crate::store::redis::wire::{
+    self,
+    arguments::Arguments,
+    script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, SETTLE, Script},
+};
+use crate::{
+    algorithm::answer::{Changed, Verdict},
+    error::ErrorKind,
+    limit::{LimitSource, RateType},
+};
+
+const STORED: How = How {
+    limit: LimitSource::Store,
+    rewrite: false,
+    exact: true,
+};
+
+fn overall() -> Pair {
+    Pair::new(RateType::Overall, Clock::Given(START))
+}
+
+fn with_limit(rate: u64, interval: u64) -> Pair {
+    let mut pair = overall();
+    let limit = pair.limit(rate, interval);
+    assert!(pair.try_set_rate(limit));
+    pair
+}
+
+fn code(pair: &Pair, rate: u64, interval: u64) -> How {
+    How {
+        limit: LimitSource::Code(pair.limit(rate, interval)),
+        rewrite: true,
+        exact: false,
+    }
+}
+
+#[test]
+fn the_largest_numbers_are_counted_exactly() {
+    const MOST: u64 = (1 << 53) - 1;
+    let mut pair = with_limit(MOST, 1000);
+    for _ in 0..3 {
+        let answer = pair.acquire(u32::MAX, STORED).unwrap();
+        assert_eq!(answer.verdict, Verdict::Granted);
+        pair.advance(1);
+    }
+    let left = MOST.cast_signed() - 3 * i64::from(u32::MAX);
+    assert_eq!(pair.available(), Ok(left));
+    pair.advance(1000);
+    assert_eq!(pair.available(), Ok(MOST.cast_signed()));
+}
+
+#[test]
+fn permits_of_unknown_age_are_restored_in_parts_that_fit_a_member() {
+    let mut pair = with_limit(3 << 32, 1000);
+    pair.set_value(1);
+    let answer = pair.acquire(7, STORED).unwrap();
+    assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 1000));
+    assert_eq!(pair.model.log.entries().count(), 4);
+    pair.advance(1000);
+    assert_eq!(pair.available(), Ok(3 << 32));
+}
+
+#[test]
+fn a_repair_does_not_block_the_server() {
+    // One that is idle, and whose rate an operator raises by hand: what is missing looks as if it were in use.
+    let mut pair = with_limit((1 << 53) - 1, 1000);
+    pair.set_value(5);
+    assert_eq!(pair.acquire(6, STORED).unwrap().wait, 1000);
+    assert_eq!(pair.model.log.entries().count(), 100);
+    assert_eq!(pair.acquire(5, STORED).unwrap().verdict, Verdict::Granted);
+    pair.advance(1000);
+    assert_eq!(pair.available(), Ok((1 << 53) - 1));
+}
+
+#[test]
+fn a_deficit_of_many_small_grants_is_paid_by_one_call() {
+    for exact in [false, true] {
+        let mut pair = with_limit(200, 1000);
+        for _ in 0..180 {
+            pair.acquire(1, STORED).unwrap();
+        }
+        pair.advance(500);
+        pair.acquire(1, STORED).unwrap();
+        let lower = code(&pair, 5, 1000);
+        assert_eq!(pair.acquire(1, lower).unwrap().remaining, -176);
+        pair.advance(500);
+        let how = How { exact, ..STORED };
+        assert_eq!(pair.acquire(4, how).unwrap().verdict, Verdict::Granted);
+        assert_eq!(pair.acquire(1, how).unwrap().wait, 500);
+    }
+}
+
+#[test]
+fn a_swept_log_is_longer_than_a_page() {
+    for exact in [false, true] {
+        let how = How { exact, ..STORED };
+        let mut pair = with_limit(1000, 1000);
+        for _ in 0..350 {
+            pair.acquire(2, how).unwrap();
+        }
+        pair.advance(500);
+        pair.acquire(1, how).unwrap();
+        pair.acquire(299, how).unwrap();
+        // The walk goes over several pages, then the sweep does, with its budget.
+        for permits in [1, 200, 450, 700, 701, 1000] {
+            assert_eq!(
+                pair.acquire(permits, how).unwrap().verdict,
+                Verdict::Refused
+            );
+        }
+        pair.advance(500);
+        for permits in [1, 3, 250, 150] {
+            assert_eq!(
+                pair.acquire(permits, how).unwrap().verdict,
+                Verdict::Granted
+            );
+        }
+        assert_eq!(pair.available(), Ok(296));
+    }
+}
+
+#[test]
+fn members_without_permits_are_passed_over() {
+    // Java's tryAcquire(0) leaves one.
+    for exact in [false, true] {
+        let how = How { exact, ..STORED };
+        let mut pair = with_limit(3, 1000);
+        for _ in 0..130 {
+            pair.plant(Generation::Bytes21, START, 0);
+        }
+        pair.advance(1);
+        for _ in 0..3 {
+            pair.acquire(1, how).unwrap();
+        }
+        assert_eq!(pair.acquire(2, how).unwrap().wait, 1000);
+        pair.advance(999);
+        assert_eq!(pair.acquire(2, how).unwrap().verdict, Verdict::Refused);
+        pair.advance(1);
+        assert_eq!(pair.acquire(2, how).unwrap().verdict, Verdict::Granted);
+    }
+}
+
+#[test]
+fn every_generation_is_counted() {
+    for generation in [
+        Generation::Bytes8,
+        Generation::Bytes13,
+        Generation::Bytes20,
+        Generation::Bytes21,
+    ] {
+        let mut pair = with_limit(5, 1000);
+        // Missing, so that it is counted from the log.
+        pair.plant(generation, START, 4);
+        assert_eq!(pair.available(), Ok(1), "{generation:?}");
+        assert_eq!(pair.acquire(2, STORED).unwrap().wait, 1000);
+        pair.advance(1000);
+        assert_eq!(pair.acquire(5, STORED).unwrap().verdict, Verdict::Granted);
+    }
+}
+
+#[test]
+fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
+    let cases = [
+        (Clock::Server, Lone::Own, 2),
+        (Clock::Server, Lone::Run, 2),
+        (Clock::Given(START), Lone::Own, 0),
+    ];
+    for (clock, lone, repaired) in cases {
+        let mut pair = Pair::new(RateType::Overall, clock).through(lone);
+        let limit = pair.limit(5, 60_000);
+        pair.try_set_rate(limit);
+        let now = pair.now();
+        pair.plant(Generation::Bytes21, now, 1);
+        pair.plant(Generation::Bytes21, now + 600_000, 2);
+        pair.plant(Generation::Bytes13, now + 700_000, 2);
+        let answer = pair.acquire(4, STORED).unwrap();
+        assert_eq!(
+            (answer.verdict, answer.repaired),
+            (Verdict::Refused, repaired)
+        );
+        if clock == Clock::Server {
+            assert_eq!((answer.wait, answer.reset), (66_000, 66_000));
+        }
+    }
+}
+
+#[test]
+fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
+    let mut pair = with_limit(10, 1000);
+    pair.acquire(8, STORED).unwrap();
+    let sent = pair.sent[0];
+    let lower = code(&pair, 5, 1000);
+    let answer = pair.acquire(1, lower).unwrap();
+    assert_eq!(
+        (answer.verdict, answer.changed),
+        (Verdict::Refused, Changed::Rewritten)
+    );
+
+    // A duplicate that arrives late: the first one's caller was told that it has its permits.
+    let again = pair.send(sent, STORED).unwrap();
+    assert_eq!((again.verdict, again.remaining), (Verdict::Granted, -3));
+    let other = Sent {
+        id: pair.new_id(),
+        permits: 8,
+        lead: 0,
+    };
+    assert_eq!(
+        pair.send(other, STORED).unwrap().verdict,
+        Verdict::AboveRate
+    );
+
+    // And where it is the duplicate that changes the limit.
+    let lower = code(&pair, 4, 1000);
+    assert_eq!(pair.send(sent, lower).unwrap().verdict, Verdict::Granted);
+    let lower = code(&pair, 3, 1000);
+    assert_eq!(pair.send(other, lower).unwrap().verdict, Verdict::AboveRate);
+}
+
+// Found by random histories: what the second entry became was removed as the first.
+#[test]
+fn two_entries_of_one_acquire_shrink_one_after_the_other() {
+    let mut pair = with_limit(10, 1000);
+    pair.acquire(3, STORED).unwrap();
+    let sent = pair.sent[0];
+    pair.release(1);
+    pair.send(sent, STORED).unwrap();
+    pair.release(3);
+    assert_eq!(pair.available(), Ok(8));
+}
+
+#[test]
+fn nothing_is_credited_where_nothing_is_counted() {
+    let mut pair = with_limit(10, 1000);
+    pair.acquire(3, STORED).unwrap();
+    pair.acquire(4, STORED).unwrap();
+    let sent = pair.sent[0];
+    pair.lose_limit();
+    pair.lose_value();
+    assert!(pair.give_back(sent));
+    let lower = code(&pair, 5, 1000);
+    assert_eq!(pair.acquire(2, lower).unwrap().verdict, Verdict::Refused);
+    assert_eq!(pair.acquire(1, lower).unwrap().verdict, Verdict::Granted);
+}
+
+#[test]
+fn a_limit_that_is_no_number_is_an_error_that_changes_nothing() {
+    for (field, text) in [("rate", "many"), ("interval", ""), ("rate", "1,5")] {
+        let mut pair = with_limit(5, 1000);
+        pair.acquire(2, STORED).unwrap();
+        let key = pair.keys[0].clone();
+        pair.command(&["HSET", &key, field, text]);
+        cannot_acquire(&mut pair, STORED);
+        cannot_count(&mut pair);
+
+        // Half a limit that is not one either: nothing is written to complete it.
+        let other = if field == "rate" { "interval" } else { "rate" };
+        pair.command(&["HDEL", &key, other]);
+        let init = How {
+            limit: LimitSource::StoreOrInit(pair.limit(5, 1000)),
+            ..STORED
+        };
+        cannot_acquire(&mut pair, init);
+    }
+}
+
+#[test]
+fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
+    let missing_value = |pair: &mut Pair| pair.lose_value();
+    let value_above_rate = |pair: &mut Pair| pair.set_value(50);
+    let spent = |pair: &mut Pair| pair.set_value(0);
+    for foreign in ["x", "0123456789abcdefghijk-"] {
+        for how in [STORED, code(&overall(), 9, 1000), code(&overall(), 5, 5000)] {
+            for spoil in [missing_value as fn(&mut Pair), value_above_rate, spent] {
+                let mut pair = with_limit(5, 1000);
+                pair.acquire(2, STORED).unwrap();
+                spoil(&mut pair);
+                let (log, score) = (pair.log_key(), (START - 1).to_string());
+                pair.command(&["ZADD", &log, &score, foreign]);
+                if how.limit == LimitSource::Store || pair.model.value != Some(0) {
+                    cannot_acquire(&mut pair, how);
+                }
+                pair.advance(998);
+                if pair.model.value != Some(0) {
+                    cannot_count(&mut pair);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_foreign_member_among_expired_ones_is_an_error() {
+    let mut pair = with_limit(5, 1000);
+    pair.acquire(4, STORED).unwrap();
+    let (log, score) = (pair.log_key(), (START + 1).to_string());
+    pair.command(&["ZADD", &log, &score, "x"]);
+    pair.advance(500);
+    pair.plant(Generation::Bytes21, START + 500, 1);
+    pair.set_value(0);
+    pair.advance(600);
+    cannot_acquire(&mut pair, STORED);
+    cannot_count(&mut pair);
+}
+
+#[test]
+fn a_give_back_beside_a_foreign_member_makes_no_room() {
+    let mut pair = with_limit(5, 1000);
+    pair.acquire(2, STORED).unwrap();
+    pair.acquire(3, STORED).unwrap();
+    let (sent, log) = (pair.sent[0], pair.log_key());
+    pair.command(&["ZADD", &log, &START.to_string(), "x"]);
+    pair.lose_value();
+    let arguments = pair.give_back_arguments(sent, START);
+    pair.call(&SETTLE, &arguments).unwrap();
+    // What is left is still to be counted, and cannot be.
+    cannot_acquire(&mut pair, STORED);
+}
+
+#[test]
+fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
+    for (place, spoil) in [(0, "SET"), (1, "LPUSH"), (3, "SET")] {
+        let mut pair = overall();
+        let key = pair.keys[place].clone();
+        if spoil == "SET" {
+            pair.command(&["SET", &key, "x"]);
+        } else {
+            pair.command(&["LPUSH", &key, "x"]);
+        }
+        let how = code(&pair, 5, 1000);
+        let sent = Sent {
+            id: pair.new_id(),
+            permits: 1,
+            lead: 0,
+        };
+        for (script, arguments) in lone_calls(&pair, sent, how) {
+            let error = pair.call(script, &arguments).unwrap_err();
+            assert_eq!(
+                wire::failure(error).kind(),
+                ErrorKind::ForeignState,
+                "{key}"
+            );
+        }
+        for other in (0..5).filter(|other| *other != place) {
+            let key = pair.keys[other].clone();
+            assert_eq!(pair.ask::<i64>(&["EXISTS", &key]), 0, "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_no_number_is_counted_anew() {
+    for text in ["lots", "nan"] {
+        let mut pair = with_limit(5, 1000);
+        pair.acquire(2, STORED).unwrap();
+        let value = pair.value_key();
+        pair.command(&["SET", &value, text]);
+        pair.model.value = None;
+        assert_eq!(pair.acquire(4, STORED).unwrap().remaining, 3);
+    }
+}
+
+#[test]
+fn a_number_that_is_spelled_otherwise_is_one() {
+    for (field, text) in [("rate", "5.0"), ("interval", "1e3")] {
+        let mut pair = with_limit(5, 1000);
+        pair.acquire(1, STORED).unwrap();
+        let (hash, value) = (pair.keys[0].clone(), pair.value_key());
+        pair.command(&["HSET", &hash, field, text]);
+        // INCRBY refuses it.
+        pair.command(&["SET", &value, "4.0"]);
+        let sent = Sent {
+            id: pair.new_id(),
+            permits: 1,
+            lead: 0,
+        };
+        let how = How {
+            exact: false,
+            ..STORED
+        };
+        let arguments = pair.acquire_arguments(sent, how);
+        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let answer = wire::answers(&reply, 1, 1).unwrap()[0];
+        assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
+        assert_eq!((answer.rate, answer.interval), (5, 1000));
+        assert_eq!(pair.ask::<String>(&["GET", &value]), "3");
+    }
+}
+
+// One that cannot be granted any more closes no line: whoever waits behind it would be told that it was granted, and
+// nothing taken for it.
+#[test]
+fn who_comes_again_for_more_than_the_rate_closes_no_line() {
+    let mut pair = Pair::new(RateType::Overall, Clock::Given(START));
+    pair.set_rate(pair.limit(5, 1000), false, false);
+    pair.acquire(5, STORED).unwrap();
+    let again = pair.sent[0];
+    pair.set_rate(pair.limit(3, 1000), true, false);
+    pair.advance(1000);
+    let behind = Sent {
+        id: pair.new_id(),
+        permits: 1,
+        lead: 0,
+    };
+    let answers = pair.send_run(&[(again, true), (behind, true)], STORED);
+    let answers = answers.unwrap();
+    assert_eq!(answers[0].verdict, Verdict::AboveRate);
+    assert_eq!(
+        (answers[1].verdict, answers[1].remaining),
+        (Verdict::Granted, 2)
+    );
+}
+
+/// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
+fn cannot_acquire(pair: &mut Pair, how: How) {
+    let sent = Sent {
+        id: pair.new_id(),
+        permits: 1,
+        lead: 0,
+    };
+    for (script, arguments) in lone_calls(pair, sent, how) {
+        changes_nothing(pair, script, &arguments);
+    }
+}
+
+/// The same call for one caller, and for a run of one.
+fn lone_calls(pair: &Pair, sent: Sent, how: How) -> [(&'static Script, Arguments); 2] {
+    [
+        (&ACQUIRE, pair.acquire_arguments(sent, how)),
+        (&ACQUIRE_LIST, pair.run_arguments(&[(sent, false)], how)),
+    ]
+}
+
+/// The same for the count of free permits.
+fn cannot_count(pair: &mut Pair) {
+    let (id, now) = (pair.new_id(), pair.now().cast_unsigned());
+    let arguments = pair.available_arguments(id, Some(now));
+    changes_nothing(pair, &AVAILABLE, &arguments);
+}
+
+fn changes_nothing(pair: &mut Pair, script: &Script, arguments: &Arguments) {
+    let before = pair.raw();
+    let reply: Value = pair.call(script, arguments).unwrap();
+    let error = wire::second(&reply).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ForeignState, "{arguments:?}");
+    assert_eq!(pair.raw(), before, "{arguments:?}");
+}

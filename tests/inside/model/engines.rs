@@ -1,0 +1,108 @@
+//! What the scripts may ask of a server: one of Redis 6.2, and one whose Lua is newer than 5.1.
+
+use redis::Value;
+
+use super::pair::{Clock, How, Pair, START, Sent};
+use crate::store::redis::wire::{
+    self,
+    script::{self, ACQUIRE_LIST},
+};
+use crate::{
+    error::ErrorKind,
+    limit::{LimitSource, RateType},
+};
+
+/// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
+const NEWER_LUA: &str = "
+    local rawget = function(from, name)
+      if from ~= _G or name ~= 'unpack' then
+        return rawget(from, name)
+      end
+    end
+    local table = setmetatable({ unpack = unpack }, { __index = table })
+    local unpack = nil
+";
+
+fn pair() -> Pair {
+    Pair::new(RateType::Overall, Clock::Given(START))
+}
+
+/// How many arguments each call of a command has in the text.
+fn arguments_of(text: &str, command: &str) -> Vec<usize> {
+    let quoted = format!("'{command}'");
+    let calls = text.match_indices(&quoted).map(|(place, _)| {
+        let (mut depth, mut commas) = (0, 0);
+        for letter in text[place + quoted.len()..].chars() {
+            match letter {
+                '(' | '{' => depth += 1,
+                ')' | '}' if depth == 0 => break,
+                ')' | '}' => depth -= 1,
+                ',' if depth == 0 => commas += 1,
+                _ => {}
+            }
+        }
+        commas
+    });
+    calls.collect()
+}
+
+// NX, XX, GT and LT came with 7.0.
+#[test]
+fn no_time_to_live_is_set_with_what_redis_6_lacks() {
+    let mut found = 0;
+    for script in script::all() {
+        for arguments in arguments_of(script.text(), "PEXPIRE") {
+            assert_eq!(arguments, 2, "{}", script.text());
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
+}
+
+#[test]
+fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
+    let mut pair = pair();
+    let limit = pair.limit(5, 1000);
+    pair.set_rate(limit, false, false);
+    let how = How {
+        limit: LimitSource::Store,
+        rewrite: false,
+        exact: false,
+    };
+    pair.acquire(2, how).unwrap();
+    let log = pair.log_key();
+    pair.command(&["ZADD", &log, &(START - 1).to_string(), "x"]);
+    let run = [1, 5].map(|permits| {
+        let id = pair.new_id();
+        let sent = Sent {
+            id,
+            permits,
+            lead: 0,
+        };
+        (sent, false)
+    });
+    let arguments = pair.run_arguments(&run, how);
+    let before = pair.raw();
+    let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());
+    let eval = arguments.command("EVAL", &text);
+    let reply: Value = eval.query(pair.connection()).unwrap();
+    let told = wire::second(&reply).unwrap_err().kind();
+    assert_eq!(told, ErrorKind::ForeignState);
+    assert_eq!(pair.raw(), before);
+}
+
+#[cfg(feature = "inspect")]
+#[test]
+fn a_newer_lua_tries_all_commands() {
+    use crate::{
+        inspect::verify::VERIFY,
+        store::redis::wire::arguments::{Arguments, Word},
+    };
+
+    let mut pair = pair();
+    let text = format!("{NEWER_LUA}{}", VERIFY.text());
+    let arguments = Arguments::new(&pair.keys, [Word::from(*b"1")]);
+    let eval = arguments.command("EVAL", &text);
+    let (tried, _): (Vec<(String, String)>, Vec<Value>) = eval.query(pair.connection()).unwrap();
+    assert!(tried.iter().any(|(command, _)| command == "ZADD"));
+}

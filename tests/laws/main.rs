@@ -1,0 +1,44 @@
+//! The laws every store keeps, each as a property of random histories on both stores.
+//!
+//! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
+//! `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold on every topology, see `support/topologies.rs`,
+//! and in every combination of guards, see `guards`.
+//!
+//! L5, and L6 (a key is who it says), have one exception: strangers of a full `MemoryStore` are
+//! counted approximately, never too much, and that heals an eighth of the interval later, see
+//! `tests/pure/memory/strangers.rs`.
+
+#![cfg(all(feature = "redis", feature = "test-util"))]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
+)]
+
+#[cfg(feature = "tls")]
+#[path = "../support/certificates.rs"]
+mod certificates;
+mod exact_wait;
+mod fixed_window;
+mod free_refusals;
+mod gcra;
+#[path = "../support/guards.rs"]
+mod guards;
+mod nanoseconds;
+mod never_over;
+mod next_permit;
+mod nothing_lost;
+mod real_time;
+#[path = "../support/scene.rs"]
+mod scene;
+mod settled;
+mod slots;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/topologies.rs"]
+mod topologies;
+mod world;

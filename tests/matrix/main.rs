@@ -1,0 +1,48 @@
+//! The fault matrix: 26 faults under load, all guards on, and seven oracles that hold whatever the fault.
+//!
+//! `matrix/rows.rs` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the table. One row:
+//! `cargo test --all-features --test matrix row_03 -- --nocapture`.
+
+#![cfg(all(feature = "cluster", feature = "sentinel"))]
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
+)]
+
+mod answer;
+#[allow(dead_code, reason = "the long run has its answers in a file")]
+mod book;
+mod caller;
+mod callers;
+mod clocks;
+mod cluster;
+mod data;
+mod failover;
+#[allow(dead_code, reason = "only what it reads is of use here")]
+#[path = "../monitor/feed.rs"]
+mod feed;
+mod guards;
+mod lanes;
+mod ledger;
+#[allow(dead_code, reason = "the long run has its answers in a file")]
+mod load;
+mod network;
+mod oracles;
+#[path = "../support/proxy.rs"]
+mod proxy;
+mod refusing;
+#[path = "../support/scene.rs"]
+mod scene;
+mod server;
+mod shares;
+mod sizes;
+mod stage;
+#[path = "../support/mod.rs"]
+mod support;
+mod watch;
+
+use support::random;

@@ -1,0 +1,369 @@
+//! Who the client is: the files of `tests/pure/client_ip/`, and what holds for all headers. `tests/web/http/who.rs` asks servers.
+//!
+//! A file is a list of `[[case]]`. A case says how `ClientIp` is configured (`behind` or `hops`, and maybe `header`,
+//! `ipv6_prefix`, `ipv4_prefix`), which `peer` sends which `headers`, and what comes of it:
+//!
+//! ```toml
+//! key = "198.51.100.1"   # the text by which the request is counted
+//! status = 500           # or: refused
+//! error = "some words"   # or: not even built
+//! ```
+//!
+//! A header has one value or a list of them, one for each field line; a character stands for the byte of its number.
+//! `hops_added` appends so many trusted hops, `10.0.1.1`, to X-Forwarded-For.
+
+use crate::scene::*;
+use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr, path::Path};
+
+use http::HeaderValue;
+use proptest::prelude::*;
+use serde::Deserialize;
+use tower_ratelimit::key::ForwardedHeader;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    case: Vec<Case>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    behind: Option<Vec<String>>,
+    hops: Option<usize>,
+    header: Option<String>,
+    ipv6_prefix: Option<u8>,
+    ipv4_prefix: Option<u8>,
+
+    peer: Option<IpAddr>,
+    #[serde(default)]
+    headers: BTreeMap<String, Values>,
+    #[serde(default)]
+    hops_added: usize,
+
+    key: Option<String>,
+    status: Option<u16>,
+    error: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Values {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Case {
+    fn client(&self) -> ClientIp {
+        let mut client = match (&self.behind, self.hops) {
+            (Some(networks), None) => ClientIp::behind(networks),
+            (None, Some(hops)) => ClientIp::hops(hops),
+            _ => panic!("{}: say `behind` or `hops`", self.name),
+        };
+        if let Some(header) = &self.header {
+            client = client.header(match header.as_str() {
+                "x-forwarded-for" => ForwardedHeader::XForwardedFor,
+                "forwarded" => ForwardedHeader::Forwarded,
+                // Names of headers are part of the program everywhere else.
+                name => ForwardedHeader::Single(Box::leak(name.to_owned().into_boxed_str())),
+            });
+        }
+        if let Some(bits) = self.ipv6_prefix {
+            client = client.ipv6_prefix(bits);
+        }
+        if let Some(bits) = self.ipv4_prefix {
+            client = client.ipv4_prefix(bits);
+        }
+        client
+    }
+
+    fn request(&self) -> Request<String> {
+        let mut headers = Vec::new();
+        for (name, values) in &self.headers {
+            let mut values = match values.clone() {
+                Values::One(value) => vec![value],
+                Values::Several(values) => values,
+            };
+            if name == "x-forwarded-for" && self.hops_added > 0 {
+                values.push(vec!["10.0.1.1"; self.hops_added].join(", "));
+            }
+            for value in values {
+                let bytes = value.chars().map(|c| u8::try_from(u32::from(c)).unwrap());
+                headers.push((name.as_str(), bytes.collect::<Vec<_>>()));
+            }
+        }
+        request(self.peer, &headers)
+    }
+}
+
+fn request(peer: Option<IpAddr>, headers: &[(&str, Vec<u8>)]) -> Request<String> {
+    let mut request = Request::builder();
+    for (name, value) in headers {
+        request = request.header(*name, HeaderValue::from_bytes(value).unwrap());
+    }
+    let mut request = request.body(String::new()).unwrap();
+    if let Some(peer) = peer {
+        let address = PeerAddr(SocketAddr::new(peer, 50_000));
+        request.extensions_mut().insert(address);
+    }
+    request
+}
+
+/// Sends a request through a layer; returns the answer's status and what tells whether a key was counted.
+async fn send(
+    client: impl KeyExtractor,
+    request: Request<String>,
+) -> Result<(StatusCode, impl AsyncFn(&str) -> bool), String> {
+    let store = MemoryStore::new();
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(Limit::per_hour(2).by(client))
+        .build()
+        .map_err(|error| error.to_string())?;
+    let inner =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    let answer = layer.layer(inner).oneshot(request).await.unwrap();
+    let counted = async move |key: &str| {
+        let encoded = key.replace(':', "%3A").replace('/', "%2F");
+        let limiter = RateLimiter::new(&store, &format!("memory:{{{encoded}}}:default"));
+        limiter.unwrap().available_permits().await.ok() == Some(1)
+    };
+    Ok((answer.status(), counted))
+}
+
+#[tokio::test]
+async fn every_case() {
+    let cases = cases();
+    let keys: Vec<_> = cases
+        .iter()
+        .filter_map(|(_, case)| case.key.clone())
+        .collect();
+    let mut wrong = Vec::new();
+    for (file, case) in &cases {
+        let found = match send(case.client(), case.request()).await {
+            Err(error) => format!("error: {error}"),
+            Ok((StatusCode::OK, counted)) => {
+                let mut found = "an address that no case expects".to_owned();
+                for key in &keys {
+                    if counted(key).await {
+                        found.clone_from(key);
+                        break;
+                    }
+                }
+                found
+            }
+            Ok((status, _)) => format!("status: {}", status.as_u16()),
+        };
+        let right = match (&case.key, case.status, &case.error) {
+            (Some(key), None, None) => found == *key,
+            (None, Some(status), None) => found == format!("status: {status}"),
+            (None, None, Some(words)) => found.starts_with("error: ") && found.contains(words),
+            _ => panic!("{}: say `key`, `status` or `error`", case.name),
+        };
+        if !right {
+            wrong.push(format!("{file}: {}: {found}", case.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What the guide says for a proxy is what the cases of `proxies.toml` try: the same networks, header and number of hops.
+#[test]
+fn the_guide_says_what_is_tried_for_each_proxy() {
+    let cases = cases();
+    let cases = cases.iter().filter(|(file, _)| file == "proxies.toml");
+    let guide = include_str!("../../src/docs/guide.md");
+    let mut missing = Vec::new();
+    for (_, case) in cases {
+        let networks = case.behind.iter().flatten();
+        let hops = case
+            .hops
+            .iter()
+            .map(|hops| format!("ClientIp::hops({hops})"));
+        let header = case.header.iter();
+        let header = header.map(|name| format!("ForwardedHeader::Single({name:?})"));
+        for words in networks.cloned().chain(hops).chain(header) {
+            if !guide.contains(&words) {
+                missing.push((&case.name, words));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the guide lacks {missing:#?}");
+}
+
+#[test]
+fn every_case_has_a_name_of_its_own() {
+    let cases = cases();
+    assert!(cases.len() >= 150, "only {} cases were found", cases.len());
+    let mut names: Vec<_> = cases.iter().map(|(_, case)| &case.name).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), cases.len());
+}
+
+fn cases() -> Vec<(String, Case)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/client_ip");
+    let mut cases = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            let file = path.file_name().unwrap().to_string_lossy().into_owned();
+            let text = fs::read_to_string(&path).unwrap();
+            let read: File =
+                toml::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+            cases.extend(read.case.into_iter().map(|case| (file.clone(), case)));
+        }
+    }
+    cases
+}
+
+#[tokio::test]
+async fn a_closure_says_who_the_peer_is() {
+    #[derive(Clone)]
+    struct Proxied(IpAddr);
+
+    let client = || {
+        ClientIp::behind(["10.0.0.0/8"])
+            .peer(|parts| parts.extensions.get::<Proxied>().map(|peer| peer.0))
+    };
+    let sent = |peer: Option<&str>| {
+        // What the server itself has noted is another proxy, and does not count.
+        let other = Some("10.0.0.9".parse().unwrap());
+        let mut request = request(other, &[("x-forwarded-for", b"198.51.100.1".to_vec())]);
+        if let Some(peer) = peer {
+            request
+                .extensions_mut()
+                .insert(Proxied(peer.parse().unwrap()));
+        }
+        request
+    };
+    for (peer, key) in [
+        ("192.0.2.1", "192.0.2.1"),
+        ("10.0.0.1", "198.51.100.1"),
+        ("::ffff:10.0.0.1", "198.51.100.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+    ] {
+        let (_, counted) = send(client(), sent(Some(peer))).await.unwrap();
+        assert!(counted(key).await, "{peer}");
+    }
+    let (status, _) = send(client(), sent(None)).await.unwrap();
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test]
+async fn a_peer_counts_by_another_prefix() {
+    let peer = Some("2001:db8:1:2ff::1".parse().unwrap());
+    let (_, counted) = send(PeerIp.ipv6_prefix(48), request(peer, &[]))
+        .await
+        .unwrap();
+    assert!(counted("2001:db8:1::/48").await);
+    let error = send(PeerIp.ipv6_prefix(8), request(peer, &[])).await.err();
+    assert!(error.unwrap().contains("not 8"));
+}
+
+/// Rules of one name must have the same key: how a client is found is part of it.
+#[test]
+fn clients_found_otherwise_are_other_keys() {
+    let builds = |a: ClientIp, b: ClientIp| {
+        RateLimitLayer::builder(&MemoryStore::new())
+            .on("/a", Limit::per_hour(1).by(a))
+            .otherwise(Limit::per_hour(1).by(b))
+            .build()
+            .is_ok()
+    };
+    let client = || ClientIp::behind(["10.0.0.0/8"]);
+    assert!(builds(client(), client()));
+    assert!(!builds(client(), ClientIp::behind(["10.0.0.0/9"])));
+    assert!(!builds(client(), ClientIp::hops(1)));
+    assert!(!builds(client(), client().ipv6_prefix(64)));
+    assert!(!builds(client(), client().ipv4_prefix(24)));
+    assert!(!builds(
+        client(),
+        client().header(ForwardedHeader::Forwarded)
+    ));
+    assert!(!builds(client(), client().peer(|_| None)));
+    let by_closure = || client().peer(|_| None);
+    assert!(builds(by_closure(), by_closure()));
+}
+
+const ALL_HEADERS: [ForwardedHeader; 3] = [
+    ForwardedHeader::XForwardedFor,
+    ForwardedHeader::Forwarded,
+    ForwardedHeader::Single("x-real-ip"),
+];
+
+/// Field lines of forwarding headers: pieces that mean something, and any bytes that HTTP lets pass.
+fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
+    let piece = prop_oneof![
+        4 => prop::sample::select(vec![
+            "for=", "For=\"", "\"", "\\", ",", ", ", ";", "=", ":80", "[", "]", "198.51.100.9", "10.0.0.9", "192.0.2.1",
+            "2001:db8::9", "::ffff:10.0.0.9", "_hidden", "unknown", "by=",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+        1 => prop::collection::vec(prop_oneof![32_u8..127, 128_u8..], 0..4),
+    ];
+    let value = prop::collection::vec(piece, 0..10).prop_map(|pieces| pieces.concat());
+    let name = prop::sample::select(vec!["x-forwarded-for", "forwarded", "x-real-ip"]);
+    prop::collection::vec((name, value), 0..5)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+proptest! {
+    #[test]
+    fn no_header_counts_unless_the_peer_is_trusted(headers in headers(), last in 0_u8..) {
+        for header in ALL_HEADERS {
+            let peer = IpAddr::from([192, 0, 2, last]);
+            let client = ClientIp::behind(["10.0.0.0/8", "::ffff:198.51.100.0/120"]).header(header);
+            let counted = block_on(async {
+                let (_, counted) = send(client, request(Some(peer), &headers)).await.unwrap();
+                counted(&peer.to_string()).await
+            });
+            prop_assert!(counted, "{header:?} from {peer}");
+        }
+    }
+
+    #[test]
+    fn nothing_left_of_the_first_untrusted_hop_counts(
+            headers in headers(),
+            on_its_own_line: bool,
+            proxies in 0_usize..3,
+        ) {
+        for header in [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded] {
+            let mut headers = headers.clone();
+            let (name, mut added) = match header {
+                ForwardedHeader::Forwarded => ("forwarded", r#"for="198.51.100.1:80";by="_a\",b""#.to_owned()),
+                _ => ("x-forwarded-for", "198.51.100.1:80".to_owned()),
+            };
+            for proxy in 0..proxies {
+                added += match header {
+                    ForwardedHeader::Forwarded => ", for=10.0.0.",
+                    _ => ", 10.0.0.",
+                };
+                added += &proxy.to_string();
+            }
+            let last = headers.iter_mut().rfind(|(other, _)| *other == name);
+            match last {
+                Some((_, value)) if !on_its_own_line => {
+                    value.extend(b",");
+                    value.extend(added.as_bytes());
+                }
+                _ => headers.push((name, added.into_bytes())),
+            }
+            let peer = Some(IpAddr::from([10, 0, 0, 1]));
+            for client in [ClientIp::behind(["10.0.0.0/8"]), ClientIp::hops(proxies + 1)] {
+                let client = client.header(header);
+                let counted = block_on(async {
+                    let (_, counted) = send(client, request(peer, &headers)).await.unwrap();
+                    counted("198.51.100.1").await
+                });
+                prop_assert!(counted, "{:?}", header);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Bad files: each is refused with the line, the field and what to do.
+
+use crate::scene::*;
+use proptest::prelude::*;
+use serde::Deserialize;
+use std::collections::HashMap;
+
+use super::{GOOD, file};
+
+/// The line that is named of the good file after a change, and what is said of it.
+fn told(from: &str, to: &str) -> (String, String) {
+    assert!(GOOD.contains(from), "{from}");
+    let text = GOOD.replacen(from, to, 1);
+    let Err(ConfigError::File {
+        line,
+        field,
+        reason,
+    }) = file().parse(&text)
+    else {
+        panic!("{to:?} was taken");
+    };
+    assert!(!reason.contains('\n'), "{reason}");
+    let said = match field.as_str() {
+        "" => reason,
+        field => format!("{field}: {reason}"),
+    };
+    (text.lines().nth(line - 1).unwrap().to_owned(), said)
+}
+
+/// A change of the good file, see `bad.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mistake {
+    from: String,
+    to: String,
+    at: Option<String>,
+    #[serde(default)]
+    says: String,
+}
+
+#[test]
+fn each_mistake_is_named_with_its_line() {
+    let mut mistakes: HashMap<String, Vec<Mistake>> =
+        toml::from_str(include_str!("bad.toml")).unwrap();
+    let mut wrong = Vec::new();
+    for Mistake { from, to, at, says } in mistakes.remove("mistake").unwrap() {
+        let line = at.unwrap_or_else(|| to.clone());
+        let (at, said) = told(&from, &to);
+        if at != line || !said.starts_with(&says) {
+            wrong.push(format!("{to:?}\n said {at}: {said}\n  not {line}: {says}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A file that is about to be written is empty: it must not lift all limits.
+#[test]
+fn a_file_without_rules_is_refused() {
+    for text in ["", "# nothing yet\n", "[rules]", "[otherwise]\nrules = []"] {
+        let told = file().parse(text).unwrap_err().to_string();
+        assert!(told.contains("there are no rules"), "{told}");
+    }
+}
+
+fn pieces() -> impl Strategy<Value = String> {
+    let words: Vec<&str> = GOOD
+        .split_inclusive(['\n', ' ', '"', '=', '[', ']', '.', '/', ','])
+        .collect();
+    let odd = [
+        "",
+        "\u{0}",
+        "\u{feff}",
+        "é",
+        "\r\n",
+        "'''",
+        "\"\"\"",
+        "9223372036854775808",
+        "0xff",
+        "-1",
+        "nan",
+        "1e9",
+        "1979-05-27T07:32:00Z",
+        "{",
+        "}",
+        "[[",
+        "]]",
+        "\\u0000",
+        "/s",
+        "18446744073709551616/1d",
+    ];
+    let word = prop_oneof![
+        4 => prop::sample::select(words).prop_map(str::to_owned),
+        1 => prop::sample::select(odd.to_vec()).prop_map(str::to_owned),
+        1 => any::<String>(),
+    ];
+    prop::collection::vec(word, 0..60).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in pieces()) {
+        let _ = file().parse(&text);
+    }
+
+    /// A good file with one piece of it replaced: deep enough to reach every reader of a value.
+    #[test]
+    fn no_change_panics(start in any::<prop::sample::Index>(), length in 0_usize..12, piece in pieces()) {
+        let start = start.index(GOOD.len());
+        // The file is plain ASCII.
+        let (before, rest) = GOOD.split_at(start);
+        let piece = &piece[..piece.char_indices().nth(length).map_or(piece.len(), |(at, _)| at)];
+        let text = [before, piece, &rest[length.min(rest.len())..]].concat();
+        if let Err(error) = file().parse(&text) {
+            let told = error.to_string();
+            prop_assert!(told.starts_with("line "), "{}", told);
+            prop_assert!(!told.contains(['\n', '\r', '\0']), "{:?}", told);
+        }
+    }
+}
+
+#[test]
+fn depth_is_bounded() {
+    for text in [
+        "[".repeat(100_000),
+        "a = ".to_owned() + &"{a = ".repeat(100_000),
+        "a.".repeat(100_000) + "a = 1",
+    ] {
+        file().parse(&text).unwrap_err();
+    }
+}

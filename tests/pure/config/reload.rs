@@ -1,0 +1,229 @@
+//! Other rules for a layer that serves.
+
+use crate::scene::*;
+use tower_ratelimit::{HeaderStyle, Rules};
+
+use super::{file, met, one, request, send};
+
+fn rules(permits: u64) -> Rules {
+    Rules::new().otherwise(Limit::per_minute(permits).by(PeerIp).named("all"))
+}
+
+fn get() -> Request<String> {
+    request("GET", "/", &[])
+}
+
+async fn what_was_counted_stays(store: &impl Store) {
+    let layer = RateLimitLayer::builder(store)
+        .rules(rules(3))
+        .build()
+        .unwrap();
+    for left in [2, 1, 0] {
+        assert_eq!(met(&layer, get()).await, one("all", 3, left));
+    }
+    assert_eq!(send(&layer, get()).await.status(), 429);
+    // A clone that serves already is the same layer.
+    let serving = layer.clone();
+    layer.reload(rules(5)).unwrap();
+    assert_eq!(met(&serving, get()).await, one("all", 5, 1));
+    assert_eq!(met(&serving, get()).await, one("all", 5, 0));
+    assert_eq!(send(&serving, get()).await.status(), 429);
+    // The same rules again are no change.
+    layer.reload(rules(5)).unwrap();
+    assert_eq!(send(&serving, get()).await.status(), 429);
+    // Another name counts anew.
+    let other = Limit::per_minute(9).by(PeerIp).named("other");
+    layer.reload(Rules::new().otherwise(other)).unwrap();
+    assert_eq!(met(&serving, get()).await, one("other", 9, 8));
+    layer.reload(rules(5)).unwrap();
+    assert_eq!(send(&serving, get()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn what_was_counted_stays_in_memory() {
+    what_was_counted_stays(&MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn what_was_counted_stays_in_redis() {
+    let redis = RedisServer::start();
+    let store = RedisStore::builder(redis.url())
+        .deadline(Duration::from_secs(5))
+        .prefix(&unique("reload"))
+        .build()
+        .unwrap();
+    what_was_counted_stays(&store).await;
+}
+
+#[tokio::test]
+async fn bad_rules_change_nothing() {
+    let store = MemoryStore::new();
+    let layer = RateLimitLayer::builder(&store)
+        .rules(rules(3))
+        .build()
+        .unwrap();
+    let all = || Limit::per_minute(7).by(PeerIp).named("all");
+    for (bad, expected) in [
+        (
+            Rules::new().on("/a", all()).on("login", all()),
+            "\"login\" is not `/path`",
+        ),
+        (
+            Rules::new().on("/a", all()).otherwise(all().cost(8)),
+            "rule \"all\" costs 8 permits",
+        ),
+        (
+            Rules::new().on("/a", all()).otherwise(rules_of(8)),
+            "two rules are named \"all\"",
+        ),
+        (
+            rules(7).headers([HeaderStyle::Draft6, HeaderStyle::Draft11]),
+            "two header styles",
+        ),
+        (Rules::new(), "there is no rule"),
+        (Rules::new().on("/a", Vec::new()), "there is no rule"),
+        (
+            Rules::new().on("/{*rest}", all()).on("/login", all()),
+            "\"/login\" is never reached, as \"/{*rest}\" before it",
+        ),
+    ] {
+        let error = layer.reload(bad).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(met(&layer, get()).await, one("all", 3, 2));
+    // Nor do they keep the names that they would have had.
+    let kept = RateLimitLayer::builder(&store).rules(rules(7)).build();
+    assert_eq!(
+        kept.unwrap_err(),
+        ConfigError::DuplicateName("all".to_owned())
+    );
+    let same = RateLimitLayer::builder(&store).rules(rules(3)).build();
+    assert!(same.is_ok());
+}
+
+fn rules_of(permits: u64) -> Rule {
+    Limit::per_minute(permits).by(PeerIp).named("all")
+}
+
+/// Names are the layer's as long as it has the rules, and no longer.
+#[tokio::test]
+async fn names_go_with_the_rules() {
+    let store = MemoryStore::new();
+    let build = |permits| {
+        RateLimitLayer::builder(&store)
+            .rules(rules(permits))
+            .build()
+    };
+    let (first, second) = (build(3).unwrap(), build(3).unwrap());
+    // The other one counts in the same place, by the old limit.
+    assert_eq!(
+        first.reload(rules(5)),
+        Err(ConfigError::DuplicateName("all".to_owned()))
+    );
+    assert_eq!(met(&first, get()).await, one("all", 3, 2));
+    drop(second);
+    first.reload(rules(5)).unwrap();
+    assert_eq!(
+        build(3).err(),
+        Some(ConfigError::DuplicateName("all".to_owned()))
+    );
+    assert!(build(5).is_ok());
+    let other = Limit::per_minute(9).by(PeerIp).named("other");
+    first.reload(Rules::new().otherwise(other)).unwrap();
+    assert!(build(3).is_ok());
+}
+
+#[tokio::test]
+async fn fields_change_with_the_rules() {
+    let builder = RateLimitLayer::builder(&MemoryStore::new());
+    let layer = builder
+        .rules(rules(9))
+        .headers([HeaderStyle::Draft6])
+        .build()
+        .unwrap();
+    let told = async || {
+        let answer = send(&layer, get()).await;
+        ["ratelimit", "ratelimit-limit"].map(|name| answer.headers().contains_key(name))
+    };
+    assert_eq!(told().await, [false, true]);
+    layer
+        .reload(rules(9).headers([HeaderStyle::Draft11]))
+        .unwrap();
+    assert_eq!(told().await, [true, false]);
+    layer.reload(rules(9).headers([])).unwrap();
+    assert_eq!(told().await, [false, false]);
+    // Rules that do not choose take the builder's.
+    layer.reload(rules(9)).unwrap();
+    assert_eq!(told().await, [false, true]);
+}
+
+/// Requests beside reloads meet one table or the other: both rules of the one or both of the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_sees_one_table() {
+    let tables = ["red", "blue"].map(|color| {
+        let rule = |n: u64| {
+            let limit = Limit::new(1_000_000_000 + n, Duration::from_secs(60));
+            limit.by(Constant("all")).named(&format!("{color}-{n}"))
+        };
+        Rules::new().on("/", [rule(1), rule(2), rule(3)])
+    });
+    let store = MemoryStore::new();
+    let layer = RateLimitLayer::builder(&store)
+        .rules(tables[0].clone())
+        .build()
+        .unwrap();
+    let enough = Arc::new(AtomicUsize::new(0));
+    let mut asking = JoinSet::new();
+    for _ in 0..3 {
+        let (layer, enough) = (layer.clone(), Arc::clone(&enough));
+        asking.spawn(async move {
+            let mut seen = [0, 0];
+            while seen.contains(&0) || enough.load(Ordering::Relaxed) < 500 {
+                let met: Vec<_> = met(&layer, get())
+                    .await
+                    .into_iter()
+                    .map(|met| met.0)
+                    .collect();
+                let place = ["red", "blue"]
+                    .iter()
+                    .position(|color| met == [1, 2, 3].map(|n| format!("{color}-{n}")));
+                seen[place.unwrap_or_else(|| panic!("{met:?}"))] += 1;
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let turn = tokio::spawn(async move {
+        for round in 0.. {
+            layer.reload(tables[round % 2].clone()).unwrap();
+            enough.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    while let Some(asked) = tokio::time::timeout(Duration::from_secs(60), asking.join_next())
+        .await
+        .unwrap()
+    {
+        asked.unwrap();
+    }
+    turn.abort();
+}
+
+/// Line and field reach whoever builds the layer, also for what only a store knows.
+#[tokio::test]
+async fn what_only_the_store_knows_is_told_with_the_line() {
+    let store = MemoryStore::new();
+    let layer = RateLimitLayer::builder(&store)
+        .rules(rules(3))
+        .build()
+        .unwrap();
+    let text = "[rules.all]\nrate = '4/1m'\nby = 'peer'\n[otherwise]\nrules = ['all']";
+    let parsed = file().parse(text).unwrap();
+    let error = RateLimitLayer::builder(&store)
+        .rules(parsed.clone())
+        .build()
+        .unwrap_err();
+    let told = "line 1, rules.all: two rules are named \"all\"";
+    assert!(error.to_string().starts_with(told), "{error}");
+    layer.reload(parsed).unwrap();
+    assert_eq!(met(&layer, get()).await, one("all", 4, 3));
+}

@@ -1,0 +1,116 @@
+//! Files that would limit nothing, and would not show it.
+
+use crate::scene::*;
+use tower_ratelimit::RulesFile;
+
+use super::{file, met, one, request};
+
+const RULE: &str = "[rules.all]\nrate = \"5/1m\"\nby = \"peer\"\n";
+
+/// What is said of a file of one rule and this.
+fn told(text: &str) -> String {
+    let text = format!("{RULE}{text}");
+    match file().parse(&text) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_file_has_rules() {
+    for empty in [
+        "",
+        "# soon",
+        "[rules]",
+        "headers = []",
+        "[otherwise]\nrules = []",
+    ] {
+        let error = file().parse(empty).unwrap_err().to_string();
+        assert!(error.contains("there are no rules"), "{error}");
+        assert!(error.contains("`[rules.api]`"), "{error}");
+    }
+}
+
+/// At start it is an error, and a layer that serves keeps the rules it has.
+#[tokio::test]
+async fn an_empty_file_is_refused_wherever_it_is_read() {
+    let path = std::env::temp_dir().join(unique("unlimited"));
+    std::fs::write(&path, "").unwrap();
+    assert!(RulesFile::new().load(&path).is_err());
+    let rule = Limit::per_minute(5).by(PeerIp).named("all");
+    let layer = RateLimitLayer::new(&MemoryStore::new(), rule);
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let watch = layer.watch(RulesFile::new(), &path);
+    let watch = watch.report(move |applied| sender.send(applied.is_ok()).unwrap());
+    let watching = tokio::spawn(watch.run());
+    let patience = Duration::from_secs(60);
+    let told = tokio::time::timeout(patience, told.recv()).await.unwrap();
+    watching.abort();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(told, Some(false));
+    assert_eq!(
+        met(&layer, request("GET", "/", &[])).await,
+        one("all", 5, 4)
+    );
+}
+
+#[test]
+fn every_entry_is_reached() {
+    const ALL: &str = "rules = [\"all\"]\n";
+    let two =
+        |first: &str, second: &str| told(&format!("[[on]]\n{first}\n{ALL}[[on]]\n{second}\n{ALL}"));
+    for (first, second) in [
+        ("route = \"POST /login\"", "route = \"POST /login\""),
+        ("route = \"/users/{id}\"", "route = \"GET /users/me\""),
+        ("grpc = \"a.B\"", "grpc = \"a.B/C\""),
+        ("host = \"a.example\"", "host = [\"a.example\"]"),
+        ("method = [\"GET\", \"PUT\"]", "method = [\"PUT\", \"GET\"]"),
+        (
+            "route = \"/a\"\nhost = \"b.example\"",
+            "host = \"b.example\"\nroute = \"/a\"",
+        ),
+        ("when = \"bulk\"", "when = \"bulk\""),
+    ] {
+        let told = two(first, second);
+        let line = 6 + first.lines().count();
+        let expected = format!("line {line}, on[1]: it is never reached, as the entry in line 4 ");
+        assert!(told.starts_with(&expected), "{first} {second}: {told}");
+    }
+    for (first, second) in [
+        ("route = \"POST /login\"", "route = \"/login\""),
+        ("route = \"/a\"\nhost = \"b.example\"", "route = \"/a\""),
+        ("when = \"bulk\"", "when = \"bulk\"\nroute = \"/a\""),
+    ] {
+        assert_eq!(two(first, second), "", "{first} {second}");
+    }
+}
+
+#[test]
+fn values_that_limit_nothing_are_named() {
+    let otherwise = "[otherwise]\nrules = [\"all\"]\n";
+    for (text, expected) in [
+        (
+            "[[on]]\nmethod = [\"GET\", \"FETCH\"]\nrules = [\"all\"]",
+            "line 5, on[0].method[1]: \"FETCH\": the method is none of GET, HEAD,",
+        ),
+        (
+            "[[on]]\nroute = \"FETCH /a\"\nrules = [\"all\"]",
+            "line 5, on[0].route: \"FETCH /a\" is not",
+        ),
+        (
+            "[keys.client]\nfrom = \"client-ip\"\nhops = 0\n",
+            "line 6, keys.client.hops: 1 to 64 proxies can be trusted, not 0: without a proxy",
+        ),
+        (
+            "[[allow]]\nby = \"peer\"\nnetworks = [\"10.0.0.0/8\", \"::/0\"]\n",
+            "line 6, allow[0].networks[1]: \"::/0\": everybody is in it",
+        ),
+        (
+            "[rules.free]\nrate = \"1/s\"\nby = \"peer\"\ncost = { GET = 0, otherwise = 0 }\n",
+            "line 7, rules.free.cost: every method is free",
+        ),
+    ] {
+        let told = told(&format!("{text}\n{otherwise}"));
+        assert!(told.starts_with(expected), "{told}");
+    }
+}

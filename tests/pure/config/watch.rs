@@ -1,0 +1,220 @@
+//! A file that changes under a running service.
+
+use crate::scene::*;
+use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread, thread::ThreadId};
+
+use http::request::Parts;
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tower_ratelimit::{RulesFile, key::Key, key::NoKey};
+
+use super::{file, layer, met, one, request};
+
+/// Longer than anything here takes, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder of its own, gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(unique("watch"));
+        fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn text(permits: u64) -> String {
+    format!("[rules.all]\nrate = '{permits}/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['all']\n")
+}
+
+/// A layer of another rule that watches a file, and what is told of it.
+struct Watched {
+    layer: RateLimitLayer,
+    told: mpsc::UnboundedReceiver<Option<String>>,
+    task: JoinHandle<()>,
+}
+
+impl Watched {
+    fn new(path: &Path) -> Self {
+        Self::of(file(), path)
+    }
+
+    fn of(file: RulesFile, path: &Path) -> Self {
+        let before = Limit::per_hour(1).by(PeerIp).named("before");
+        let layer = RateLimitLayer::new(&MemoryStore::new(), before);
+        let (sender, told) = mpsc::unbounded_channel();
+        let watch = layer.watch(file, path).every(Duration::from_millis(1));
+        let watch = watch.report(move |result| {
+            sender.send(result.err().map(ToString::to_string)).unwrap();
+        });
+        Self {
+            layer,
+            told,
+            task: tokio::spawn(watch.run()),
+        }
+    }
+
+    async fn told(&mut self) -> Option<String> {
+        timeout(PATIENCE, self.told.recv()).await.unwrap().unwrap()
+    }
+
+    /// The limit in force.
+    async fn permits(&self) -> u64 {
+        met(&self.layer, request("GET", "/", &[])).await[0].1
+    }
+}
+
+#[tokio::test]
+async fn a_written_file_is_in_force() {
+    let folder = Folder::new();
+    let path = folder.join("limits.toml");
+    fs::write(&path, text(10)).unwrap();
+    let mut watched = Watched::new(&path);
+    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.permits().await, 10);
+    // The same length, and perhaps the same time: the text counts.
+    fs::write(&path, text(20)).unwrap();
+    assert_eq!(watched.told().await, None);
+    assert_eq!(
+        met(&watched.layer, request("GET", "/", &[])).await,
+        one("all", 20, 18)
+    );
+    // A rename, as of an editor that saves.
+    fs::write(folder.join("new"), text(30)).unwrap();
+    fs::rename(folder.join("new"), &path).unwrap();
+    assert_eq!(watched.told().await, None);
+}
+
+#[tokio::test]
+async fn a_bad_file_keeps_the_rules_and_is_told_once() {
+    let folder = Folder::new();
+    let path = folder.join("limits.toml");
+    fs::write(&path, text(10)).unwrap();
+    let mut watched = Watched::new(&path);
+    assert_eq!(watched.told().await, None);
+    fs::write(&path, text(20).replace("rate", "rat")).unwrap();
+    let told = watched.told().await.unwrap();
+    assert_eq!(
+        told,
+        "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?"
+    );
+    assert_eq!(watched.permits().await, 10);
+    // As long as another watch takes to see three changes, this one has nothing new to tell.
+    let other = folder.join("other.toml");
+    fs::write(&other, text(1)).unwrap();
+    let mut beside = Watched::new(&other);
+    for permits in 2..5 {
+        assert_eq!(beside.told().await, None);
+        fs::write(&other, text(permits)).unwrap();
+    }
+    assert!(watched.told.is_empty());
+    fs::write(&path, "").unwrap();
+    assert!(watched.told().await.unwrap().contains("there are no rules"));
+    fs::remove_file(&path).unwrap();
+    assert!(
+        watched
+            .told()
+            .await
+            .unwrap()
+            .contains("cannot be read: No such file")
+    );
+    assert_eq!(watched.permits().await, 10);
+    fs::write(&path, text(40)).unwrap();
+    // Nothing was told twice in between.
+    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.permits().await, 40);
+}
+
+/// As Kubernetes does: the file is a link through a link to a folder, and the latter link is replaced by a rename.
+#[tokio::test]
+async fn a_config_map_is_swapped() {
+    let folder = Folder::new();
+    let version = |name: &str, permits| {
+        fs::create_dir(folder.join(name)).unwrap();
+        fs::write(folder.join(name).join("limits.toml"), text(permits)).unwrap();
+    };
+    version("..2026_01", 10);
+    symlink("..2026_01", folder.join("..data")).unwrap();
+    symlink("..data/limits.toml", folder.join("limits.toml")).unwrap();
+    let mut watched = Watched::new(&folder.join("limits.toml"));
+    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.permits().await, 10);
+    for (next, permits) in [("..2026_02", 20), ("..2026_03", 30)] {
+        version(next, permits);
+        symlink(next, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+        assert_eq!(watched.told().await, None);
+    }
+    fs::remove_dir_all(folder.join("..2026_01")).unwrap();
+    let rest = met(&watched.layer, request("GET", "/", &[])).await;
+    assert_eq!(rest[0].0, "all");
+}
+
+/// A key that notes where it is checked: where a file that names it is read, and where its rules
+/// are made.
+#[derive(Debug)]
+struct Noting(Arc<Mutex<Vec<ThreadId>>>);
+
+impl KeyExtractor for Noting {
+    fn extract(&self, _: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        key.push("x");
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.0.lock().unwrap().push(thread::current().id());
+        Ok(())
+    }
+}
+
+/// Thousands of rules take their time, and requests must not wait for them.
+#[tokio::test]
+async fn a_file_is_applied_beside_the_runtime() {
+    let folder = Folder::new();
+    let path = folder.join("limits.toml");
+    fs::write(&path, text(10).replace("peer", "noting")).unwrap();
+    let threads = Arc::default();
+    let file = RulesFile::new().key("noting", Noting(Arc::clone(&threads)));
+    let mut watched = Watched::of(file, &path);
+    assert_eq!(watched.told().await, None);
+    let threads = threads.lock().unwrap();
+    assert!(threads.len() > 1, "{threads:?}");
+    assert!(!threads.contains(&thread::current().id()), "{threads:?}");
+}
+
+#[tokio::test]
+async fn the_watch_ends_with_the_layer() {
+    let folder = Folder::new();
+    let path = folder.join("limits.toml");
+    fs::write(&path, text(10)).unwrap();
+    let Watched {
+        layer,
+        mut told,
+        task,
+    } = Watched::new(&path);
+    assert_eq!(timeout(PATIENCE, told.recv()).await.unwrap(), Some(None));
+    drop(layer);
+    timeout(PATIENCE, task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_is_dropped_leaves_the_rules() {
+    let folder = Folder::new();
+    let path = folder.join("limits.toml");
+    fs::write(&path, text(10)).unwrap();
+    let mut watched = Watched::new(&path);
+    assert_eq!(watched.told().await, None);
+    watched.task.abort();
+    let _ = layer(file().load(&path).unwrap());
+    assert_eq!(watched.permits().await, 10);
+}

@@ -1,0 +1,603 @@
+//! The fields that tell how much is left.
+
+use crate::scene::*;
+use std::{time::SystemTime, time::UNIX_EPOCH};
+
+use proptest::prelude::*;
+use sfv::{BareItem, ListEntry, Parser};
+use tower_ratelimit::{HeaderStyle, ResetUnit};
+
+use super::{Answer, ask, by_key, call, get, inner, request, still};
+
+const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
+const DRAFT6: HeaderStyle = HeaderStyle::Draft6;
+const DELTA: HeaderStyle = HeaderStyle::Legacy {
+    reset: ResetUnit::DeltaSeconds,
+};
+const EPOCH: HeaderStyle = HeaderStyle::Legacy {
+    reset: ResetUnit::EpochSeconds,
+};
+
+fn layer(store: &impl Store, rule: impl Into<Rule>, styles: &[HeaderStyle]) -> RateLimitLayer {
+    let builder = RateLimitLayer::builder(store).otherwise(rule.into());
+    builder.headers(styles.to_vec()).build().unwrap()
+}
+
+/// An item of a list, as the parser understands it: its bare item, then its parameters.
+fn items(lines: &[&str]) -> Vec<(BareItem, Vec<(String, i64)>)> {
+    let list: sfv::List = Parser::new(&lines.join(", ")).parse().expect("RFC 9651");
+    list.into_iter()
+        .map(|entry| match entry {
+            ListEntry::Item(item) => {
+                let number = |value: &BareItem| match value {
+                    BareItem::Integer(number) => i64::from(*number),
+                    other => panic!("{other:?}"),
+                };
+                let parameters = item.params.iter();
+                let parameters = parameters
+                    .map(|(name, value)| (name.as_str().to_owned(), number(value)))
+                    .collect();
+                (item.bare_item, parameters)
+            }
+            other @ ListEntry::InnerList(_) => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+/// The rules' names in a field of draft-11, in their order.
+fn names(lines: &[&str]) -> Vec<String> {
+    let name = |item| match item {
+        BareItem::String(name) => name.as_str().to_owned(),
+        other => panic!("{other:?}"),
+    };
+    items(lines)
+        .into_iter()
+        .map(|(item, _)| name(item))
+        .collect()
+}
+
+/// One limit of two permits, and what is said of the first, the last, and one too many half an interval later.
+#[tokio::test]
+async fn each_style_says_the_same_in_its_own_words() {
+    let minute = Limit::new(2, Duration::from_secs(60));
+    let odd = Limit::new(2, Duration::from_millis(2500));
+    type Told = &'static [(&'static str, &'static str)];
+    let table: &[(Limit, &[HeaderStyle], [Told; 3])] = &[
+        (
+            minute,
+            &[DRAFT11],
+            [
+                &[
+                    ("ratelimit", r#""api";r=1;t=60"#),
+                    ("ratelimit-policy", r#""api";q=2;w=60"#),
+                ],
+                &[
+                    ("ratelimit", r#""api";r=0;t=60"#),
+                    ("ratelimit-policy", r#""api";q=2;w=60"#),
+                ],
+                &[
+                    ("ratelimit", r#""api";r=0;t=30"#),
+                    ("ratelimit-policy", r#""api";q=2;w=60"#),
+                    ("retry-after", "30"),
+                ],
+            ],
+        ),
+        (
+            odd,
+            &[DRAFT11],
+            [
+                &[
+                    ("ratelimit", r#""api";r=1;t=3"#),
+                    ("ratelimit-policy", r#""api";q=2"#),
+                ],
+                &[
+                    ("ratelimit", r#""api";r=0;t=3"#),
+                    ("ratelimit-policy", r#""api";q=2"#),
+                ],
+                &[
+                    ("ratelimit", r#""api";r=0;t=2"#),
+                    ("ratelimit-policy", r#""api";q=2"#),
+                    ("retry-after", "2"),
+                ],
+            ],
+        ),
+        (
+            minute,
+            &[DRAFT6],
+            [
+                &[
+                    ("ratelimit-limit", "2"),
+                    ("ratelimit-policy", "2;w=60"),
+                    ("ratelimit-remaining", "1"),
+                    ("ratelimit-reset", "60"),
+                ],
+                &[
+                    ("ratelimit-limit", "2"),
+                    ("ratelimit-policy", "2;w=60"),
+                    ("ratelimit-remaining", "0"),
+                    ("ratelimit-reset", "60"),
+                ],
+                &[
+                    ("ratelimit-limit", "2"),
+                    ("ratelimit-policy", "2;w=60"),
+                    ("ratelimit-remaining", "0"),
+                    ("ratelimit-reset", "30"),
+                    ("retry-after", "30"),
+                ],
+            ],
+        ),
+        (
+            odd,
+            &[DRAFT6],
+            [
+                &[
+                    ("ratelimit-limit", "2"),
+                    ("ratelimit-remaining", "1"),
+                    ("ratelimit-reset", "3"),
+                ],
+                &[
+                    ("ratelimit-limit", "2"),
+                    ("ratelimit-remaining", "0"),
+                    ("ratelimit-reset", "3"),
+                ],
+                &[
+                    ("ratelimit-limit", "2"),
+                    ("ratelimit-remaining", "0"),
+                    ("ratelimit-reset", "2"),
+                    ("retry-after", "2"),
+                ],
+            ],
+        ),
+        (
+            minute,
+            &[DELTA, DRAFT11, DRAFT11],
+            [
+                &[
+                    ("ratelimit", r#""api";r=1;t=60"#),
+                    ("ratelimit-policy", r#""api";q=2;w=60"#),
+                    ("x-ratelimit-limit", "2"),
+                    ("x-ratelimit-remaining", "1"),
+                    ("x-ratelimit-reset", "60"),
+                ],
+                &[
+                    ("ratelimit", r#""api";r=0;t=60"#),
+                    ("ratelimit-policy", r#""api";q=2;w=60"#),
+                    ("x-ratelimit-limit", "2"),
+                    ("x-ratelimit-remaining", "0"),
+                    ("x-ratelimit-reset", "60"),
+                ],
+                &[
+                    ("ratelimit", r#""api";r=0;t=30"#),
+                    ("ratelimit-policy", r#""api";q=2;w=60"#),
+                    ("retry-after", "30"),
+                    ("x-ratelimit-limit", "2"),
+                    ("x-ratelimit-remaining", "0"),
+                    ("x-ratelimit-reset", "30"),
+                ],
+            ],
+        ),
+        (minute, &[], [&[], &[], &[("retry-after", "30")]]),
+    ];
+    for (limit, styles, told) in table {
+        let (store, clock) = still();
+        let layer = layer(&store, by_key(*limit).named("api"), styles);
+        for (nth, expected) in told.iter().enumerate() {
+            if nth == 2 {
+                clock.advance(limit.interval() / 2);
+            }
+            let answer = ask(&layer, get(&[])).await;
+            assert_eq!(answer.status, if nth < 2 { 200 } else { 429 });
+            assert_eq!(answer.told(), *expected, "{styles:?}, request {nth}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_instant_is_told_by_the_time_of_day() {
+    let now = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        now.as_secs()
+    };
+    let (store, _clock) = still();
+    let layer = layer(&store, by_key(Limit::per_minute(1)), &[EPOCH]);
+    for status in [200, 429] {
+        let before = now();
+        let answer = ask(&layer, get(&[])).await;
+        assert_eq!(answer.status, status);
+        let reset: u64 = answer.one("x-ratelimit-reset").parse().unwrap();
+        assert!((before + 60..=now() + 61).contains(&reset), "{reset}");
+    }
+}
+
+#[tokio::test]
+async fn styles_that_contradict_each_other_are_refused() {
+    let limit = Limit::per_second(1);
+    for (styles, field) in [
+        ([DRAFT11, DRAFT6], "RateLimit-Policy"),
+        ([DRAFT6, DRAFT11], "RateLimit-Policy"),
+        ([EPOCH, DELTA], "X-RateLimit-Reset"),
+    ] {
+        let builder = RateLimitLayer::builder(&MemoryStore::new()).otherwise(limit);
+        let error = builder.headers(styles).build().unwrap_err();
+        assert_eq!(error, ConfigError::Headers(field));
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_counted_is_not_told() {
+    for (styles, granted) in [
+        (
+            &[DRAFT11][..],
+            &[("ratelimit-policy", r#""default";q=1;w=60"#)],
+        ),
+        (&[DRAFT6], &[("ratelimit-policy", "1;w=60")]),
+        (&[DELTA], &[("x-ratelimit-limit", "1")]),
+    ] {
+        let (store, _clock) = still();
+        let layer = RateLimitLayer::builder(&store)
+            .otherwise(by_key(Limit::per_minute(1)))
+            .headers(styles.to_vec())
+            .count_remaining(false)
+            .build()
+            .unwrap();
+        assert_eq!(ask(&layer, get(&[])).await.told(), granted);
+        let refused = ask(&layer, get(&[])).await;
+        assert_eq!(refused.status, 429);
+        assert!(refused.told().len() > 2, "{:?}", refused.told());
+    }
+    // A cost that never fits has no permits left to tell, and no time to come back.
+    let above = by_key(Limit::per_minute(1)).cost_by(|_| 2);
+    let refused = ask(&layer(&MemoryStore::new(), above, &[DRAFT11]), get(&[])).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(
+        refused.told(),
+        [("ratelimit-policy", r#""default";q=1;w=60"#)]
+    );
+}
+
+#[tokio::test]
+async fn what_concerns_no_limit_has_no_fields() {
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .on("/", by_key(Limit::per_minute(1)))
+        .headers([DRAFT11, DELTA])
+        .build()
+        .unwrap();
+    let mut elsewhere = get(&[]);
+    *elsewhere.uri_mut() = "/elsewhere".parse().unwrap();
+    let mut nobody = get(&[]);
+    nobody.headers_mut().remove("x-key");
+    for (request, status) in [(elsewhere, 200), (nobody, 401)] {
+        let answer = ask(&layer, request).await;
+        assert_eq!((answer.status, answer.told()), (status, vec![]));
+    }
+    // gRPC has its own words.
+    for _ in 0..2 {
+        let call = [("content-type", "application/grpc"), ("x-key", "g")];
+        let call = request("POST", &call);
+        assert_eq!(ask(&layer, call).await.told(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_hides_is_not_told() {
+    let (store, _clock) = still();
+    let rule = by_key(Limit::per_minute(1)).named("account").hide_headers();
+    let hidden = layer(&store, rule, &[DRAFT11, DELTA]);
+    assert_eq!(ask(&hidden, get(&[])).await.told(), []);
+    let refused = ask(&hidden, get(&[])).await;
+    assert_eq!(refused.told(), [("retry-after", "60")]);
+    assert!(!refused.body.contains("account"), "{}", refused.body);
+
+    // Nor is it seen in what a layer around it says.
+    let around = layer(&store, by_key(Limit::per_hour(9)).named("all"), &[DRAFT11]);
+    let answer = call(
+        around.layer(hidden.layer(inner(&[]))),
+        get(&[("x-key", "b")]),
+    )
+    .await;
+    assert_eq!(answer.all("ratelimit"), [r#""all";r=8;t=3600"#]);
+}
+
+/// `t` of draft-11 is the time until additional quota is there, and those of the older styles until
+/// all is.
+#[tokio::test]
+async fn a_grant_tells_when_the_next_permit_is_free() {
+    let (store, clock) = still();
+    let rule = |name| by_key(Limit::per_minute(3)).named(name);
+    // At 0, 10 and 20 s; after each: until one more is free, and until all are.
+    for (rule, told) in [
+        (rule("slide"), [(60, 60), (50, 60), (40, 60)]),
+        (rule("slots").slots(10), [(66, 66), (56, 62), (46, 64)]),
+        (
+            rule("gcra").algorithm(Algorithm::Gcra),
+            [(20, 20), (10, 30), (20, 40)],
+        ),
+        (
+            rule("window").algorithm(Algorithm::FixedWindow),
+            [(61, 61), (51, 51), (41, 41)],
+        ),
+    ] {
+        let name = format!("{rule:?}");
+        let layer = layer(&store, rule, &[DRAFT11, DELTA]);
+        // Where a slot begins.
+        clock.set(Duration::from_millis(1_704_153_600_001));
+        for (next, all) in told {
+            let answer = ask(&layer, get(&[])).await;
+            assert_eq!(answer.status, 200, "{name}");
+            let (_, parameters) = &items(&answer.all("ratelimit"))[0];
+            assert_eq!(parameters[1], ("t".to_owned(), next), "{name}");
+            assert_eq!(answer.one("x-ratelimit-reset"), all.to_string(), "{name}");
+            clock.advance(Duration::from_secs(10));
+        }
+    }
+}
+
+#[tokio::test]
+async fn layers_add_to_one_another_and_the_tightest_is_first() {
+    let (store, _clock) = still();
+    let of = |name, permits, styles: &[HeaderStyle]| {
+        layer(&store, by_key(Limit::per_hour(permits)).named(name), styles)
+    };
+    let wide = of("wide", 100, &[DRAFT11, DELTA]);
+    let mid = of("mid", 50, &[DRAFT11, DELTA]);
+    let tight = of("tight", 3, &[DRAFT11, DELTA]);
+    // However they are nested.
+    let nested = [
+        call(wide.layer(mid.layer(tight.layer(inner(&[])))), get(&[])).await,
+        call(tight.layer(mid.layer(wide.layer(inner(&[])))), get(&[])).await,
+        call(mid.layer(tight.layer(wide.layer(inner(&[])))), get(&[])).await,
+    ];
+    for (answer, left) in nested.into_iter().zip(["2", "1", "0"]) {
+        assert_eq!(answer.status, 200);
+        for field in ["ratelimit", "ratelimit-policy"] {
+            let mut told = names(&answer.all(field));
+            assert_eq!(told[0], "tight", "{field}: {told:?}");
+            told.sort();
+            assert_eq!(told, ["mid", "tight", "wide"]);
+        }
+        assert_eq!(answer.one("x-ratelimit-limit"), "3");
+        assert_eq!(answer.one("x-ratelimit-remaining"), left);
+    }
+    // A refusal within is the first, however little another has left.
+    let outer = of("outer", 1, &[DRAFT11, DELTA]);
+    let refused = call(outer.layer(tight.layer(inner(&[]))), get(&[])).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(names(&refused.all("ratelimit")), ["tight", "outer"]);
+    assert_eq!(refused.one("x-ratelimit-limit"), "3");
+    assert_eq!(refused.one("retry-after"), "3600");
+}
+
+#[tokio::test]
+async fn what_another_limiter_says_stays() {
+    const OTHERS: &[(&str, &str)] = &[
+        ("ratelimit", r#""cdn";r=7;t=1"#),
+        ("ratelimit", r#""waf";r=8"#),
+        ("ratelimit-policy", r#""cdn";q=9"#),
+        ("x-ratelimit-limit", "5000"),
+        ("x-ratelimit-used", "1"),
+    ];
+    let (store, _clock) = still();
+    let rule = by_key(Limit::per_hour(9)).named("ours");
+    let all = layer(&store, rule, &[DRAFT11, DELTA]);
+    let answer = call(all.layer(inner(OTHERS)), get(&[])).await;
+    assert_eq!(names(&answer.all("ratelimit")), ["cdn", "waf", "ours"]);
+    assert_eq!(names(&answer.all("ratelimit-policy")), ["cdn", "ours"]);
+    // Three numbers of two limiters would belong to neither.
+    assert_eq!(answer.all("x-ratelimit-limit"), ["5000"]);
+    assert_eq!(answer.all("x-ratelimit-remaining"), [""; 0]);
+    assert_eq!(answer.one("x-ratelimit-used"), "1");
+
+    // Two of ours around it: the outer one is closer to exhaustion, and does not take it for the inner one's.
+    let twice = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
+    let answer = call(twice.layer(all.layer(inner(OTHERS))), get(&[])).await;
+    assert_eq!(answer.all("x-ratelimit-limit"), ["5000"]);
+    assert_eq!(answer.all("x-ratelimit-remaining"), [""; 0]);
+}
+
+/// That it has the same limit as ours does not make it ours.
+#[tokio::test]
+async fn what_another_limiter_says_of_the_same_number_stays() {
+    const OTHERS: &[(&str, &str)] = &[
+        ("x-ratelimit-limit", "9"),
+        ("x-ratelimit-remaining", "7"),
+        ("x-ratelimit-reset", "5"),
+        ("ratelimit-limit", "9"),
+        ("ratelimit-remaining", "7"),
+        ("ratelimit-reset", "5"),
+    ];
+    let (store, _clock) = still();
+    let styles = [DRAFT6, DELTA];
+    let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &styles);
+    let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &styles);
+    let answer = call(around.layer(within.layer(inner(OTHERS))), get(&[])).await;
+    for (name, said) in OTHERS {
+        assert_eq!(answer.one(name), *said, "{name}");
+    }
+}
+
+/// What a layer between two of ours has changed is its own.
+#[tokio::test]
+async fn what_was_changed_on_its_way_stays() {
+    let (store, _clock) = still();
+    let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &[DELTA]);
+    let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
+    let between = within.layer(inner(&[]));
+    let between = service_fn(move |request| {
+        let asked = between.clone().oneshot(request);
+        async {
+            asked.await.map(|mut response| {
+                let fields = response.headers_mut();
+                fields.insert("x-ratelimit-remaining", 4.into());
+                response
+            })
+        }
+    });
+    let answer = call(around.layer(between), get(&[])).await;
+    assert_eq!(answer.one("x-ratelimit-limit"), "9");
+    assert_eq!(answer.one("x-ratelimit-remaining"), "4");
+}
+
+#[test]
+fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
+    const MOST: u64 = 999_999_999_999_999;
+    let build = |rule: Rule, styles: &[HeaderStyle]| {
+        let builder = RateLimitLayer::builder(&MemoryStore::new()).on("/a", rule);
+        builder.headers(styles.to_vec()).build().map(drop)
+    };
+    let big = |permits| by_key(Limit::per_hour(permits)).named("big");
+    let too_big = Err(ConfigError::HeaderPermits {
+        rule: "big".to_owned(),
+        permits: MOST + 1,
+    });
+    for style in [DRAFT11, DRAFT6, DELTA, EPOCH] {
+        assert_eq!(build(big(MOST), &[style]), Ok(()));
+        assert_eq!(build(big(MOST + 1), &[style]), too_big);
+        assert_eq!(build(big(MOST + 1).hide_headers(), &[style]), Ok(()));
+    }
+    assert_eq!(build(big(MOST + 1), &[]), Ok(()));
+
+    let tiers = [("free", 1), ("paid", MOST + 1)].map(|(name, it)| (name, Limit::per_hour(it)));
+    let tiers = Rule::new(
+        "big",
+        Tiers::new(tiers, |_| "free"),
+        FromHeader::new("x-key"),
+    );
+    assert_eq!(build(tiers, &[DRAFT11]), too_big);
+    let shared = Rule::shared("big").or_init(Limit::per_hour(MOST + 1));
+    assert_eq!(build(shared, &[DRAFT11]), too_big);
+    let otherwise = RateLimitLayer::builder(&MemoryStore::new()).otherwise(big(MOST + 1));
+    assert_eq!(otherwise.build().map(drop), too_big);
+}
+
+#[tokio::test]
+async fn no_time_contradicts_the_inner_services_own_retry_after() {
+    let (store, _clock) = still();
+    let layer = layer(&store, by_key(Limit::per_hour(2)), &[DRAFT11]);
+    let busy = layer.layer(inner(&[("retry-after", "5")]));
+    let answer = call(busy, get(&[])).await;
+    assert_eq!(answer.one("retry-after"), "5");
+    assert_eq!(answer.one("ratelimit"), r#""default";r=1"#);
+}
+
+#[tokio::test]
+async fn jitter_moves_all_fields_alike_and_only_later() {
+    let (store, _clock) = still();
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(by_key(Limit::per_minute(1)))
+        .headers([DRAFT11, DELTA])
+        .retry_jitter(Duration::from_secs(1000))
+        .build()
+        .unwrap();
+    assert_eq!(
+        ask(&layer, get(&[])).await.one("ratelimit"),
+        r#""default";r=0;t=60"#
+    );
+    let mut waits = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let refused: Answer = ask(&layer, get(&[])).await;
+        let wait = refused.one("retry-after").to_owned();
+        assert_eq!(
+            refused.one("ratelimit"),
+            format!(r#""default";r=0;t={wait}"#)
+        );
+        assert_eq!(refused.one("x-ratelimit-reset"), wait);
+        assert!(
+            refused
+                .body
+                .contains(&format!("retry after {wait} seconds"))
+        );
+        waits.insert(wait.parse::<u64>().unwrap());
+    }
+    assert!(
+        waits.iter().all(|wait| (60..=1060).contains(wait)),
+        "{waits:?}"
+    );
+    assert!(waits.len() > 10, "scattered: {waits:?}");
+}
+
+/// A gRPC client waits exactly as long as it is told, without a jitter of its own.
+#[tokio::test]
+async fn jitter_scatters_grpc_callers_too() {
+    let (store, _clock) = still();
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(by_key(Limit::per_minute(1)))
+        .retry_jitter(Duration::from_secs(1000))
+        .build()
+        .unwrap();
+    let refused = async |timeout: &str| {
+        let fields = [
+            ("content-type", "application/grpc"),
+            ("grpc-timeout", timeout),
+        ];
+        let refused = ask(&layer, request("POST", &fields)).await;
+        let status = tonic::Status::from_header_map(&refused.headers).unwrap();
+        let info = tonic_types::StatusExt::get_details_retry_info(&status).unwrap();
+        let pushback: i128 = refused.one("grpc-retry-pushback-ms").parse().unwrap();
+        (pushback, info.retry_delay.unwrap().as_millis() as i128)
+    };
+    assert_eq!(ask(&layer, get(&[])).await.status, 200);
+    let mut waits = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let (pushback, delay) = refused("1H").await;
+        assert_eq!(pushback, delay, "both say the same");
+        waits.insert(pushback);
+        // Half of these waits end after the call: it is the wait that is told that counts.
+        let (pushback, delay) = refused("560S").await;
+        let told = if delay >= 560_000 { -1 } else { delay };
+        assert_eq!(pushback, told, "{delay}");
+    }
+    assert!(
+        waits.iter().all(|it| (60_000..=1_060_000).contains(it)),
+        "{waits:?}"
+    );
+    assert!(waits.len() > 10, "scattered: {waits:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn whatever_is_configured_is_valid_and_says_so(
+        name in "[A-Za-z0-9._-]{1,40}",
+        permits in prop_oneof![1_u64..100, Just((1 << 53) - 1), 1_u64..(1 << 53)],
+        millis in prop_oneof![1_u64..10_000, (1_u64..100_000).prop_map(|s| s * 1000), 1_u64..3_155_760_000_000],
+        cost in 1_u32..3,
+    ) {
+        let (store, _clock) = still();
+        let limit = Limit::new(permits, Duration::from_millis(millis));
+        // Of limits that nobody can look at when the layer is built.
+        let rule = Rule::new(&name, limit_by(move |_| limit), FromHeader::new("x-key")).cost_by(move |_| cost);
+        let layer = layer(&store, rule, &[DRAFT11, DELTA]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let answer = runtime.block_on(ask(&layer, get(&[])));
+
+        let clamped = |number: u64| i64::try_from(number.min(999_999_999_999_999)).unwrap();
+        let bare = BareItem::String(sfv::String::from_string(name).unwrap());
+        let parameter = |name: &str, number| (name.to_owned(), clamped(number));
+        let mut policy = vec![parameter("q", permits)];
+        if millis % 1000 == 0 {
+            policy.push(parameter("w", millis / 1000));
+        }
+        prop_assert_eq!(items(&answer.all("ratelimit-policy")), vec![(bare.clone(), policy)]);
+        if u64::from(cost) <= permits {
+            prop_assert_eq!(answer.status, 200);
+            let left = permits - u64::from(cost);
+            let state = vec![parameter("r", left), parameter("t", millis.div_ceil(1000))];
+            prop_assert_eq!(items(&answer.all("ratelimit")), vec![(bare, state)]);
+            let told: i64 = answer.one("x-ratelimit-remaining").parse().unwrap();
+            prop_assert_eq!(told, clamped(left));
+        } else {
+            prop_assert_eq!(answer.all("ratelimit"), Vec::<&str>::new());
+        }
+        // The canonical form is one of many, and the one that the RFC wants sent.
+        for field in ["ratelimit", "ratelimit-policy"] {
+            for line in answer.all(field) {
+                let list: sfv::List = Parser::new(line).parse().unwrap();
+                let mut serializer = sfv::ListSerializer::new();
+                serializer.members(&list);
+                prop_assert_eq!(serializer.finish().unwrap(), line);
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Keeps the house as it was designed: walls between rooms, a light tree, documents that are true.
+
+#[path = "../matrix/rows.rs"]
+mod matrix;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+#[test]
+fn no_file_is_too_long_to_see() {
+    let long: Vec<_> = [files("src", "rs"), files("lua", "lua")]
+        .concat()
+        .into_iter()
+        .filter(|file| read(file).lines().count() > 600)
+        .collect();
+    assert!(long.is_empty(), "split these: {long:?}");
+}
+
+#[test]
+fn the_tree_stays_light() {
+    let memory = crates(&["--no-default-features"]);
+    assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
+    let config = crates(&["--no-default-features", "--features", "config"]);
+    assert!(config.len() <= 25, "{}: {config:?}", config.len());
+    let topologies = "redis,cluster,sentinel";
+    let redis = crates(&["--features", topologies]);
+    let others = redis.len() - 1;
+    assert!(others <= 80, "{others}: {redis:?}");
+    // Frameworks are for users to bring.
+    for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
+        assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
+    }
+    // Beside the eighty: whoever wants TLS wants what speaks it.
+    let tls = crates(&["--features", &format!("{topologies},tls")]);
+    let added: Vec<_> = tls.difference(&redis).collect();
+    let readme = read("README.md");
+    for claim in [
+        format!("the crate brings {} others", memory.len() - 1),
+        format!("`tls` adds {}", added.len()),
+    ] {
+        assert!(
+            readme.contains(&claim),
+            "README.md should say: {claim}: {added:?}"
+        );
+    }
+}
+
+/// `benches/goals` measures beside others: they are in its own lockfile, and in nothing that is published.
+#[test]
+fn the_peers_stay_outside() {
+    let lock = read("Cargo.lock");
+    for peer in ["governor", "tower_governor"] {
+        let entry = format!("name = \"{peer}\"");
+        assert!(!lock.contains(&entry), "{peer} is a dependency");
+        assert!(read("benches/goals/Cargo.lock").contains(&entry), "{peer}");
+    }
+    let output = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--offline"])
+        .output()
+        .expect("cargo runs");
+    let listed = String::from_utf8_lossy(&output.stdout);
+    assert!(listed.contains("src/lib.rs"), "{listed}");
+    assert!(!listed.contains("benches/"), "{listed}");
+    let is_test = |file: &str| file.starts_with("tests/");
+    assert!(!listed.lines().any(is_test), "{listed}");
+}
+
+/// What is tried in every order is the library with what it stands on everywhere else.
+#[test]
+fn interleavings_are_those_of_the_same_dependencies() {
+    let dependencies = |manifest: &str| {
+        let manifest: toml::Table = read(manifest).parse().expect("a manifest");
+        manifest["dependencies"]
+            .as_table()
+            .expect("a table")
+            .clone()
+    };
+    let ours = dependencies("Cargo.toml");
+    for (name, theirs) in dependencies("tests/interleavings/Cargo.toml") {
+        if name == "loom" {
+            continue;
+        }
+        let version = |requirement: &toml::Value| {
+            let version = requirement.get("version").unwrap_or(requirement);
+            version.as_str().map(str::to_owned)
+        };
+        let ours = ours.get(&name).and_then(version);
+        assert!(ours.is_some(), "{name} is no dependency");
+        assert_eq!(version(&theirs), ours, "{name}");
+    }
+}
+
+#[test]
+fn every_script_says_what_it_takes_and_gives() {
+    let table = read("lua/README.md");
+    for file in files("lua", "lua") {
+        let text = read(&file);
+        let header: String = text
+            .lines()
+            .take_while(|line| line.starts_with("--"))
+            .collect();
+        let below = file.strip_prefix("lua").expect("a file of the folder");
+        let name = below.to_str().expect("a path");
+        if file.starts_with("lua/lib") {
+            assert!(header.contains("KEYS"), "{name}: say which keys there are");
+            continue;
+        }
+        for part in ["KEYS", "ARGV", "Reply", "Redisson"] {
+            assert!(header.contains(part), "{name}: its header lacks {part}");
+        }
+        assert!(
+            table.contains(&format!("| `{name}` |")),
+            "lua/README.md lacks {name}"
+        );
+    }
+}
+
+/// Each verb of `RateLimiter` stands in the parity table, and nothing else does. Those that Redisson lacks have a row
+/// that begins with `none`.
+#[test]
+fn the_parity_table_is_complete() {
+    let all_of = read("src/limiter/all_of.rs");
+    let (begins_all, _) = all_of.split_once("impl AllOf").expect("its methods");
+    let source = ["src/limiter/mod.rs", "src/limiter/time_to_live.rs"]
+        .map(read)
+        .concat();
+    let source = source + begins_all;
+    let verbs: BTreeSet<_> = source
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("pub "))
+        .filter_map(|line| {
+            line.strip_prefix("async fn ")
+                .or_else(|| line.strip_prefix("fn "))
+        })
+        .filter_map(|line| line.split(['(', '<']).next())
+        .filter(|name| *name != "new")
+        .map(str::to_owned)
+        .collect();
+    let page = read("src/docs/redisson.md");
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| `") || line.starts_with("| none |"));
+    let told: BTreeSet<_> = rows
+        .filter_map(|row| row.split('|').nth(3))
+        .flat_map(|cell| {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .filter(|name| !name.contains("::"))
+        .collect();
+    assert_eq!(verbs, told);
+}
+
+#[test]
+fn the_readme_knows_every_feature() {
+    let readme = read("README.md");
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest");
+    let features = manifest["features"].as_table().expect("features");
+    let named: BTreeSet<_> = features
+        .keys()
+        .filter(|name| *name != "default")
+        .cloned()
+        .collect();
+    let told: BTreeSet<_> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert_eq!(named, told);
+}
+
+#[test]
+fn documents_name_only_what_exists() {
+    let documents = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "lua/README.md",
+        "examples/README.md",
+        "benches/README.md",
+    ];
+    for document in documents {
+        let text = read(document);
+        let folder = Path::new(document).parent().expect("a folder");
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        for (link, _) in links.filter(|(link, _)| !link.starts_with("http")) {
+            let path = link.split('#').next().unwrap_or(link);
+            assert!(folder.join(path).exists(), "{document} links to {link}");
+        }
+    }
+}
+
+/// Each of the 26 faults has its tests, each test of the matrix its row, and the page tells of each.
+#[test]
+fn the_fault_matrix_is_whole() {
+    let mut played = BTreeSet::new();
+    for file in files("tests/matrix", "rs") {
+        let text = read(&file);
+        let tests = text.split("async fn row_").skip(1);
+        played.extend(tests.filter_map(|rest| Some(format!("row_{}", rest.split('(').next()?))));
+    }
+    let page = read("src/docs/failure.md");
+    let (_, page) = page.split_once("## The matrix").expect("a section");
+    for (row, number) in matrix::ROWS.iter().zip(1..) {
+        let prefix = format!("row_{number:02}");
+        assert!(!row.played.is_empty(), "{prefix}");
+        for test in row.played {
+            assert!(test.starts_with(&prefix), "{test} is not of {prefix}");
+            assert!(played.remove(*test), "there is no {test}");
+        }
+        for (file, test) in row.also {
+            assert!(
+                read(file).contains(&format!("fn {test}(")),
+                "{file} lacks {test}"
+            );
+        }
+        let line = format!("| {number} | {} |", row.fault);
+        let told = page.lines().find(|told| told.starts_with(&line));
+        let told = told.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
+        assert!(told.contains(&format!("--test matrix {prefix}")), "{told}");
+    }
+    assert!(played.is_empty(), "of no row: {played:?}");
+}
+
+/// The files of a folder and those below it, or the file itself.
+fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
+    let place = place.as_ref();
+    if place.is_file() {
+        return vec![place.to_owned()];
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(place).expect("a folder of the project") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|ending| ending == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Lines of code that contain one of the texts.
+/// The crates of the normal tree, ourselves included.
+fn crates(arguments: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree", "--edges", "normal", "--prefix", "none", "--format", "{p}",
+        ])
+        .args(arguments)
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}

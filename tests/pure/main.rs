@@ -1,0 +1,21 @@
+//! Values, files of rules, `MemoryStore`, and the house itself: one test alone needs a server.
+
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
+              `#[test]` functions only"
+)]
+
+mod client_ip;
+mod config;
+mod headers;
+mod house;
+mod memory;
+#[path = "../support/scene.rs"]
+mod scene;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,593 @@
+//! A full MemoryStore: names without a place are counted by an estimate, never too much.
+
+use crate::scene::*;
+use std::{collections::HashMap, sync::Barrier};
+
+use proptest::prelude::*;
+use tower::{BoxError, util::BoxCloneSyncService};
+use tower_ratelimit::IntoRules;
+
+const INTERVAL: Duration = Duration::from_millis(800);
+const EIGHTH: Duration = Duration::from_millis(100);
+
+type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
+
+struct World {
+    store: MemoryStore,
+    clock: ManualClock,
+}
+
+impl World {
+    /// A store with places for so many.
+    fn of(places: usize) -> Self {
+        let clock = ManualClock::new();
+        let store = MemoryStore::new().clock(clock.clone()).max_limiters(places);
+        Self { store, clock }
+    }
+
+    fn service(&self, rules: impl IntoRules) -> Service {
+        let inner =
+            service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        let layer = RateLimitLayer::builder(&self.store).otherwise(rules);
+        let service = layer.build().unwrap().layer(inner);
+        BoxCloneSyncService::new(
+            service
+                .map_response(|answer| answer.map(drop))
+                .map_err(BoxError::from),
+        )
+    }
+
+    fn limiter(&self, user: &str, rule: &str) -> RateLimiter {
+        RateLimiter::new(&self.store, &format!("memory:{{{user}}}:{rule}")).unwrap()
+    }
+
+    /// Fills all places by others, for an interval.
+    fn fill(&self, service: &Service) {
+        let mut other = 0;
+        while ask(service, &format!("other-{other}"), 1).source() == Source::Store {
+            other += 1;
+        }
+    }
+}
+
+fn rule(name: &str, permits: u64) -> Rule {
+    Limit::new(permits, INTERVAL)
+        .by(FromHeader::new("user"))
+        .named(name)
+        .cost_by(|parts| parts.headers["cost"].to_str().unwrap().parse().unwrap())
+}
+
+/// Nothing here waits for anything.
+fn now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn request(user: &str, cost: u32) -> Request<()> {
+    let request = Request::builder().header("user", user).header("cost", cost);
+    request.body(()).unwrap()
+}
+
+fn ask(service: &Service, user: &str, cost: u32) -> Decision {
+    let answer = now(service.clone().oneshot(request(user, cost))).unwrap();
+    answer.extensions().get::<Decision>().unwrap().clone()
+}
+
+fn takes(service: &Service, user: &str, cost: u32) -> bool {
+    ask(service, user, cost).is_allowed()
+}
+
+/// How many of so many requests are granted.
+fn granted(service: &Service, user: &str, requests: usize) -> usize {
+    (0..requests).filter(|_| takes(service, user, 1)).count()
+}
+
+/// A way to count, and what sets it.
+type Way = (&'static str, fn(Rule) -> Rule);
+
+fn ways() -> [Way; 4] {
+    [
+        ("log", |rule| rule),
+        ("slots", |rule| rule.slots(10)),
+        ("window", |rule| rule.algorithm(Algorithm::FixedWindow)),
+        ("gcra", |rule| rule.algorithm(Algorithm::Gcra)),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask(u8, u32),
+    Pause(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0..14_u8, 1..4_u32).prop_map(|(user, cost)| Step::Ask(user, cost)),
+        1 => (0..200_u8, 1..3_u32).prop_map(|(user, cost)| Step::Ask(user, cost)),
+        3 => (0..150_u64).prop_map(Step::Pause),
+        1 => prop::sample::select(vec![400_u64, 799, 800, 801, 900]).prop_map(Step::Pause),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Names come to a place and lose it again; places are few, and the sketch is small. In any
+    /// interval a name has no more than its limit, or than its algorithm says.
+    #[test]
+    fn no_name_gets_more_than_its_limit(
+        places in 1..6_usize,
+        way in 0..4_usize,
+        limit in 3..9_u32,
+        steps in steps(),
+    ) {
+        let (which, counted) = ways()[way];
+        let world = World::of(places);
+        let service = world.service(counted(rule("api", limit.into())));
+        let (mut time, mut estimated) = (0, 0);
+        let mut taken: HashMap<u8, Vec<(u64, u32)>> = HashMap::new();
+        for step in steps {
+            let (user, cost) = match step {
+                Step::Pause(millis) => {
+                    world.clock.advance(Duration::from_millis(millis));
+                    time += millis;
+                    continue;
+                }
+                Step::Ask(user, cost) => (user, cost),
+            };
+            let decision = ask(&service, &user.to_string(), cost);
+            estimated += u64::from(decision.source() == Source::Estimate);
+            if let Decision::Deny(refusal) = &decision {
+                prop_assert_eq!(refusal.kind(), RefusalKind::OverLimit);
+                let longest = INTERVAL + EIGHTH + Duration::from_millis(1);
+                prop_assert!(refusal.retry_after().unwrap() <= longest, "{:?}", refusal);
+                continue;
+            }
+            let own = taken.entry(user).or_default();
+            for &(from, _) in own.iter().rev() {
+                let span = u32::try_from(time - from).unwrap();
+                let within = own.iter().filter(|(at, _)| *at >= from);
+                let bound = match which {
+                    "log" | "slots" => limit,
+                    "window" => 2 * limit,
+                    _ => limit + limit * span.min(800).div_ceil(800),
+                };
+                if span < 800 {
+                    let had = cost + within.map(|(_, cost)| cost).sum::<u32>();
+                    prop_assert!(had <= bound, "{which}: {had} of {limit} for {user}: {own:?}");
+                }
+            }
+            own.push((time, cost));
+        }
+        prop_assert_eq!(world.store.estimated(), estimated);
+        prop_assert!(world.store.len() <= places);
+    }
+
+    /// Nobody else takes anything: a stranger is refused at every instant before its wait is over,
+    /// and granted then.
+    #[test]
+    fn a_strangers_wait_is_exact(
+        taken in prop::collection::vec((1..4_u32, 0..200_u64), 1..12),
+        cost in 1..9_u32,
+        way in 0..4_usize,
+    ) {
+        let world = World::of(1);
+        // Whoever has a place keeps it.
+        let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
+        prop_assert!(takes(&world.service(lasting), "place", 1));
+        let service = world.service(ways()[way].1(rule("api", 8)));
+        for (cost, pause) in taken {
+            let decision = ask(&service, "ann", cost);
+            prop_assert_eq!(decision.source(), Source::Estimate);
+            world.clock.advance(Duration::from_millis(pause));
+        }
+        if let Decision::Deny(refusal) = ask(&service, "ann", cost) {
+            let Some(wait) = refusal.retry_after() else {
+                prop_assert!(cost > 8);
+                return Ok(());
+            };
+            let before = wait - Duration::from_millis(1);
+            world.clock.advance(before);
+            let early = ask(&service, "ann", cost);
+            prop_assert!(!early.is_allowed(), "{before:?} of {wait:?}");
+            world.clock.advance(Duration::from_millis(1));
+            prop_assert!(takes(&service, "ann", cost));
+        }
+    }
+}
+
+/// The flood that locked newcomers out: ten times the places, which all fits into the sketch.
+///
+/// With `TOWER_RATELIMIT_KEYS=1000000`, and best in release, it has the size of a default store.
+#[test]
+fn a_flood_of_made_up_keys_locks_nobody_out() {
+    let keys = std::env::var("TOWER_RATELIMIT_KEYS").map_or(30_000, |keys| keys.parse().unwrap());
+    let (places, newcomers) = (keys / 10, (keys / 150).clamp(200, 1000));
+    let world = World::of(places);
+    let hourly = Limit::per_hour(100).by(FromHeader::new("user"));
+    let service = world.service(hourly);
+    let known = ["ann", "bob", "eve"];
+    for user in known {
+        assert_eq!(granted(&service, user, 1), 1);
+    }
+    for number in 0..keys {
+        let made_up = format!("made-up-{number}");
+        assert!(takes(&service, &made_up, 1), "{number}");
+    }
+    assert_eq!(world.store.len(), places);
+    let (mut refused, mut most) = (0, 0);
+    for number in 0..newcomers {
+        let newcomer = format!("newcomer-{number}");
+        refused += 50 - granted(&service, &newcomer, 50);
+        if number % 20 == 0 {
+            most = most.max(50 + granted(&service, &newcomer, 100));
+        }
+    }
+    let asked = 50 * newcomers;
+    assert!(200 * refused <= asked, "{refused} of {asked}");
+    assert!(most <= 100, "{most} of 100");
+    for user in known {
+        let decision = ask(&service, user, 1);
+        assert_eq!(
+            (decision.is_allowed(), decision.source()),
+            (true, Source::Store)
+        );
+        assert_eq!(granted(&service, user, 200), 98, "{user}");
+    }
+    assert!(world.store.estimated() > 0);
+}
+
+/// Whatever it sends, and however full the sketch gets.
+#[test]
+fn a_spent_stranger_gains_nothing_by_a_flood() {
+    let world = World::of(100);
+    let service = world.service(rule("api", 5));
+    world.fill(&service);
+    assert_eq!(granted(&service, "eve", 50), 5);
+    let mut regulars = [0; 20];
+    for number in 0..30_000 {
+        let _ = ask(&service, &format!("made-up-{number}"), 1);
+        if number % 300 == 0 {
+            assert!(!takes(&service, "eve", 1), "after {number}");
+            for (user, had) in regulars.iter_mut().enumerate() {
+                *had += granted(&service, &format!("regular-{user}"), 1);
+                assert!(*had <= 5, "{had} after {number}");
+            }
+        }
+    }
+    // The sketch is full by now: what is new is refused, too.
+    assert_eq!(granted(&service, "newcomer", 50), 0);
+    // It heals an interval and an eighth after the last grant.
+    world.clock.advance(INTERVAL + EIGHTH);
+    assert_eq!(granted(&service, "eve", 50), 5);
+}
+
+#[test]
+fn a_stranger_that_gets_a_place_keeps_its_debt() {
+    for (which, counted) in ways() {
+        let world = World::of(1);
+        let service = world.service(counted(rule("api", 5)));
+        assert!(takes(&service, "other", 5));
+        world.clock.advance(INTERVAL / 2);
+        assert_eq!(ask(&service, "ann", 3).source(), Source::Estimate);
+        // The other one is idle now: a window is one tick later.
+        world.clock.advance(INTERVAL / 2 + Duration::from_millis(1));
+        let decision = ask(&service, "ann", 1);
+        assert_eq!(
+            (decision.is_allowed(), decision.source()),
+            (true, Source::Store),
+            "{which}"
+        );
+        let left = decision.limits()[0].remaining().unwrap();
+        assert!(
+            left <= if which == "gcra" { 4 } else { 1 },
+            "{which}: {left}"
+        );
+        assert!(granted(&service, "ann", 50) <= left as usize, "{which}");
+        // And no more than its debt: the part that it was taken in may last an eighth more.
+        world.clock.advance(INTERVAL + EIGHTH);
+        assert_eq!(granted(&service, "ann", 50), 5, "{which}");
+    }
+}
+
+/// Places come free while threads ask: names move from the estimate to a place between any two of
+/// their grants. The clock stands still, so that nothing leaves.
+#[test]
+fn names_that_move_while_threads_ask_keep_their_limit() {
+    const PLACES: usize = 12;
+    const THREADS: usize = 4;
+    for round in 0..20 {
+        let world = World::of(PLACES);
+        let daily = world.service(Limit::per_day(9).by(FromHeader::new("user")).named("place"));
+        let occupant = |number| format!("occupant-{number}");
+        (0..PLACES).for_each(|number| assert!(takes(&daily, &occupant(number), 1)));
+        let service = world.service([rule("api", 5), rule("more", 7)]);
+        let start = Barrier::new(THREADS + 1);
+        let granted: Vec<usize> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (service, start) = (service.clone(), &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        let asked = (0..200).map(|number| (number * (thread + 1) + round) % 10);
+                        let granted = asked.filter(|user| takes(&service, &user.to_string(), 1));
+                        granted.collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            start.wait();
+            for number in 0..PLACES {
+                let limiter = world.limiter(&occupant(number), "place");
+                assert!(now(limiter.delete()).unwrap());
+                (0..round).for_each(|_| thread::yield_now());
+            }
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        for user in 0..10 {
+            let had = granted.iter().filter(|other| **other == user).count();
+            assert_eq!(had, 5, "{user} in round {round}");
+        }
+        assert!(world.store.len() <= PLACES);
+    }
+}
+
+/// A verb takes a place, too.
+#[test]
+fn a_place_that_a_verb_takes_begins_with_the_debt() {
+    let world = World::of(1);
+    let service = world.service(rule("api", 5));
+    assert!(takes(&service, "other", 1));
+    world.clock.advance(INTERVAL / 2);
+    assert!(takes(&service, "ann", 3));
+    world.clock.advance(INTERVAL / 2);
+    let ann = world.limiter("ann", "api");
+    assert!(now(ann.try_set_rate(Limit::new(5, INTERVAL))).unwrap());
+    assert_eq!(now(ann.available_permits()).unwrap(), 2);
+}
+
+#[test]
+fn verbs_answer_by_the_estimate() {
+    let world = World::of(1);
+    let service = world.service(rule("api", 5));
+    world.fill(&service);
+    let ann = world.limiter("ann", "api");
+    let nobody = now(ann.available_permits()).unwrap_err();
+    assert_eq!(nobody.kind(), ErrorKind::NotInitialized);
+    assert_eq!(now(ann.limit()).unwrap(), None);
+    assert!(takes(&service, "ann", 3));
+    assert_eq!(now(ann.available_permits()).unwrap(), 2);
+    assert_eq!(now(ann.limit()).unwrap().unwrap().permits(), 5);
+    let full = now(ann.try_set_rate(Limit::new(5, INTERVAL))).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::Full);
+    assert_eq!(
+        now(ann.release(1)).unwrap_err().kind(),
+        ErrorKind::NotInitialized
+    );
+    assert!(!now(ann.delete()).unwrap());
+    assert_eq!(now(ann.available_permits()).unwrap(), 2);
+}
+
+/// As it would be without a sketch: its limiter is not made.
+#[test]
+fn what_no_sketch_can_count_finds_a_full_store() {
+    let world = World::of(1);
+    let large = |permits| {
+        let limit = Limit::new(permits, INTERVAL).by(FromHeader::new("user"));
+        world.service(limit.named(&format!("large-{permits}")))
+    };
+    let first = world.service(rule("api", 5));
+    assert!(takes(&first, "ann", 1));
+    assert_eq!(ask(&large(65_535), "bob", 1).source(), Source::Estimate);
+    let error = |decision: Decision| match decision {
+        Decision::Deny(refusal) => refusal.error().unwrap().kind(),
+        Decision::Allow(grant) => panic!("{grant:?}"),
+    };
+    assert_eq!(error(ask(&large(65_536), "bob", 1)), ErrorKind::Full);
+
+    // Four intervals, and a fifth only when one of them has had no strangers for an interval.
+    let every = |seconds: u64| {
+        let limit = Limit::new(5, Duration::from_secs(seconds)).by(FromHeader::new("user"));
+        world.service(limit.named(&format!("every-{seconds}")))
+    };
+    let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
+    world.clock.advance(2 * INTERVAL);
+    assert!(takes(&world.service(lasting), "place", 1));
+    for seconds in [10, 20, 30, 40] {
+        assert_eq!(ask(&every(seconds), "ann", 1).source(), Source::Estimate);
+    }
+    assert_eq!(error(ask(&every(50), "ann", 1)), ErrorKind::Full);
+    world.clock.advance(Duration::from_secs(12));
+    assert_eq!(ask(&every(50), "ann", 1).source(), Source::Estimate);
+    assert_eq!(granted(&every(20), "ann", 50), 4);
+}
+
+/// A list is granted whole or not at all: own limiters and strangers alike.
+#[test]
+fn a_list_that_is_refused_charges_neither() {
+    let world = World::of(1);
+    let kept = Limit::per_day(9).by(FromHeader::new("user")).named("kept");
+    let both = world.service([kept, rule("strange", 3)]);
+    for left in [8, 7, 6] {
+        let decision = ask(&both, "ann", 1);
+        assert_eq!(
+            (decision.is_allowed(), decision.source()),
+            (true, Source::Estimate)
+        );
+        let Decision::Allow(grant) = &decision else {
+            panic!("it is refused")
+        };
+        assert_eq!(grant.receipts().len(), 2);
+        assert_eq!(
+            now(world.limiter("ann", "kept").available_permits()).unwrap(),
+            left
+        );
+    }
+    assert!(!takes(&both, "ann", 1));
+    assert_eq!(
+        now(world.limiter("ann", "kept").available_permits()).unwrap(),
+        6
+    );
+    // The other way round: what the own limiter refuses is not added to the estimate.
+    let world = World::of(1);
+    let kept = Limit::per_day(2).by(FromHeader::new("user")).named("kept");
+    let both = world.service([kept, rule("strange", 3)]);
+    assert_eq!(granted(&both, "ann", 20), 2);
+    assert_eq!(
+        now(world.limiter("ann", "strange").available_permits()).unwrap(),
+        1
+    );
+    // Both are strangers.
+    let world = World::of(1);
+    world.fill(&world.service(rule("api", 5)));
+    let both = world.service([rule("five", 5), rule("three", 3)]);
+    assert_eq!(granted(&both, "ann", 20), 3);
+    assert_eq!(
+        now(world.limiter("ann", "five").available_permits()).unwrap(),
+        2
+    );
+}
+
+/// A service whose handlers settle at what the header says.
+fn settling(world: &World, rule: Rule) -> Service {
+    let inner = service_fn(async |request: Request<()>| {
+        let used = request.headers()["used"].to_str().unwrap().parse().unwrap();
+        assert!(request.extensions().get::<Charge>().unwrap().set(used));
+        Ok::<_, Infallible>(Response::new(String::new()))
+    });
+    let service = RateLimitLayer::new(&world.store, rule).layer(inner);
+    BoxCloneSyncService::new(
+        service
+            .map_response(|answer| answer.map(drop))
+            .map_err(BoxError::from),
+    )
+}
+
+#[test]
+fn a_stranger_is_charged_more_and_given_back_nothing() {
+    for (which, counted) in ways() {
+        let world = World::of(1);
+        world.fill(&world.service(rule("api", 5)));
+        let service = settling(&world, counted(rule("tokens", 10)));
+        let left = |user: &str| {
+            let limiter = world.limiter(user, "tokens");
+            now(limiter.available_permits()).unwrap()
+        };
+        let uses = |user: &str, used: &str| {
+            let mut request = request(user, 2);
+            request.headers_mut().insert("used", used.parse().unwrap());
+            let answer = now(service.clone().oneshot(request)).unwrap();
+            answer.extensions().get::<Decision>().unwrap().clone()
+        };
+        // Its cells may be others', too.
+        assert!(uses("ann", "0").is_allowed());
+        assert_eq!(left("ann"), 8, "{which}");
+        assert!(uses("ann", "5").is_allowed());
+        assert_eq!(left("ann"), 3, "{which}");
+        // Debt beyond the limit, also where cells cannot count it.
+        assert!(uses("bob", "1000000").is_allowed());
+        assert_eq!(left("bob"), 0, "{which}");
+        let refused = uses("bob", "0");
+        assert_eq!(
+            (refused.is_allowed(), refused.source()),
+            (false, Source::Estimate)
+        );
+        world.clock.advance(INTERVAL + EIGHTH);
+        assert!(uses("bob", "2").is_allowed(), "{which}");
+    }
+}
+
+/// The receipt is a stranger's, and the name has a place by the time it is settled.
+#[test]
+fn what_a_stranger_owes_is_charged_to_its_place() {
+    for (which, counted) in ways() {
+        let world = World::of(1);
+        let service = world.service(counted(rule("api", 10)));
+        assert!(takes(&service, "other", 1));
+        world.clock.advance(INTERVAL / 2);
+        let Decision::Allow(grant) = ask(&service, "ann", 2) else {
+            panic!("{which}")
+        };
+        let Decision::Allow(other) = ask(&service, "ann", 2) else {
+            panic!("{which}")
+        };
+        world.clock.advance(INTERVAL / 2 + Duration::from_millis(1));
+        assert_eq!(ask(&service, "ann", 1).source(), Source::Store, "{which}");
+        let ann = world.limiter("ann", "api");
+        let ann = match which {
+            "slots" => ann.slots(10).unwrap(),
+            "window" => ann.algorithm(Algorithm::FixedWindow),
+            "gcra" => ann.algorithm(Algorithm::Gcra),
+            _ => ann,
+        };
+        let left = now(ann.available_permits()).unwrap();
+        ann.settle(&grant.receipts()[0], 4);
+        assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{which}");
+        ann.give_back(&other.receipts()[0]);
+        assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{which}");
+    }
+}
+
+/// What counts stays for an interval of the clock that goes on from there.
+#[test]
+fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
+    let hour = Duration::from_secs(3600);
+    let world = World::of(1);
+    let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
+    assert!(takes(&world.service(lasting), "place", 1));
+    let service = world.service(rule("api", 5));
+    let start = Clock::now(&world.clock);
+    assert_eq!(granted(&service, "ann", 3), 3);
+    for back in [EIGHTH, hour] {
+        world.clock.set(start - back);
+        assert_eq!(
+            granted(&service, "ann", 50),
+            if back == hour { 0 } else { 2 }
+        );
+    }
+    world.clock.advance(INTERVAL - Duration::from_millis(1));
+    assert_eq!(granted(&service, "ann", 50), 0);
+    world.clock.advance(EIGHTH + Duration::from_millis(1));
+    assert_eq!(granted(&service, "ann", 50), 5);
+}
+
+#[tokio::test]
+async fn a_stranger_that_waits_is_let_pass_when_its_parts_have_left() {
+    let world = World::of(1);
+    let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
+    assert!(takes(&world.service(lasting), "place", 1));
+    let long = rule("api", 2).wait(Duration::from_secs(60));
+    let (service, long) = (world.service(rule("api", 2)), world.service(long));
+    assert_eq!(granted(&service, "ann", 50), 2);
+    let mut waiting = Vec::new();
+    for cost in [1, 1] {
+        waiting.push(tokio::spawn(long.clone().oneshot(request("ann", cost))));
+    }
+    while world.clock.sleepers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let Decision::Deny(refusal) = ask(&service, "ann", 1) else {
+        panic!("there is no room")
+    };
+    world.clock.advance(refusal.retry_after().unwrap());
+    for waiter in waiting {
+        let answer = waiter.await.unwrap().unwrap();
+        let decision = answer.extensions().get::<Decision>().unwrap();
+        assert_eq!(
+            (decision.is_allowed(), decision.source()),
+            (true, Source::Estimate)
+        );
+    }
+    // One that cannot wait so long is refused with that wait.
+    let short = world.service(rule("api", 2).wait(EIGHTH));
+    let answer = short.oneshot(request("ann", 1)).await.unwrap();
+    let Some(Decision::Deny(refusal)) = answer.extensions().get() else {
+        panic!("{answer:?}")
+    };
+    assert!(refusal.retry_after().unwrap() > EIGHTH);
+}

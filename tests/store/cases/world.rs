@@ -1,0 +1,176 @@
+//! What a case is played in: stores, one for each client, and layers on the first of them.
+
+use crate::scene::*;
+use std::collections::HashMap;
+
+use tower::{BoxError, util::BoxCloneService};
+
+use super::{guards::Guards, topologies::Topology, topologies::connected};
+
+type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
+
+pub(crate) struct World {
+    clock: ManualClock,
+    began: Duration,
+    limiters: HashMap<&'static str, RateLimiter>,
+    layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
+    name: String,
+    algorithm: Algorithm,
+    slots: Option<u32>,
+    services: HashMap<&'static str, Service>,
+}
+
+/// What a request brings along.
+#[derive(Clone)]
+struct Wish {
+    permits: u32,
+    limit: Option<Limit>,
+    tier: Option<&'static str>,
+    user: String,
+}
+
+pub(crate) fn memory() -> World {
+    let clock = ManualClock::new();
+    let stores = ["a", "b"].map(|client| (client, MemoryStore::new().clock(clock.clone())));
+    World::new(clock, stores)
+}
+
+/// The stores of many cases, one after the other: connecting takes longer than most of them.
+pub(crate) struct Stores {
+    clock: ManualClock,
+    stores: [(&'static str, RedisStore); 2],
+}
+
+impl Stores {
+    pub(crate) async fn new(topology: Topology, guards: Guards) -> Self {
+        let clock = ManualClock::new();
+        let prefix = unique("cases");
+        let store = async |client: &'static str| {
+            let store = topology
+                .store()
+                .prefix(&prefix)
+                .client_clock(clock.clone())
+                .client_id(client);
+            (client, connected(guards.put_on(store)).await)
+        };
+        let stores = [store("a").await, store("b").await];
+        Self { clock, stores }
+    }
+
+    pub(crate) fn world(&self) -> World {
+        World::new(self.clock.clone(), self.stores.clone())
+    }
+}
+
+impl World {
+    fn new<S: Store>(clock: ManualClock, stores: [(&'static str, S); 2]) -> Self {
+        let name = unique("case");
+        let limiters = (stores.iter())
+            .map(|(client, store)| (*client, RateLimiter::new(store, &name).expect("a name")))
+            .collect();
+        let [(_, store), _] = stores;
+        Self {
+            began: clock.now(),
+            clock,
+            limiters,
+            layer: Box::new(move |rule| RateLimitLayer::new(&store, rule)),
+            name,
+            algorithm: Algorithm::default(),
+            slots: None,
+            services: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn count_by(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+        for limiter in self.limiters.values_mut() {
+            *limiter = limiter.clone().algorithm(algorithm);
+        }
+    }
+
+    pub(crate) fn note_in_slots(&mut self, slots: u32) {
+        self.slots = Some(slots);
+        for limiter in self.limiters.values_mut() {
+            *limiter = limiter.clone().slots(slots).expect("a number of slots");
+        }
+    }
+
+    pub(crate) fn set_clock(&self, at: u64) {
+        self.clock.set(self.began + Duration::from_millis(at));
+    }
+
+    pub(crate) fn limiter(&self, client: &str) -> &RateLimiter {
+        &self.limiters[client]
+    }
+
+    pub(crate) fn build_layers(&mut self, tiers: &[(&str, Limit)]) {
+        let by_request = limit_by(|parts| wish(parts).limit.expect("a limit"));
+        // Of this case alone.
+        self.build("limit", Rule::new(&unique("limit"), by_request, user()));
+        self.build("shared", Rule::shared(&self.name));
+        if !tiers.is_empty() {
+            // Names of tiers are part of the program everywhere else.
+            let leak = |name: &str| -> &'static str { Box::leak(name.to_owned().into_boxed_str()) };
+            let tiers: Vec<_> = tiers
+                .iter()
+                .map(|(name, limit)| (leak(name), *limit))
+                .collect();
+            let by_tier = Tiers::new(tiers, |parts| wish(parts).tier.expect("a tier"));
+            self.build("tiers", Rule::new(&unique("tiers"), by_tier, user()));
+        }
+    }
+
+    fn build(&mut self, what: &'static str, mut rule: Rule) {
+        // Tiers are known, and are too short for as many.
+        if let (Some(slots), false) = (self.slots, what == "tiers") {
+            rule = rule.slots(slots);
+        }
+        let layer = (self.layer)(
+            rule.cost_by(|parts| wish(parts).permits)
+                .algorithm(self.algorithm),
+        );
+        let inner = service_fn(async |_: Request<String>| {
+            Ok::<_, Infallible>(Response::new(String::new()))
+        });
+        let service = layer
+            .layer(inner)
+            .map_response(|answer| answer.map(drop))
+            .map_err(BoxError::from);
+        self.services.insert(what, BoxCloneService::new(service));
+    }
+
+    pub(crate) async fn send(
+        &self,
+        limit: Option<Limit>,
+        tier: Option<&str>,
+        shared: bool,
+        user: &str,
+        permits: u32,
+    ) -> Response<()> {
+        let what = if shared {
+            "shared"
+        } else if tier.is_some() {
+            "tiers"
+        } else {
+            "limit"
+        };
+        let tier = tier.map(|tier| -> &'static str { Box::leak(tier.to_owned().into_boxed_str()) });
+        let mut request = Request::new(String::new());
+        request.extensions_mut().insert(Wish {
+            permits,
+            limit,
+            tier,
+            user: user.to_owned(),
+        });
+        let service = self.services[what].clone();
+        service.oneshot(request).await.expect("an answer")
+    }
+}
+
+fn user() -> impl KeyExtractor {
+    FromExtension::by(|wish: &Wish| wish.user.clone())
+}
+
+fn wish(parts: &http::request::Parts) -> &Wish {
+    parts.extensions.get().expect("a wish")
+}

@@ -1,0 +1,209 @@
+//! Callers whose clock is wrong, and the server's clock.
+
+use super::{
+    monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
+    world::limiter, world::store, world::take,
+};
+use crate::scene::*;
+
+const HOUR: u64 = 3_600_000;
+
+/// The server's clock, in ms since the start of these tests' clock.
+fn server_time() -> i64 {
+    RedisServer::shared().micros() / 1000 - START
+}
+
+// Section 4.7: Redisson counts by each caller's clock: one that is 5 s ahead takes what the others hold, twice the rate in a
+// window, and starves them. By default no caller's clock is even sent.
+#[tokio::test]
+async fn no_callers_clock_is_sent() {
+    let name = unique("clocks");
+    let ours = limiter(&store().build().unwrap(), &name);
+    ours.try_set_rate(Limit::per_hour(5)).await.unwrap();
+    let _ = take(&ours, 6).await;
+    let mut monitor = Monitor::start();
+    let earliest = server_time();
+    assert_eq!(take(&ours, 2).await, Answer::Granted);
+    let latest = server_time();
+    let mut calls = monitor.seen(&name);
+    calls.retain(|command| !command.inner);
+    let [call] = calls.as_slice() else {
+        panic!("not one call: {calls:?}");
+    };
+    // The hash of the script, five keys and how many they are, and then the time.
+    assert_eq!(call.args[8], b"", "{call:?}");
+    let [(score, _)] = Keys::of(&name).books().log[..] else {
+        panic!("not one grant");
+    };
+    assert!((earliest..=latest).contains(&score), "{score}");
+}
+
+// Section 4.7 and 4.1: entries of a clock that is an hour ahead keep the others waiting for that hour and the interval.
+// By the server's clock they were granted no later than now: they are set back, as they are met.
+#[tokio::test]
+async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
+    let name = unique("clocks");
+    let keys = Keys::of(&name);
+    keys.plant_limit("5", 10_000, "0");
+    let future = server_time() + 3_600_000;
+    keys.plant(future, 2);
+    keys.plant(future + 1, 3);
+    keys.plant_value("0");
+    let ours = limiter(&store().build().unwrap(), &name);
+
+    let earliest = server_time();
+    let answer = take(&ours, 3).await;
+    let latest = server_time();
+    // A tenth of the interval is what an honest entry may lead by.
+    assert_eq!(answer, Answer::Wait(11_000));
+    let log = keys.books().log;
+    assert_eq!(keys.books().value.unwrap(), "0");
+    assert_eq!([log[0].1 + log[1].1, log[0].1 * log[1].1], [5, 6]);
+    for (score, _) in log {
+        let back = earliest + 1000..=latest + 1000;
+        assert!(back.contains(&score), "{score} not in {back:?}");
+    }
+}
+
+// Section 4.7: so whoever waits for them waits for the interval, not for the hour.
+#[tokio::test]
+async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
+    let name = unique("clocks");
+    let keys = Keys::of(&name);
+    keys.plant_limit("2", 200, "0");
+    let future = server_time() + 3_600_000;
+    keys.plant(future, 1);
+    keys.plant(future + 1, 1);
+    keys.plant_value("0");
+    let ours = limiter(&store().build().unwrap(), &name);
+    let waited = tokio::time::timeout(Duration::from_secs(20), ours.acquire_many(2)).await;
+    waited.expect("an interval, not an hour").unwrap();
+    let books = keys.books();
+    assert_eq!(books.value.unwrap(), "0");
+    let permits: Vec<_> = books.log.iter().map(|(_, permits)| *permits).collect();
+    assert_eq!(permits, [2]);
+}
+
+// Section 4.7: an entry that leads by no more than a tenth of the interval is an honest one: a Java host a little ahead, or
+// a lease.
+#[tokio::test]
+async fn grants_from_the_near_future_stay() {
+    let name = unique("clocks");
+    let keys = Keys::of(&name);
+    keys.plant_limit("2", 3_600_000, "0");
+    let near = server_time() + 300_000;
+    keys.plant(near, 2);
+    keys.plant_value("0");
+    let ours = limiter(&store().build().unwrap(), &name);
+    let Answer::Wait(wait) = take(&ours, 1).await else {
+        panic!("it should wait");
+    };
+    assert!((3_840_000..=3_900_000).contains(&wait), "{wait}");
+    assert_eq!(keys.books(), books(0, &[(near, 2)]));
+}
+
+/// Two processes that count by clocks of their own, as Redisson's do.
+struct Two {
+    honest: World,
+    wrong: ManualClock,
+    wrong_limiter: RateLimiter,
+}
+
+impl Two {
+    async fn limited(rate: u64, interval: u64) -> Self {
+        let honest = World::limited(rate, interval).await;
+        let wrong = ManualClock::new();
+        let store = store().client_clock(wrong.clone()).build().unwrap();
+        Self {
+            wrong_limiter: limiter(&store, honest.limiter.name()),
+            honest,
+            wrong,
+        }
+    }
+}
+
+// Section 4.7: by choice one can count by callers' clocks, as Java does. One that is an hour ahead then takes all that is in
+// use, once; what it leaves is no error to the others, and no permit is lost. A slow clock proves nothing, so no score is
+// set back: they wait until then, as they are told.
+#[tokio::test]
+async fn a_client_clock_an_hour_ahead_is_no_error_and_no_loss() {
+    let two = Two::limited(5, 1000).await;
+    let ahead = i64::try_from(HOUR).unwrap();
+    assert_eq!(two.honest.take(3).await, Answer::Granted);
+    assert_eq!(two.honest.books(), books(2, &[(0, 3)]));
+    two.wrong.advance(Duration::from_millis(HOUR));
+    assert_eq!(take(&two.wrong_limiter, 5).await, Answer::Granted);
+    assert_eq!(two.honest.books(), books(0, &[(ahead, 5)]));
+
+    two.honest.at(500);
+    assert_eq!(two.honest.take(1).await, Answer::Wait(HOUR + 500));
+    assert_eq!(two.honest.available().await, 0);
+    assert_eq!(two.honest.books(), books(0, &[(ahead, 5)]));
+    two.honest.at(HOUR + 1000);
+    assert_eq!(two.honest.take(5).await, Answer::Granted);
+}
+
+// Section 4.7: one that is an hour behind is refused while others' grants are in its future, for exactly as long as they
+// are; Redisson says three milliseconds more, and where the log is empty throws.
+#[tokio::test]
+async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
+    let two = Two::limited(5, 1000).await;
+    two.honest.at(HOUR);
+    let now = two.honest.now();
+    assert_eq!(two.honest.take(3).await, Answer::Granted);
+    assert_eq!(take(&two.wrong_limiter, 3).await, Answer::Wait(HOUR + 1000));
+    assert_eq!(two.honest.books(), books(2, &[(now, 3)]));
+    // What is left it may have, and the others count it as long expired.
+    assert_eq!(take(&two.wrong_limiter, 2).await, Answer::Granted);
+    assert_eq!(two.honest.books(), books(0, &[(0, 2), (now, 3)]));
+    assert_eq!(two.honest.available().await, 2);
+    assert_eq!(two.honest.books(), books(2, &[(now, 3)]));
+    two.honest.at(HOUR + 1000);
+    assert_eq!(two.honest.available().await, 5);
+    assert_eq!(two.honest.take(5).await, Answer::Granted);
+}
+
+// Section 4.8: as the time is taken before the call queues, Redisson admits 11 to 14 in a window of 10. The server's clock
+// is read where the permits are taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_window_holds_more_than_the_rate() {
+    const INTERVAL: i64 = 200;
+    let name = unique("clocks");
+    let limit = Limit::new(10, Duration::from_millis(200));
+    // Processes of their own: each store has its own connection and line.
+    let stores: Vec<_> = (0..4)
+        .map(|_| limiter(&store().build().unwrap(), &name))
+        .collect();
+    stores[0].try_set_rate(limit).await.unwrap();
+    let mut monitor = Monitor::start();
+    let callers: Vec<_> = (stores.iter().cycle().take(8).cloned())
+        .map(|ours| {
+            tokio::spawn(async move {
+                let mut granted = 0;
+                // Asks without a pause, until its part of five windows is granted.
+                while granted < 6 {
+                    granted += u32::from(take(&ours, 1).await == Answer::Granted);
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let mut scores: Vec<i64> = (monitor.seen(&name).iter())
+        .filter(|command| command.inner && command.args[0].eq_ignore_ascii_case(b"ZADD"))
+        .map(|command| {
+            std::str::from_utf8(&command.args[3])
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(scores.len(), 48);
+    let sorted = scores.is_sorted();
+    assert!(sorted, "in the order in which they were taken");
+    scores.sort_unstable();
+    for window in scores.windows(11) {
+        assert!(window[10] - window[0] >= INTERVAL, "{window:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! L4: a refusal that is told again is one that the store would tell, and costs it nothing.
+
+mod floods;
+mod histories;
+mod outage;
+mod waiters;
+
+use crate::scene::*;
+
+use http::request::Parts;
+
+#[tokio::test]
+async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
+    let clock = ManualClock::new();
+    let store = |cap| {
+        let store = patient(RedisServer::shared().url()).client_clock(clock.clone());
+        store.deny_cache(cap).build()
+    };
+    for cap in [Duration::MAX, Duration::from_millis(60_001)] {
+        assert_eq!(store(cap).unwrap_err(), ConfigError::DenyCache(cap));
+    }
+    let off = store(Duration::ZERO).unwrap();
+    let longest = store(Duration::from_secs(60)).unwrap();
+    for (store, source) in [(off, Source::Store), (longest, Source::Cache)] {
+        let limiter = RateLimiter::new(&store, &unique("cap")).unwrap();
+        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+        limiter.try_acquire().await.unwrap().assert_allowed();
+        let first = limiter.try_acquire().await.unwrap();
+        assert_eq!(first.source(), Source::Store);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(limiter.try_acquire().await.unwrap().source(), source);
+    }
+}
+
+/// Who shows what, and what was asked, is a part of the question.
+#[tokio::test]
+async fn it_answers_the_same_question_only() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let names = [unique("same"), unique("same")];
+    let [a, b] = [0, 1].map(|n| RateLimiter::new(&store, &names[n]).unwrap());
+    for limiter in [&a, &b] {
+        limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+        limiter.try_acquire_many(2).await.unwrap().assert_allowed();
+    }
+    let source = async |limiter: &RateLimiter, permits| {
+        let decision = limiter.try_acquire_many(permits).await.unwrap();
+        decision.assert_refused();
+        decision.source()
+    };
+    for (permits, expected) in [
+        (1, Source::Store),
+        (1, Source::Cache),
+        (2, Source::Store),
+        (2, Source::Cache),
+        // More than there can be.
+        (3, Source::Store),
+        (3, Source::Cache),
+        (1, Source::Cache),
+    ] {
+        assert_eq!(source(&a, permits).await, expected, "{permits}");
+    }
+    // Another handle of the same limiter is the same.
+    let again = RateLimiter::new(&store, &names[0]).unwrap();
+    assert_eq!(source(&again, 1).await, Source::Cache);
+    let both = |first, second| RateLimiter::all([first, second]).unwrap();
+    for (list, expected) in [
+        (both(&a, &b), Source::Store),
+        (both(&a, &b), Source::Cache),
+        (both(&b, &a), Source::Store),
+        (both(&b, &a), Source::Cache),
+    ] {
+        assert_eq!(list.try_acquire().await.unwrap().source(), expected);
+    }
+}
+
+/// Giving back returns at once, and who asks before it has arrived is refused: that must not be told once it has.
+#[tokio::test]
+async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
+    let store = patient(RedisServer::shared().url()).build().unwrap();
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let limiter = RateLimiter::new(&store, &unique("back")).unwrap();
+        let limiter = limiter.algorithm(algorithm);
+        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+        let mut refused = 0;
+        for _ in 0..20 {
+            let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
+                panic!("all was given back");
+            };
+            limiter.give_back(&grant.receipts()[0]);
+            if let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() {
+                limiter.give_back(&grant.receipts()[0]);
+            } else {
+                refused += 1;
+            }
+            store.close().await;
+        }
+        assert!(refused > 0, "nobody came in between");
+    }
+}
+
+/// A refused call may write another limit: then the same question has another answer.
+#[tokio::test]
+async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .prefix(&unique("plan"))
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let number = |parts: &Parts, name: &str| {
+        let value = parts.headers.get(name).unwrap().to_str().unwrap();
+        value.parse::<u32>().unwrap()
+    };
+    let by_plan = limit_by(move |parts| Limit::per_hour(number(parts, "plan").into()));
+    let rule = Rule::new("api", by_plan, Constant("all"));
+    let layer = RateLimitLayer::new(&store, rule.cost_by(move |parts| number(parts, "cost")));
+    let ask = async |plan: u32, cost: u32| {
+        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+        let request = Request::builder().header("plan", plan).header("cost", cost);
+        let answer = layer.layer(inner).oneshot(request.body(()).unwrap()).await;
+        let decision = answer.unwrap().extensions().get::<Decision>().cloned();
+        let decision = decision.unwrap();
+        (decision.is_allowed(), decision.source())
+    };
+    assert_eq!(ask(1, 1).await, (true, Source::Store));
+    assert_eq!(ask(1, 1).await, (false, Source::Store));
+    assert_eq!(ask(1, 1).await, (false, Source::Cache));
+    // One of five is taken, so there is no room for this. It is the limit from now on, for a minute at least.
+    assert_eq!(ask(5, 5).await, (false, Source::Store));
+    assert_eq!(ask(1, 1).await, (true, Source::Store));
+}

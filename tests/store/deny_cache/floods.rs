@@ -1,0 +1,74 @@
+//! Many requests on a spent key, and how few of them Redis hears of.
+
+use crate::scene::*;
+
+const CROWD: usize = 32;
+
+fn layer(store: &RedisStore) -> RateLimitLayer {
+    let hourly = |name: &str| Limit::per_hour(1).by(Constant("all")).named(name);
+    let minutely = Limit::per_minute(1_000_000).by(Constant("all"));
+    // A list, so that it is one more than the simplest.
+    let rules = [hourly("hourly"), minutely.named("minutely")];
+    let layer = RateLimitLayer::builder(store).otherwise(rules);
+    layer.build().unwrap()
+}
+
+/// Requests that come at the same time; whether all were refused.
+async fn crowd(layer: &RateLimitLayer) -> bool {
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+        crowd.spawn(layer.layer(inner).oneshot(Request::new(())));
+    }
+    let answers = crowd.join_all().await;
+    let refused = |answer: &Result<Response<_>, _>| {
+        answer.as_ref().unwrap().status() == StatusCode::TOO_MANY_REQUESTS
+    };
+    answers.iter().all(refused)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let cap = Duration::from_secs(60);
+    let store = patient(server.url())
+        .client_clock(clock.clone())
+        .deny_cache(cap)
+        .build()
+        .unwrap();
+    let layer = layer(&store);
+    assert!(!crowd(&layer).await, "the first is let pass");
+    assert!(crowd(&layer).await);
+    let before = server.scripts_called();
+    const CAPS: u64 = 10;
+    for _ in 0..CAPS * 60 {
+        clock.advance(Duration::from_secs(1));
+        assert!(crowd(&layer).await);
+    }
+    let calls = server.scripts_called() - before;
+    println!("{calls} calls in {CAPS} caps");
+    assert!((CAPS..=2 * CAPS).contains(&calls), "{calls}");
+}
+
+/// By the server's clock, with the settings as they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_costs_two_calls_a_second() {
+    let server = RedisServer::start();
+    let layer = layer(&patient(server.url()).build().unwrap());
+    assert!(!crowd(&layer).await, "the first is let pass");
+    assert!(crowd(&layer).await);
+    let (before, begun) = (server.scripts_called(), Instant::now());
+    let mut requests = 0;
+    while begun.elapsed() < Duration::from_millis(2500) {
+        assert!(crowd(&layer).await);
+        requests += CROWD;
+    }
+    let calls = server.scripts_called() - before;
+    let most = 2 * begun.elapsed().as_secs() + 2;
+    println!(
+        "{calls} calls for {requests} requests in {:?}",
+        begun.elapsed()
+    );
+    assert!((1..=most).contains(&calls), "{calls} of {most}");
+}

@@ -1,0 +1,104 @@
+//! Callers that wait for permits, and give up before there are any.
+
+use crate::scene::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A limiter whose only permit is taken.
+async fn spent(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
+    let limiter = RateLimiter::new(store, &unique("waits")).unwrap();
+    let limiter = limiter.algorithm(algorithm);
+    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    limiter.try_acquire().await.unwrap().assert_allowed();
+    limiter
+}
+
+fn store(server: &RedisServer, clock: &ManualClock) -> RedisStore {
+    let store = patient(server.url()).client_clock(clock.clone());
+    store.deny_cache(Duration::from_secs(60)).build().unwrap()
+}
+
+/// Until somebody waits for permits.
+async fn waited_for(clock: &ManualClock) {
+    let began = Instant::now();
+    while clock.sleepers() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it waits");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// As a loop that was ported from Java, where the call sleeps.
+#[tokio::test]
+async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
+    let server = RedisServer::start();
+    let store = store(&server, &ManualClock::new());
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let limiter = spent(&store, algorithm).await;
+        let first = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
+        first.assert_refused();
+        assert_eq!(first.source(), Source::Store);
+        let before = server.scripts_called();
+        for _ in 0..1000 {
+            let refused = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
+            refused.assert_refused();
+            assert_eq!(refused.source(), Source::Cache);
+        }
+        // Nor does one that does not wait.
+        let refused = limiter.try_acquire().await.unwrap();
+        refused.assert_refused();
+        assert_eq!(refused.source(), Source::Cache);
+        assert_eq!(server.scripts_called(), before, "{algorithm:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_waits_long_enough_stands_in_line() {
+    let clock = ManualClock::new();
+    let store = store(RedisServer::shared(), &clock);
+    let limiter = spent(&store, Algorithm::SlidingLog).await;
+    limiter.try_acquire().await.unwrap().assert_refused();
+    let waiter = limiter.clone();
+    let waits = tokio::spawn(async move { waiter.try_acquire_for(1, HOUR).await });
+    waited_for(&clock).await;
+    assert_eq!(limiter.release(1).await.unwrap(), 1);
+    let decision = waits.await.unwrap().unwrap();
+    decision.assert_allowed();
+    // And then nothing that was known before is told.
+    let refused = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
+    refused.assert_refused();
+    assert_eq!(refused.source(), Source::Store);
+}
+
+/// The wait of one behind another counts that one, which may leave.
+#[tokio::test]
+async fn a_wait_behind_others_is_kept_for_no_caller() {
+    let clock = ManualClock::new();
+    let store = store(RedisServer::shared(), &clock);
+    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
+    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    limiter.try_acquire_many(2).await.unwrap().assert_allowed();
+    let ahead = limiter.clone();
+    let ahead = tokio::spawn(async move { ahead.acquire_many(2).await });
+    waited_for(&clock).await;
+    // Two hours behind the other, and one without it.
+    let longest = HOUR + HOUR / 2;
+    let refused = limiter.try_acquire_for(1, longest).await.unwrap();
+    assert_eq!(wait(&refused), Some(2 * HOUR));
+    ahead.abort();
+    assert!(ahead.await.unwrap_err().is_cancelled());
+    let refused = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
+    assert_eq!(refused.source(), Source::Store);
+    assert_eq!(wait(&refused), Some(HOUR));
+}
+
+fn wait(decision: &Decision) -> Option<Duration> {
+    match decision {
+        Decision::Deny(refusal) => refusal.retry_after(),
+        Decision::Allow(_) => None,
+    }
+}

@@ -1,0 +1,486 @@
+//! A look at limiters that other hands have spoilt, and their repair.
+
+use crate::scene::*;
+use tower_ratelimit::{Diagnosis, Finding};
+
+const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
+const OTHER: &str = "0e8d1f3a-2222-4444-8888-0123456789ab";
+/// So long that nothing expires on its own while a test runs.
+const INTERVAL: i64 = 3_600_000;
+
+/// A limiter of 10 permits an hour, and what a hand does to its keys.
+struct Spoilt {
+    store: RedisStore,
+    name: String,
+    entries: std::cell::Cell<u64>,
+}
+
+impl Spoilt {
+    async fn new() -> Self {
+        Self::with(Limit::new(10, Duration::from_secs(3600)), "diagnose").await
+    }
+
+    async fn with(limit: Limit, prefix: &str) -> Self {
+        let spoilt = Self::unset(prefix);
+        spoilt.limiter().try_set_rate(limit).await.unwrap();
+        spoilt
+    }
+
+    fn unset(prefix: &str) -> Self {
+        let store = RedisStore::builder(RedisServer::shared().url())
+            .client_id(CLIENT)
+            .response_timeout(Duration::from_secs(5))
+            .deadline(Duration::from_secs(5))
+            // Every refusal is to be the script's.
+            .deny_cache(Duration::ZERO)
+            .build()
+            .unwrap();
+        Self {
+            store,
+            name: unique(prefix),
+            entries: std::cell::Cell::new(0),
+        }
+    }
+
+    fn limiter(&self) -> RateLimiter {
+        RateLimiter::new(&self.store, &self.name).unwrap()
+    }
+
+    /// Diagnoses, and holds it against the promise to change nothing.
+    async fn diagnose(&self) -> Diagnosis {
+        let before = self.raw();
+        let diagnosis = self.store.diagnose(&self.name).await.unwrap();
+        assert_eq!(before, self.raw(), "diagnose has changed something");
+        let page = diagnosis.to_string();
+        for finding in diagnosis.findings() {
+            assert!(page.contains(&format!("\n- {finding}")), "{page}");
+        }
+        let debug = format!("{diagnosis:?}");
+        assert!(!debug.contains(&self.name), "{debug}");
+        diagnosis
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        self.diagnose().await.findings()
+    }
+
+    fn key(&self, suffix: &str) -> String {
+        format!("{{{}}}:{suffix}", self.name)
+    }
+
+    /// The keys as the server dumps them, and whether they vanish.
+    fn raw(&self) -> Vec<(String, Reply, bool)> {
+        let server = RedisServer::shared();
+        let clients = [CLIENT, OTHER].map(|id| [format!("value:{id}"), format!("permits:{id}")]);
+        let mut keys = vec![self.name.clone(), self.key("value"), self.key("permits")];
+        keys.extend(clients.iter().flatten().map(|suffix| self.key(suffix)));
+        keys.into_iter()
+            .map(|key| {
+                let dump = server.command(&["DUMP", &key]);
+                let vanishes = !matches!(server.command(&["PTTL", &key]), Reply::Int(-1 | -2));
+                (key, dump, vanishes)
+            })
+            .collect()
+    }
+
+    fn now(&self) -> i64 {
+        RedisServer::shared().micros() / 1000
+    }
+
+    fn set_value(&self, value: &str) {
+        let key = self.key("value");
+        RedisServer::shared().command(&["SET", &key, value, "KEEPTTL"]);
+    }
+
+    /// An entry that was granted `age` milliseconds ago, of so many bytes.
+    fn plant(&self, log: &str, size: usize, permits: u32, age: i64) {
+        let number = self.entries.get();
+        self.entries.set(number + 1);
+        let mut member = vec![7; size - 4];
+        member[..3].copy_from_slice(&number.to_be_bytes()[5..]);
+        member.extend(permits.to_le_bytes());
+        let score = (self.now() - age).to_string();
+        let key = self.key(log);
+        let zadd: [&[u8]; 4] = [b"ZADD", key.as_bytes(), score.as_bytes(), &member];
+        assert_eq!(RedisServer::shared().command(&zadd), Reply::Int(1));
+    }
+
+    fn value(&self) -> String {
+        RedisServer::shared().cli(&["GET", &self.key("value")])
+    }
+
+    fn log(&self) -> String {
+        RedisServer::shared().cli(&["ZRANGE", &self.key("permits"), "0", "-1", "WITHSCORES"])
+    }
+}
+
+fn command(arguments: &[&str]) {
+    let reply = RedisServer::shared().command(arguments);
+    assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_limiter_in_order_has_nothing_wrong() {
+    let spoilt = Spoilt::new().await;
+    assert_eq!(spoilt.diagnose().await.drift, Some(0));
+    assert!(
+        spoilt
+            .limiter()
+            .try_acquire_many(3)
+            .await
+            .unwrap()
+            .is_allowed()
+    );
+    assert!(spoilt.limiter().try_acquire().await.unwrap().is_allowed());
+
+    let diagnosis = spoilt.diagnose().await;
+    assert_eq!(diagnosis.findings(), []);
+    assert_eq!(diagnosis.name(), spoilt.name);
+    let fields = [
+        ("rate", "10"),
+        ("interval", "3600000"),
+        ("type", "0"),
+        ("keepAliveTime", "0"),
+    ];
+    assert_eq!(
+        diagnosis.fields,
+        fields.map(|(field, stored)| (field, stored.to_owned()))
+    );
+    let (here, none) = (TimeToLive::Lasting, TimeToLive::Missing);
+    assert_eq!(diagnosis.time_to_live, [here, here, none, here, none]);
+    assert_eq!(diagnosis.value.as_deref(), Some("6"));
+    assert_eq!((diagnosis.entries, diagnosis.expired_entries), (2, 0));
+    assert_eq!(diagnosis.live_permits, 4);
+    assert_eq!(diagnosis.drift, Some(0));
+    assert_eq!(diagnosis.entries_by_size, [(21, 2)].into());
+    assert_eq!(diagnosis.other_clients, Some(vec![]));
+    assert!(diagnosis.settled && diagnosis.scanned_all);
+    let page = diagnosis.to_string();
+    assert!(page.ends_with("Nothing looks wrong."), "{page}");
+    assert!(page.contains(&spoilt.key("permits")), "{page}");
+
+    // Nor has repair anything to do.
+    let before = spoilt.raw();
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+    assert_eq!(spoilt.raw(), before);
+}
+
+#[tokio::test]
+async fn lost_permits_are_found_and_repaired() {
+    let spoilt = Spoilt::new().await;
+    let _ = spoilt.limiter().try_acquire_many(2).await.unwrap();
+    // As a resent acquire of Redisson leaves it: decremented twice, one member.
+    spoilt.set_value("6");
+    let log = spoilt.log();
+    assert_eq!(spoilt.findings().await, [Finding::Drift(2)]);
+    // No call of ours could know.
+    assert_eq!(spoilt.limiter().available_permits().await.unwrap(), 6);
+
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 2);
+    assert_eq!((spoilt.value().as_str(), spoilt.log()), ("8", log));
+    assert_eq!(spoilt.findings().await, []);
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn permits_that_javas_release_counts_twice_are_found_and_repaired() {
+    let spoilt = Spoilt::new().await;
+    let _ = spoilt.limiter().try_acquire_many(10).await.unwrap();
+    // Redisson's release(10) credits and leaves the log; then an acquire, by another client, of 7.
+    spoilt.set_value("3");
+    spoilt.plant("permits", 21, 7, 0);
+    let log = spoilt.log();
+    assert_eq!(spoilt.findings().await, [Finding::Drift(-10)]);
+
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), -10);
+    assert_eq!((spoilt.value().as_str(), spoilt.log()), ("-7", log));
+    assert_eq!(spoilt.limiter().available_permits().await.unwrap(), 0);
+    assert_eq!(spoilt.findings().await, []);
+}
+
+#[tokio::test]
+async fn what_has_expired_is_no_drift() {
+    let spoilt = Spoilt::new().await;
+    spoilt.plant("permits", 21, 3, INTERVAL + 1000);
+    spoilt.plant("permits", 21, 2, 1000);
+    spoilt.set_value("5");
+    let diagnosis = spoilt.diagnose().await;
+    assert_eq!(diagnosis.findings(), []);
+    assert_eq!((diagnosis.entries, diagnosis.expired_entries), (2, 1));
+    assert_eq!((diagnosis.live_permits, diagnosis.drift), (2, Some(0)));
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+    assert_eq!(spoilt.value(), "8");
+    assert_eq!(spoilt.diagnose().await.entries, 1);
+
+    // All of it expired, and lost permits besides.
+    let spoilt = Spoilt::new().await;
+    spoilt.plant("permits", 21, 3, INTERVAL + 1000);
+    spoilt.set_value("5");
+    assert_eq!(spoilt.findings().await, [Finding::Drift(2)]);
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 2);
+    assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
+}
+
+#[tokio::test]
+async fn missing_keys_are_found() {
+    let spoilt = Spoilt::unset("diagnose");
+    assert_eq!(spoilt.findings().await, [Finding::NotInitialized]);
+    let error = spoilt.limiter().repair().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+
+    let spoilt = Spoilt::new().await;
+    let _ = spoilt.limiter().try_acquire_many(4).await.unwrap();
+    command(&["DEL", &spoilt.key("value")]);
+    assert_eq!(spoilt.findings().await, [Finding::ValueMissing]);
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+    assert_eq!(spoilt.value(), "6");
+
+    command(&["DEL", &spoilt.key("permits")]);
+    assert_eq!(spoilt.findings().await, [Finding::LogMissing(4)]);
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 4);
+    assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
+    assert_eq!(spoilt.findings().await, []);
+
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
+    command(&["HDEL", &spoilt.name, "interval"]);
+    assert_eq!(spoilt.findings().await, [Finding::LimitMissing]);
+    command(&["HSET", &spoilt.name, "interval", "soon"]);
+    assert_eq!(spoilt.findings().await, [Finding::LimitUnreadable]);
+    assert_eq!(
+        spoilt.limiter().repair().await.unwrap_err().kind(),
+        ErrorKind::ForeignState
+    );
+}
+
+#[tokio::test]
+async fn foreign_and_old_entries_are_told_by_size() {
+    let spoilt = Spoilt::new().await;
+    for size in [8, 8, 13, 20, 21] {
+        spoilt.plant("permits", size, 1, 10);
+    }
+    spoilt.set_value("5");
+    let diagnosis = spoilt.diagnose().await;
+    assert_eq!(diagnosis.findings(), [Finding::OldEntries(3)]);
+    assert_eq!(
+        diagnosis.entries_by_size,
+        [(8, 2), (13, 1), (20, 1), (21, 1)].into()
+    );
+    assert_eq!((diagnosis.live_permits, diagnosis.drift), (5, Some(0)));
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+
+    // The other Rust port's text, and one that is shorter than a count.
+    spoilt.plant("permits", 34, 1, 10);
+    let key = spoilt.key("permits");
+    command(&["ZADD", &key, &spoilt.now().to_string(), "x:1"]);
+    let diagnosis = spoilt.diagnose().await;
+    let found = [Finding::ForeignEntries(2), Finding::OldEntries(3)];
+    assert_eq!(diagnosis.findings(), found);
+    assert_eq!((diagnosis.foreign_entries(), diagnosis.drift), (2, None));
+    let before = spoilt.raw();
+    assert_eq!(
+        spoilt.limiter().repair().await.unwrap_err().kind(),
+        ErrorKind::ForeignState
+    );
+    assert_eq!(spoilt.raw(), before);
+
+    // Expired, they go with the rest.
+    let spoilt = Spoilt::new().await;
+    spoilt.plant("permits", 34, 1, INTERVAL + 10);
+    spoilt.plant("permits", 21, 1, 10);
+    spoilt.set_value("9");
+    assert_eq!(spoilt.findings().await, [Finding::ForeignEntries(1)]);
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+    assert_eq!(spoilt.findings().await, []);
+}
+
+#[tokio::test]
+async fn scores_from_the_future_are_found() {
+    let spoilt = Spoilt::new().await;
+    // A tenth is what a lease or a slot may lead by.
+    spoilt.plant("permits", 21, 1, -(INTERVAL / 10 - 60_000));
+    spoilt.set_value("9");
+    assert_eq!(spoilt.findings().await, []);
+    spoilt.plant("permits", 21, 1, -(INTERVAL / 10 + 60_000));
+    spoilt.plant("permits", 21, 1, -2 * INTERVAL);
+    spoilt.set_value("7");
+    let diagnosis = spoilt.diagnose().await;
+    assert_eq!(diagnosis.entries_ahead, 2);
+    let (furthest, least) = (diagnosis.furthest_ahead, Duration::from_millis(7_140_000));
+    assert!(
+        furthest > least && furthest <= Duration::from_millis(7_200_000),
+        "{furthest:?}"
+    );
+    assert_eq!(diagnosis.findings(), [Finding::ScoresAhead(2, furthest)]);
+}
+
+#[tokio::test]
+async fn lives_that_do_not_fit_are_found() {
+    let spoilt = Spoilt::new().await;
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
+    // As Redisson's setRate without a keep-alive time leaves it after one with.
+    command(&["PEXPIRE", &spoilt.name, "3600000"]);
+    let diagnosis = spoilt.diagnose().await;
+    let TimeToLive::Left(left) = diagnosis.time_to_live[0] else {
+        panic!("{diagnosis}");
+    };
+    let found = [Finding::LimitVanishes(left), Finding::CountOutlives];
+    assert_eq!(diagnosis.findings(), found);
+    // Repair sees to value, and to lives no more than any call does: the hash's is passed on.
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+    assert!(matches!(
+        spoilt.findings().await[..],
+        [Finding::LimitVanishes(_)]
+    ));
+    assert!(spoilt.limiter().clear_expire().await.unwrap());
+    assert_eq!(spoilt.findings().await, []);
+
+    let limit = Limit::per_minute(10)
+        .keep_alive(Duration::from_secs(3600))
+        .unwrap();
+    let spoilt = Spoilt::with(limit, "diagnose").await;
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
+    assert_eq!(spoilt.findings().await, []);
+    // As Redisson's availablePermits leaves it.
+    command(&["PERSIST", &spoilt.key("value")]);
+    assert_eq!(spoilt.findings().await, [Finding::CountOutlives]);
+}
+
+#[tokio::test]
+async fn what_other_clients_left_is_found() {
+    // A name that, as a pattern, would match another one's keys.
+    let spoilt = Spoilt::with(
+        Limit::new(10, Duration::from_secs(3600)).per_client(),
+        "l?ak*[a]",
+    )
+    .await;
+    let lookalike = spoilt.name.replace('?', "e");
+    command(&["SET", &format!("{{{lookalike}}}:value:{OTHER}"), "3"]);
+    let _ = spoilt.limiter().try_acquire().await.unwrap();
+    let diagnosis = spoilt.diagnose().await;
+    assert_eq!(diagnosis.findings(), []);
+    assert_eq!(diagnosis.other_clients, Some(vec![]));
+    assert_eq!((diagnosis.live_permits, diagnosis.drift), (1, Some(0)));
+
+    let (value, log) = (format!("value:{OTHER}"), format!("permits:{OTHER}"));
+    command(&["SET", &spoilt.key(&value), "7"]);
+    spoilt.plant(&log, 21, 3, 10);
+    let clients = spoilt.diagnose().await.other_clients.unwrap();
+    assert_eq!(clients.len(), 1);
+    assert_eq!(
+        (clients[0].id.as_str(), clients[0].live_entries),
+        (OTHER, 1)
+    );
+    assert_eq!(clients[0].time_to_live, TimeToLive::Lasting);
+    assert_eq!(spoilt.findings().await, [], "it is alive");
+
+    command(&["DEL", &spoilt.key(&log)]);
+    spoilt.plant(&log, 21, 3, INTERVAL + 10);
+    assert_eq!(spoilt.findings().await, [Finding::LeftBehind(1)]);
+    let before = spoilt.raw();
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+    assert_eq!(spoilt.raw(), before, "the other client's are its own");
+
+    command(&["PEXPIRE", &spoilt.key(&value), "3600000"]);
+    command(&["PEXPIRE", &spoilt.key(&log), "3600000"]);
+    assert_eq!(spoilt.findings().await, [], "they vanish");
+
+    // Of another rate type.
+    spoilt.set_value("10");
+    assert_eq!(spoilt.findings().await, [Finding::OtherRateType]);
+}
+
+#[tokio::test]
+async fn a_log_of_several_pages_is_counted_whole() {
+    let spoilt = Spoilt::with(Limit::new(5000, Duration::from_secs(3600)), "diagnose").await;
+    for _ in 0..2500 {
+        spoilt.plant("permits", 21, 1, 10);
+    }
+    spoilt.set_value("2400");
+    let diagnosis = spoilt.diagnose().await;
+    assert!(diagnosis.settled);
+    assert_eq!((diagnosis.entries, diagnosis.live_permits), (2500, 2500));
+    assert_eq!(diagnosis.findings(), [Finding::Drift(100)]);
+    assert_eq!(spoilt.limiter().repair().await.unwrap(), 100);
+    assert_eq!(spoilt.value(), "2500");
+}
+
+#[tokio::test]
+async fn a_log_that_moves_is_told_from_drift() {
+    let spoilt = Spoilt::with(Limit::new(1_000_000, Duration::from_secs(3600)), "diagnose").await;
+    for _ in 0..20_000 {
+        spoilt.plant("permits", 21, 1, 10);
+    }
+    spoilt.set_value("980000");
+    let busy = tokio::spawn({
+        let limiter = spoilt.limiter();
+        async move {
+            loop {
+                let _ = limiter.try_acquire().await.unwrap();
+            }
+        }
+    });
+    let diagnosis = spoilt.store.diagnose(&spoilt.name).await.unwrap();
+    busy.abort();
+    // Both share a connection, so each page is followed by grants.
+    assert!(!diagnosis.settled, "{diagnosis}");
+    assert_eq!(diagnosis.drift, None);
+    assert_eq!(diagnosis.findings(), [Finding::Moved]);
+}
+
+#[tokio::test]
+async fn other_kinds_of_keys_are_an_error() {
+    let spoilt = Spoilt::unset("diagnose");
+    command(&["SET", &spoilt.name, "something"]);
+    let error = spoilt.store.diagnose(&spoilt.name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ForeignState);
+    let error = spoilt.store.diagnose("a{b").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Name);
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_scan_is_told_the_rest() {
+    let server = RedisServer::start();
+    let rules = [
+        "on", ">secret", "~*", "-@all", "+evalsha", "+eval", "+time", "+hmget", "+pttl", "+get",
+        "+zrange", "+zcard", "+hello", "+hset", "+hsetnx",
+    ];
+    let user = [&["ACL", "SETUSER", "looker"][..], &rules].concat();
+    assert_eq!(server.cli(&user), "OK");
+    let url = format!("redis://looker:secret@127.0.0.1:{}/", server.port());
+    let store = RedisStore::builder(url.as_str())
+        .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    server.command(&[
+        "HSET", "orders", "rate", "1", "interval", "1000", "type", "0",
+    ]);
+    let diagnosis = store.diagnose("orders").await.unwrap();
+    assert_eq!(diagnosis.findings(), [Finding::NotPermitted]);
+    assert_eq!((diagnosis.other_clients, diagnosis.redisson), (None, None));
+
+    server.command(&[
+        "ACL",
+        "SETUSER",
+        "looker",
+        "+scan",
+        "+zcount",
+        "+script|exists",
+    ]);
+    let diagnosis = store.diagnose("orders").await.unwrap();
+    assert_eq!(diagnosis.findings(), []);
+    assert_eq!(diagnosis.redisson, Some(vec![]));
+}
+
+#[tokio::test]
+async fn a_repair_in_memory_finds_nothing() {
+    let orders = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
+    assert_eq!(
+        orders.repair().await.unwrap_err().kind(),
+        ErrorKind::NotInitialized
+    );
+    orders.try_set_rate(Limit::per_minute(5)).await.unwrap();
+    assert_eq!(orders.repair().await.unwrap(), 0);
+    let _ = orders.try_acquire_many(2).await.unwrap();
+    assert_eq!(orders.repair().await.unwrap(), 0);
+    assert_eq!(orders.available_permits().await.unwrap(), 3);
+}

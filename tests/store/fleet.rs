@@ -1,0 +1,204 @@
+//! Several processes on one limiter: they never get more than the limit, and a refused call found
+//! no room. Both are checked offline on what the server saw; how much of a limit is used is
+//! printed, as that is the machine's as well.
+
+mod history;
+
+use crate::scene::*;
+use std::{env, io::Read, process::Child, process::Command, process::Stdio};
+
+use crate::feed::Feed;
+use history::History;
+
+const PROCESSES: usize = 4;
+const TASKS_PER_PROCESS: usize = 4;
+const RUN: Duration = Duration::from_secs(4);
+/// By how many ms the time that `MONITOR` gives a call may be later than its own on a busy machine.
+const SLACK: i64 = 100;
+/// Between two calls of a task: together they ask far more often than any limit here allows.
+const PAUSE: Duration = Duration::from_millis(4);
+
+/// Tells a process that it is one of the fleet: address, name or rule, how, permits, interval.
+const WORKER: &str = "TOWER_RATELIMIT_TEST_WORKER";
+/// Before the permits that a worker was granted.
+const RESULT: &str = "fleet-granted=";
+
+/// What each process does.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// One permit a call
+    Limiter,
+    /// One to five permits a call
+    Many,
+    Layer,
+}
+
+#[test]
+fn fifty_in_half_a_second() {
+    fleet("fifty_in_half_a_second", How::Limiter, 50, 500);
+}
+
+#[test]
+fn two_hundred_a_second() {
+    fleet("two_hundred_a_second", How::Limiter, 200, 1000);
+}
+
+#[test]
+fn seven_in_300_ms() {
+    fleet("seven_in_300_ms", How::Limiter, 7, 300);
+}
+
+#[test]
+fn calls_for_several_permits() {
+    fleet("calls_for_several_permits", How::Many, 50, 500);
+}
+
+#[test]
+fn behind_a_layer() {
+    fleet("behind_a_layer", How::Layer, 60, 700);
+}
+
+/// Runs as the test, and in each process that it starts as a worker.
+fn fleet(test: &str, how: How, rate: u64, interval: u64) {
+    let limit = Limit::new(rate, Duration::from_millis(interval));
+    if let Ok(job) = env::var(WORKER) {
+        let (url, name) = job.split_once(' ').unwrap();
+        println!("{RESULT}{}", worker(url, name, how, limit));
+        return;
+    }
+
+    let server = RedisServer::start();
+    let name = unique("orders");
+    set_rate(&server, &name, limit);
+    let mut feed = Feed::open(&server);
+    let workers: Vec<Child> = (0..PROCESSES)
+        .map(|_| {
+            Command::new(env::current_exe().unwrap())
+                .args(["--exact", &format!("fleet::{test}"), "--nocapture"])
+                .env(WORKER, format!("{} {name}", server.url()))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let (seen, heard) = thread::scope(|scope| {
+        // Read while it goes on, so that the server need not keep it.
+        let (done, ended) = std::sync::mpsc::channel::<()>();
+        let reader = scope.spawn(|| {
+            let mut seen = Vec::new();
+            let ended = ended;
+            loop {
+                let last = ended.try_recv().is_ok();
+                seen.extend(feed.until_now(&server));
+                if last {
+                    return seen;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let heard: i64 = workers.into_iter().map(granted).sum();
+        done.send(()).unwrap();
+        (reader.join().unwrap(), heard)
+    });
+
+    let (rate, interval) = (rate as i64, interval as i64);
+    let history = History::read(&seen);
+    let (granted, millis) = (history.granted(), history.millis());
+    let fullest = history.fullest_window(interval);
+    let ideal = history.ideal(rate, interval);
+    let by_time = (rate * millis) as f64 / interval as f64;
+    println!(
+        "{test}: {PROCESSES} processes, {} calls in {millis} ms; granted {granted} permits of {} asked for; \
+         {:.3} of what was possible, {:.3} of the rate over the time; fullest window {fullest} of {rate}",
+        history.calls.len(),
+        history.asked(),
+        granted as f64 / ideal as f64,
+        granted as f64 / by_time,
+    );
+    assert_eq!(
+        heard, granted,
+        "what the processes heard, and what the server did"
+    );
+    assert!(fullest <= rate, "{fullest} of {rate} in {interval} ms");
+    let refused = history.refused_in_vain(rate, interval + SLACK);
+    assert_eq!(
+        refused.first(),
+        None,
+        "of {} for which there was room",
+        refused.len()
+    );
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn set_rate(server: &RedisServer, name: &str, limit: Limit) {
+    let limiter = RateLimiter::new(&patient(&server.url()), name).unwrap();
+    assert!(limiter.try_set_rate(limit).await.unwrap());
+}
+
+/// Waits for a worker's end: what it was granted.
+fn granted(mut worker: Child) -> i64 {
+    let mut output = String::new();
+    worker
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut output)
+        .unwrap();
+    let status = worker.wait().unwrap();
+    assert!(status.success(), "{status}: {output}");
+    let (_, result) = output.split_once(RESULT).expect("a result");
+    result.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn patient(url: &str) -> RedisStore {
+    RedisStore::builder(url)
+        .deadline(Duration::from_secs(10))
+        .response_timeout(Duration::from_secs(10))
+        // How much of what was asked for is granted shows where each is asked for.
+        .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap()
+}
+
+/// Asks until the run is over. Every decision is the server's.
+#[tokio::main(flavor = "current_thread")]
+async fn worker(url: &str, name: &str, how: How, limit: Limit) -> i64 {
+    let store = patient(url);
+    let limiter = RateLimiter::new(&store, name).unwrap();
+    let rule = limit.by(Constant("all")).named(name);
+    let layer = RateLimitLayer::new(&store, rule);
+    let end = Instant::now() + RUN;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS_PER_PROCESS {
+        let (limiter, layer) = (limiter.clone(), layer.clone());
+        tasks.spawn(async move {
+            let mut granted = 0;
+            let mut call = task as u32;
+            while Instant::now() < end {
+                call += 1;
+                let permits = match how {
+                    How::Limiter | How::Layer => 1,
+                    How::Many => 1 + call % 5,
+                };
+                let decision = match how {
+                    How::Limiter | How::Many => limiter.try_acquire_many(permits).await.unwrap(),
+                    How::Layer => ask(&layer).await,
+                };
+                let here = [Source::FailurePolicy, Source::Local];
+                assert!(!here.contains(&decision.source()), "{decision:?}");
+                if decision.is_allowed() {
+                    granted += i64::from(permits);
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            granted
+        });
+    }
+    tasks.join_all().await.into_iter().sum()
+}
+
+async fn ask(layer: &RateLimitLayer) -> Decision {
+    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+    response.extensions().get::<Decision>().unwrap().clone()
+}

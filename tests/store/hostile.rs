@@ -1,0 +1,52 @@
+//! Against the hostile: what shows a secret, what whoever sends requests can choose, and what a flood of them costs.
+
+#![cfg(all(
+    feature = "inspect",
+    feature = "cluster",
+    feature = "config",
+    feature = "test-util"
+))]
+
+mod first;
+mod floods;
+mod injection;
+mod secrets;
+
+use crate::scene::*;
+use crate::{log, support};
+use std::net::SocketAddr;
+
+use http::HeaderValue;
+use tower_ratelimit::RateLimitBody;
+
+/// A store whose decisions a busy machine does not turn into answers by policy.
+fn patient(server: &RedisServer) -> RedisStore {
+    let long = Duration::from_secs(20);
+    let store = RedisStore::builder(server.url()).response_timeout(long);
+    store.deadline(long).build().unwrap()
+}
+
+/// A request from this address that says so in its header.
+fn request(peer: &str, header: &'static str, value: &[u8]) -> Request<String> {
+    let mut request = Request::new(String::new());
+    let value = HeaderValue::from_bytes(value).unwrap();
+    request.headers_mut().insert(header, value);
+    let address = SocketAddr::new(peer.parse().unwrap(), 50_000);
+    request.extensions_mut().insert(PeerAddr(address));
+    request
+}
+
+async fn send(layer: &RateLimitLayer, request: Request<String>) -> Response<RateLimitBody<String>> {
+    let inner =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    layer.layer(inner).oneshot(request).await.unwrap()
+}
+
+/// The keys of a server, each with its time to live in milliseconds: -1 where it has none.
+fn keys(server: &RedisServer) -> Vec<(String, i64)> {
+    let listed = server.cli(&["KEYS", "*"]);
+    let listed = listed.lines().filter(|line| !line.is_empty());
+    listed
+        .map(|key| (key.to_owned(), server.cli(&["PTTL", key]).parse().unwrap()))
+        .collect()
+}

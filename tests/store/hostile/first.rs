@@ -1,0 +1,167 @@
+//! The address's limit before that of who the request says it is: over the first, nobody makes up names.
+
+use crate::scene::*;
+use tower::ServiceBuilder;
+
+use super::{keys, patient, request, send, support::Cluster};
+
+const PERMITS: u64 = 3;
+const FLOOD: usize = 60;
+
+fn by_address() -> Rule {
+    Limit::per_hour(PERMITS).by(PeerIp).named("address")
+}
+
+/// Less than the address may, so that it is the likelier to refuse.
+fn by_identity() -> Rule {
+    Limit::per_hour(1)
+        .by(FromHeader::new("x-id"))
+        .named("identity")
+}
+
+/// One address says that it is somebody else with each request.
+async fn flood(layer: &RateLimitLayer) {
+    for number in 0..FLOOD as u64 {
+        let id = format!("made-up-{number}");
+        let answer = send(layer, request("192.0.2.1", "x-id", id.as_bytes())).await;
+        let expected = if number < PERMITS {
+            StatusCode::OK
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
+        };
+        assert_eq!(answer.status(), expected, "{number}");
+    }
+}
+
+/// How many of those that were made up have a key.
+fn known<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> usize {
+    let mut known: Vec<_> = servers
+        .into_iter()
+        .flat_map(keys)
+        .filter_map(|(name, ttl)| {
+            assert!(ttl > 0, "{name} stays");
+            let (_, made_up) = name.split_once("{made-up-")?;
+            Some(made_up.split('}').next()?.to_owned())
+        })
+        .collect();
+    known.sort();
+    known.dedup();
+    known.len()
+}
+
+fn list(store: &RedisStore, rules: [Rule; 2]) -> RateLimitLayer {
+    RateLimitLayer::builder(store)
+        .otherwise(rules)
+        .build()
+        .unwrap()
+}
+
+/// Of two layers the outer one refuses alone: the inner one is not asked.
+#[tokio::test]
+async fn an_outer_layer_refuses_before_anything_is_looked_up() {
+    let server = RedisServer::start();
+    let store = patient(&server);
+    let outer = RateLimitLayer::new(&store, by_address());
+    let inner = RateLimitLayer::new(&store, by_identity());
+    let service = ServiceBuilder::new()
+        .layer(outer)
+        .layer(inner)
+        .service(service_fn(async |_| {
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }));
+    let mut refused = 0;
+    let mut before = 0;
+    for number in 0..FLOOD as u64 {
+        if number == PERMITS + 1 {
+            before = server.scripts_called();
+        }
+        let id = format!("made-up-{number}");
+        let answer = service
+            .clone()
+            .oneshot(request("192.0.2.1", "x-id", id.as_bytes()))
+            .await;
+        refused += u64::from(answer.unwrap().status() == StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert_eq!(refused, FLOOD as u64 - PERMITS);
+    assert_eq!(known([&server]), PERMITS as usize);
+    let (asked, flood) = (server.scripts_called() - before, FLOOD as u64 - PERMITS - 1);
+    println!("{asked} calls for {flood} refused requests of made-up names");
+    assert!(asked < flood / 2, "{asked} of {flood}");
+}
+
+/// Where limits take a call each, because one counts in another way, that of the address comes first, wherever it stands.
+#[tokio::test]
+async fn of_several_calls_the_addresss_is_the_first() {
+    let secret = Secret::new("k1", [7; 32]).unwrap();
+    let digested = || {
+        Limit::per_hour(PERMITS)
+            .by(PeerIp.digest(&secret))
+            .named("address")
+    };
+    for rules in [
+        [by_identity().algorithm(Algorithm::Gcra), by_address()],
+        [
+            by_address(),
+            by_identity().algorithm(Algorithm::FixedWindow),
+        ],
+        [by_identity(), digested().algorithm(Algorithm::Gcra)],
+    ] {
+        let server = RedisServer::start();
+        flood(&list(&patient(&server), rules)).await;
+        assert_eq!(known([&server]), PERMITS as usize);
+    }
+}
+
+/// And where they are in different slots.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_slots_the_addresss_is_the_first() {
+    let cluster = Cluster::start();
+    let long = Duration::from_secs(20);
+    let store = RedisStore::cluster(cluster.urls()).response_timeout(long);
+    let store = store.deadline(long).build().unwrap();
+    flood(&list(&store, [by_identity(), by_address()])).await;
+    assert_eq!(known(&cluster.nodes), PERMITS as usize);
+}
+
+/// In one call all are looked at, but whom another limit refuses makes no keys.
+#[tokio::test]
+async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
+    for slots in [false, true] {
+        let server = RedisServer::start();
+        let store = patient(&server);
+        let identity = || {
+            if slots {
+                by_identity().slots(10)
+            } else {
+                by_identity()
+            }
+        };
+        flood(&list(&store, [identity(), by_address()])).await;
+        assert_eq!(known([&server]), PERMITS as usize);
+        // The last of them has its whole limit yet, from another address.
+        let last = format!("made-up-{}", FLOOD - 1);
+        let request = || request("192.0.2.2", "x-id", last.as_bytes());
+        for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            let answer = send(&list(&store, [identity(), by_address()]), request()).await;
+            assert_eq!(answer.status(), expected);
+        }
+    }
+}
+
+/// What was there stays, also where it is no whole limit.
+#[tokio::test]
+async fn what_somebody_else_has_made_is_not_removed() {
+    let server = RedisServer::start();
+    let layer = list(&patient(&server), [by_identity(), by_address()]);
+    flood(&layer).await;
+    let of = |id: &str| format!("ratelimit:{{{id}}}:identity");
+    server.cli(&["HSET", &of("part"), "rate", "1"]);
+    server.cli(&["HSET", &of("other"), "colour", "1"]);
+    for (id, field) in [("part", "rate"), ("made-up-0", "rate"), ("other", "colour")] {
+        let kept = || server.cli(&["HGET", &of(id), field]);
+        assert_eq!(kept(), "1", "{id}");
+        let answer = send(&layer, request("192.0.2.1", "x-id", id.as_bytes())).await;
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(kept(), "1", "{id}");
+    }
+}

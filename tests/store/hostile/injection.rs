@@ -1,0 +1,336 @@
+//! Names, headers, policy names and files: what requests say decides nothing but whose limiter it is, and is told nowhere.
+
+use crate::scene::*;
+use std::cell::Cell;
+
+use http_body_util::BodyExt;
+use proptest::prelude::*;
+use sfv::Parser;
+use tower_ratelimit::{RulesFile, key::Key};
+use tracing_subscriber::filter::LevelFilter;
+
+use super::{keys, log::Log, patient, request, send};
+
+/// What stands out in a log, as it is and as names spell it.
+const MARKER: &str = "m4rk3r";
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
+}
+
+/// What a client may put into a header, with what means something in logs, fields, names and addresses made likely.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        prop::sample::select(vec![
+            "\t",
+            " ",
+            "\"",
+            "\\",
+            ",",
+            ";",
+            ":",
+            "{",
+            "}",
+            "%0d%0a",
+            "%",
+            "=",
+            "for=",
+            "::1",
+            "10.0.0.1",
+            "\u{1b}[2J",
+            "é",
+            "'",
+            "*",
+            "${jndi:",
+            "<script>",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..4),
+    ];
+    prop::collection::vec(piece, 0..6).prop_map(|pieces| {
+        let mut bytes = [pieces.concat(), MARKER.as_bytes().to_vec(), pieces.concat()].concat();
+        // As HTTP has it: visible, blank, tab, or beyond ASCII.
+        bytes.retain(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f));
+        bytes
+    })
+}
+
+/// Rules that look at all that requests say, with one permit.
+fn layers(store: &RedisStore) -> Vec<RateLimitLayer> {
+    let forwarded = || ClientIp::behind(["192.0.2.0/24"]);
+    let rule = |name, key: &dyn Fn(Limit) -> Rule| key(Limit::per_hour(1)).named(name);
+    let rules = [
+        rule("header", &|limit| limit.by(FromHeader::new("x-id"))),
+        rule("address", &|limit| limit.by(forwarded())),
+        rule("peer", &|limit| limit.by(PeerIp)),
+        rule("both", &|limit| {
+            limit.by((FromHeader::new("x-id"), Route::new()))
+        }),
+        rule("absent", &|limit| limit.by(FromHeader::new("x-absent"))),
+        rule("tried", &|limit| limit.by(FromHeader::new("x-id")).shadow()),
+    ];
+    let layer = |rule: Rule| RateLimitLayer::new(store, rule);
+    let memory = MemoryStore::new();
+    let mut layers: Vec<_> = rules.into_iter().map(layer).collect();
+    layers.push(RateLimitLayer::new(
+        &memory,
+        Limit::per_hour(1).by(FromHeader::new("x-id")).named("here"),
+    ));
+    layers
+}
+
+/// Each answer is well-formed and tells nothing of what was sent, and no line above the debug level does.
+fn tells_nothing(layers: &[RateLimitLayer], log: &Log, value: &[u8]) {
+    let runtime = runtime();
+    for layer in layers {
+        for _ in 0..2 {
+            let mut request = request("192.0.2.1", "x-id", value);
+            for name in ["x-forwarded-for", "forwarded", "user-agent", "grpc-timeout"] {
+                let value = request.headers()["x-id"].clone();
+                request.headers_mut().insert(name, value);
+            }
+            let answer = runtime.block_on(send(layer, request));
+            let (head, body) = answer.into_parts();
+            let body = runtime.block_on(body.collect()).unwrap().to_bytes();
+            let told = format!("{head:?} {}", String::from_utf8_lossy(&body));
+            assert!(!told.contains(MARKER), "{told}");
+            for field in head.headers.get_all("ratelimit-policy") {
+                let parsed = Parser::new(field.as_bytes()).parse::<sfv::List>();
+                assert!(parsed.is_ok(), "{field:?}");
+            }
+        }
+    }
+    assert!(!log.text().contains(MARKER), "{}", log.text());
+}
+
+#[test]
+fn nothing_that_requests_say_is_told_or_logged() {
+    let server = RedisServer::start();
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::INFO);
+    let layers = layers(&patient(&server));
+    let sent = Cell::new(0);
+    let config = ProptestConfig::with_cases(60);
+    proptest!(config, |(value in value())| {
+        sent.set(sent.get() + 1);
+        tells_nothing(&layers, &log, &value);
+    });
+    assert!(sent.get() >= 60);
+    // It was logged, and names were made of what was sent.
+    assert!(
+        log.text().contains("lack the key of the rule"),
+        "{}",
+        log.text()
+    );
+    let names = keys(&server);
+    assert!(
+        names.iter().any(|(name, _)| name.contains(MARKER)),
+        "{names:#?}"
+    );
+    // `ratelimit:{..}:<rule>`, and what is behind it: nothing that was sent has moved a brace, or ended a name.
+    for (name, ttl) in &names {
+        let rest = name.strip_prefix("ratelimit:{").expect(name);
+        let (identity, rule) = rest.split_once("}:").expect(name);
+        assert!(
+            identity
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._~-%,!+".contains(&byte)),
+            "{name}"
+        );
+        assert!(
+            rule.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b':'),
+            "{name}"
+        );
+        assert!(*ttl > 0, "{name}: {ttl}");
+    }
+}
+
+/// A Redis that fails, in each way that it can, says so without whom it failed for.
+#[tokio::test]
+async fn no_failure_tells_whom_it_met() {
+    let unknown = RedisServer::start_with(&[
+        "--rename-command",
+        "EVALSHA",
+        "",
+        "--rename-command",
+        "EVAL",
+        "",
+    ]);
+    let forbidden = RedisServer::start();
+    forbidden.cli(&["ACL", "SETUSER", "default", "resetkeys", "-@all", "+ping"]);
+    let scripts = RedisServer::start();
+    scripts.cli(&["ACL", "SETUSER", "default", "-hmget", "-get"]);
+    let readonly = RedisServer::start_with(&["--replicaof", "127.0.0.1", "1"]);
+    let mut gone = RedisServer::start();
+    gone.kill();
+    let foreign = RedisServer::start();
+    for part in [
+        format!("ratelimit:{{{MARKER}}}:api"),
+        format!("ratelimit:{{{MARKER}}}:api:value"),
+    ] {
+        foreign.cli(&["LPUSH", &part, "x"]);
+    }
+    for server in [&unknown, &forbidden, &scripts, &readonly, &gone, &foreign] {
+        let log = Log::default();
+        let _capturing = log.capture(LevelFilter::INFO);
+        let store = patient(server);
+        let rule = Limit::per_hour(1).by(FromHeader::new("x-id")).named("api");
+        let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Deny));
+        let answer = send(&layer, request("192.0.2.1", "x-id", MARKER.as_bytes())).await;
+        assert_eq!(
+            answer.status(),
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{}",
+            log.text()
+        );
+        let told = format!("{answer:?} {}", log.text());
+        // A key that is something else is no failure of the store.
+        let of_store = server.port() != foreign.port();
+        let fails = told.contains("the store of the rate limits fails");
+        assert_eq!(fails, of_store, "{told}");
+        let lacks = told.contains("the server does not know the command");
+        assert_eq!(lacks, server.port() == unknown.port(), "{told}");
+        assert!(!told.contains(MARKER), "{told}");
+        let limiter = RateLimiter::new(&store, MARKER).unwrap();
+        let error = limiter.try_set_rate(Limit::per_hour(1)).await.err();
+        if let Some(error) = error {
+            let told = format!("{error} {error:?}");
+            assert!(!told.contains(MARKER), "{told}");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Said(Vec<u8>);
+
+impl KeyExtractor for Said {
+    fn extract(
+        &self,
+        _: &http::request::Parts,
+        key: &mut Key,
+    ) -> Result<(), tower_ratelimit::key::NoKey> {
+        key.push(&self.0);
+        Ok(())
+    }
+}
+
+/// A rule's name goes into names, fields, logs and answers: only a word does.
+fn policy_name_is_a_word(name: &str) -> Result<(), TestCaseError> {
+    let store = MemoryStore::new();
+    let rule = Limit::per_hour(1).by(Said(b"x".to_vec())).named(name);
+    let built = RateLimitLayer::builder(&store).otherwise(rule).build();
+    let word = !name.is_empty()
+        && name
+            .bytes()
+            .all(|it| it.is_ascii_alphanumeric() || b"._-".contains(&it));
+    match built {
+        Ok(layer) => {
+            prop_assert!(word, "{:?}", name);
+            let answer = runtime().block_on(send(&layer, request("192.0.2.1", "x-id", b"x")));
+            let field = answer.headers()["ratelimit-policy"].to_str().unwrap();
+            let begins = format!("\"{name}\";");
+            prop_assert!(field.starts_with(&begins), "{}", field);
+        }
+        Err(error) => {
+            prop_assert!(!word, "{:?}", name);
+            prop_assert_eq!(error, ConfigError::RuleName(name.to_owned()));
+        }
+    }
+    prop_assert_eq!(
+        RedisStore::builder("redis://127.0.0.1/")
+            .client_id(name)
+            .build()
+            .is_ok(),
+        word
+    );
+    Ok(())
+}
+
+/// A text that may be no TOML at all, and pieces of files put together anew.
+fn file() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "[rules.api]\n",
+        "rate = ",
+        "\"5/1m\"",
+        "\n",
+        "by = ",
+        "\"peer\"",
+        "[otherwise]\n",
+        "rules = [\"api\"]\n",
+        "[[on]]\n",
+        "route = ",
+        "\"POST /x\"",
+        "[keys.k]\n",
+        "from = \"header:x\"\n",
+        "digest = ",
+        "\"s\"",
+        "cost = ",
+        "-1",
+        "99999999999999999999",
+        "1e308",
+        "nan",
+        "[",
+        "]",
+        "{",
+        "}",
+        "=",
+        "'''",
+        "\"\"\"",
+        "\\u0000",
+        "\u{1b}",
+        "#",
+        "1979-05-27",
+        "deny = ",
+        "wait = ",
+        "é",
+        "\"header:a b\"",
+        "\"constant:{}\"",
+        "slots = ",
+        "true",
+        "tiers = { a = \"1/1s\" }\n",
+    ]);
+    prop_oneof![
+        prop::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat()),
+        any::<String>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_policys_name_is_a_word(name in prop_oneof!["[ -~]{0,6}", "[A-Za-z0-9._-]{1,8}", any::<String>()]) {
+        policy_name_is_a_word(&name)?;
+    }
+
+    /// Whatever stands in a file: rules that a layer can have, or an error that names a line of it in one line.
+    #[test]
+    fn any_file_is_read_or_refused(text in file()) {
+        match RulesFile::new().parse(&text) {
+            Ok(rules) => {
+                let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules).build();
+                prop_assert!(layer.is_ok(), "{}", text);
+            }
+            Err(ConfigError::File { line, field, reason }) => {
+                prop_assert!(line >= 1 && line <= text.split('\n').count().max(1), "{}: {}", line, text);
+                for said in [&field, &reason] {
+                    prop_assert!(!said.contains(['\n', '\r', '\u{1b}', '\0']), "{:?} of {:?}", said, text);
+                }
+            }
+            Err(other) => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    /// Names are the operator's; one that cannot be placed is refused where it is said, and none splits a command.
+    #[test]
+    fn any_name_is_one_limiters_or_refused(name in prop_oneof!["[a{}:\r\n ]{0,8}", any::<String>()]) {
+        let store = MemoryStore::new();
+        match RateLimiter::new(&store, &name) {
+            Ok(limiter) => prop_assert_eq!(limiter.name(), name),
+            Err(ConfigError::SharedName { name: told, .. }) => prop_assert_eq!(told, name),
+            Err(other) => prop_assert!(false, "{:?}", other),
+        }
+    }
+}

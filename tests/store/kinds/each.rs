@@ -1,0 +1,333 @@
+//! What holds of each way to count, on both stores.
+
+use super::*;
+
+/// Makes two tests of each law for each kind, one in memory and one in Redis.
+macro_rules! of_every_kind {
+    ($($law:ident),+ $(,)?) => {
+        of_every_kind!(@ log Log, $($law),+);
+        of_every_kind!(@ slots Slots, $($law),+);
+        of_every_kind!(@ gcra Gcra, $($law),+);
+        of_every_kind!(@ window Window, $($law),+);
+    };
+    (@ $module:ident $kind:ident, $($law:ident),+) => {
+        mod $module {
+            mod in_memory {
+                $(#[tokio::test]
+                async fn $law() {
+                    let store = crate::scene::MemoryStore::new();
+                    crate::kinds::each::$law::<crate::kinds::$kind>(store).await;
+                })+
+            }
+            mod in_redis {
+                $(#[tokio::test]
+                async fn $law() {
+                    let store = crate::kinds::redis_store().build().unwrap();
+                    crate::kinds::each::$law::<crate::kinds::$kind>(store).await;
+                })+
+            }
+        }
+    };
+}
+
+of_every_kind!(
+    a_layer_counts,
+    a_receipt_gives_back_once,
+    lists_take_of_all_or_of_none,
+    waiters_are_served_as_room_comes,
+    a_call_that_is_dropped_takes_no_more_than_it_asked_for,
+    a_limiter_is_renamed_with_what_is_in_use,
+);
+
+async fn a_layer_counts<K: Kind>(store: impl Settles) {
+    let rule = Rule::new(&unique("rule"), Limit::new(2, HOUR), Constant("all"));
+    let layer = RateLimitLayer::new(&store, K::rule(rule));
+    for left in [Some(1), Some(0), None] {
+        let answer = send(&layer, "a").await;
+        let decision = decision_of(&answer);
+        assert_eq!(decision.is_allowed(), left.is_some(), "{decision:?}");
+        assert_eq!(decision.limits()[0].remaining(), Some(left.unwrap_or(0)));
+        let retry_after = answer.headers().get(header::RETRY_AFTER);
+        let Some(_) = left else {
+            assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+            let seconds: u64 = retry_after.unwrap().to_str().unwrap().parse().unwrap();
+            // A slot may be six minutes long.
+            let whole = K::THIRD_OF_TWO_AN_HOUR.as_secs();
+            assert!((whole - 100..=whole + 361).contains(&seconds), "{seconds}");
+            continue;
+        };
+        assert_eq!((answer.status(), retry_after), (StatusCode::OK, None));
+    }
+}
+
+async fn a_receipt_gives_back_once<K: Kind>(store: impl Settles) {
+    let limiter = K::hourly(&store, 20).await;
+    let grant = take(&limiter, 3).await;
+    take(&limiter, 10).await;
+    for copy in &vec![grant.clone(); 8] {
+        limiter.give_back(&copy.receipts()[0]);
+    }
+    until("it is given back", async || free(&limiter).await == 10).await;
+    // A later one is carried out after all that were sent before.
+    let later = take(&limiter, 1).await;
+    limiter.give_back(&later.receipts()[0]);
+    limiter.give_back(&grant.receipts()[0]);
+    until("it is given back", async || free(&limiter).await == 10).await;
+    // Another limiter's has no effect, and stays good for its own.
+    let other = K::hourly(&store, 20).await;
+    let grant = take(&other, 4).await;
+    limiter.give_back(&grant.receipts()[0]);
+    assert_eq!((free(&other).await, free(&limiter).await), (16, 10));
+    other.give_back(&grant.receipts()[0]);
+    until("it is given back", async || free(&other).await == 20).await;
+    store.settled().await;
+    assert_eq!((free(&other).await, free(&limiter).await), (20, 10));
+}
+
+/// Together with a log, which may be another call in Redis: all of them or none.
+async fn lists_take_of_all_or_of_none<K: Kind>(store: impl Settles) {
+    let limiter = K::hourly(&store, 5).await;
+    let log = Log::hourly(&store, 3).await;
+    let all = RateLimiter::all([&limiter, &log]).unwrap();
+    for _ in 0..3 {
+        assert!(all.try_acquire().await.unwrap().is_allowed());
+    }
+    assert!(!all.try_acquire().await.unwrap().is_allowed());
+    store.settled().await;
+    assert_eq!((free(&limiter).await, free(&log).await), (2, 0));
+}
+
+/// Those who wait are served in order, as room comes.
+async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
+    let limiter = K::named(&store, &unique("line"));
+    let limit = Limit::new(2, Duration::from_millis(200));
+    limiter.try_set_rate(limit).await.unwrap();
+    take(&limiter, 2).await;
+    let begun = Instant::now();
+    let hopeless = limiter.try_acquire_for(2, Duration::from_millis(5)).await;
+    let refusal = refused(hopeless.unwrap());
+    assert!(refusal.retry_after() > Some(Duration::from_millis(5)));
+    let waiters: Vec<_> = [(); 5]
+        .map(|()| limiter.clone())
+        .map(|limiter| tokio::spawn(async move { limiter.acquire().await }))
+        .into();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+    // In two intervals there is room for four of them, or for one more with each of its halves. By
+    // another clock than that which counts, which may tell whole milliseconds.
+    let fifth = match K::THIRD_OF_TWO_AN_HOUR {
+        HOUR => Duration::from_millis(400),
+        _ => Duration::from_millis(490),
+    };
+    assert!(begun.elapsed() > fifth, "{:?}", begun.elapsed());
+}
+
+/// A waiter that leaves while it is asked for, where another gets the answer for it, took nothing.
+async fn a_waiter_that_leaves_while_asked_for_gives_back<K: Kind>() {
+    let store = redis_store().build().unwrap();
+    let limiter = K::hourly(&store, 10).await;
+    let [mut first, mut second, mut third] =
+        [1, 1, 4].map(|permits| Box::pin(limiter.acquire_many(permits)));
+    // The first call is for the first alone, as the others come later; the second is for both.
+    for waiter in [&mut first, &mut second, &mut third] {
+        assert!(poll(waiter).is_pending());
+    }
+    first.await.unwrap();
+    drop(third);
+    second.await.unwrap();
+    store.settled().await;
+    assert_eq!(free(&limiter).await, 8);
+}
+
+/// Its answer was not read, and what it took may be given back; what another took must not be.
+async fn a_call_that_is_dropped_takes_no_more_than_it_asked_for<K: Kind>(store: impl Settles) {
+    let limiter = K::hourly(&store, 10).await;
+    take(&limiter, 3).await;
+    {
+        let mut call = pin!(limiter.try_acquire_many(2));
+        let _ = poll(&mut call);
+    }
+    store.settled().await;
+    let left = free(&limiter).await;
+    assert!(left == 5 || left == 7, "{left}");
+}
+
+async fn a_limiter_is_renamed_with_what_is_in_use<K: Kind>(store: impl Settles) {
+    let limiter = K::hourly(&store, 5).await;
+    take(&limiter, 2).await;
+    let renamed = limiter.rename(&unique("renamed")).await.unwrap();
+    assert!(!limiter.exists().await.unwrap());
+    assert_eq!(free(&renamed).await, 3);
+    take(&renamed, 1).await;
+    assert_eq!(free(&renamed).await, 2);
+}
+
+/// A waiter that is served and dropped before it hears of it has taken nothing.
+async fn a_waiter_that_leaves_unheard_gives_back<K: Kind>() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone());
+    let limiter = K::hourly(&store, 2).await;
+    take(&limiter, 2).await;
+    let mut first = Box::pin(limiter.acquire());
+    let mut second = Box::pin(limiter.acquire());
+    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+    // An interval, and a slot of it.
+    clock.advance(HOUR + HOUR / 10 + Duration::from_millis(1));
+    // The first drives the line for both.
+    assert!(poll(&mut first).is_ready());
+    assert_eq!(free(&limiter).await, 0);
+    drop(second);
+    assert_eq!(free(&limiter).await, 1);
+}
+
+/// A clock that is set back costs an interval, and a tenth of it more for a log.
+async fn a_clock_that_is_set_back_costs_an_interval<K: Kind>() {
+    let ten = Duration::from_secs(10);
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone());
+    let limiter = K::named(&store, "orders");
+    limiter.try_set_rate(Limit::new(5, ten)).await.unwrap();
+    take(&limiter, 5).await;
+    clock.set(clock.now() - HOUR);
+    let announced = wait(&limiter, 5).await.unwrap();
+    assert!(announced <= ten + ten / 10, "{announced:?}");
+    // Those who are refused meanwhile do not put it off.
+    for _ in 0..10 {
+        clock.advance(announced / 20);
+        assert!(wait(&limiter, 5).await.unwrap() <= announced);
+    }
+    clock.advance(announced - announced / 20 * 10);
+    assert_eq!(free(&limiter).await, 5);
+    assert_eq!(wait(&limiter, 5).await, None);
+}
+
+/// Without a runtime nothing is sent, and the receipt is spent: its permits come back in time.
+fn a_receipt_without_a_runtime_is_lost<K: Kind>() {
+    let store = redis_store().build().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (limiter, grant): (RateLimiter, _) = runtime.block_on(async {
+        let limiter = K::hourly(&store, 5).await;
+        let grant = take(&limiter, 2).await;
+        (limiter, grant)
+    });
+    drop(runtime);
+    limiter.give_back(&grant.receipts()[0]);
+    assert_eq!(store.lost_receipts(), 1);
+}
+
+/// The server has lost its scripts: what did not run is sent again, with its text, and only that.
+async fn a_server_without_the_script_credits_once<K: Kind>(server: &RedisServer) {
+    let store = patient(server.url()).build().unwrap();
+    let limiter = K::hourly(&store, 20).await;
+    let mut grants = Vec::new();
+    for _ in 0..6 {
+        grants.push(take(&limiter, 2).await);
+    }
+    server.command(&["SCRIPT", "FLUSH"]);
+    for grant in &grants[..5] {
+        limiter.give_back(&grant.receipts()[0]);
+    }
+    store.settled().await;
+    assert_eq!(free(&limiter).await, 18);
+}
+
+async fn limits_per_client_have_a_value_each<K: Kind>() {
+    let state = State::new::<K>(5).await;
+    take(&state.limiter, 1).await;
+    let limit = Limit::new(5, HOUR).per_client();
+    state.limiter.set_rate(limit).await.unwrap();
+    assert!(!state.exists("value"), "of the other type");
+    take(&state.limiter, 2).await;
+    assert!(!state.exists("value"));
+    assert!(state.exists("value:7d9"));
+    if K::IS_DECIMAL {
+        assert_eq!(state.ask("GET", "value:7d9", &[]), "3");
+    }
+    let other = redis_store().client_id("8e0").build().unwrap();
+    assert_eq!(free(&K::named(&other, state.limiter.name())).await, 5);
+    assert!(state.limiter.delete().await.unwrap());
+    assert!(!state.exists("value:7d9"));
+}
+
+/// README: the smallest set of permissions.
+async fn the_permissions_of_the_readme_suffice<K: Kind>(server: &RedisServer) {
+    let readme = include_str!("../../../README.md");
+    let (_, rules) = readme.split_once("ACL SETUSER limiter ").unwrap();
+    let (rules, _) = rules.split_once("```").unwrap();
+    let rules = rules.replace(">secret", "nopass");
+    let names = ["~orders", "~{orders}:*", "~all:*"];
+    server.command(&["FLUSHALL"]);
+    server.command(&["ACL", "SETUSER", "limiter", "reset"]);
+    for rules in [rules.split_whitespace().collect(), names.to_vec()] {
+        server.command(&[&["ACL", "SETUSER", "limiter"], &rules[..]].concat());
+    }
+    let url = server.url().replace("redis://", "redis://limiter:any@");
+    let store = patient(url).prefix("all").build().unwrap();
+    let limiter = K::named(&store, "orders");
+    assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());
+    let grant = take(&limiter, 2).await;
+    limiter.give_back(&grant.receipts()[0]);
+    store.settled().await;
+    assert_eq!(free(&limiter).await, 5);
+    take(&limiter, 4).await;
+    assert_eq!(limiter.release(1).await.unwrap(), 1);
+    assert_eq!(limiter.repair().await.unwrap(), 0);
+    assert!(limiter.update_rate(Limit::new(4, HOUR)).await.unwrap());
+    limiter.set_rate(Limit::new(4, HOUR)).await.unwrap();
+    assert!(limiter.expire(HOUR).await.unwrap());
+    assert!(limiter.clear_expire().await.unwrap());
+    let layer = K::layer(&store, Limit::new(5, HOUR));
+    assert!(send(&layer, "a").await.status().is_success());
+    let limiter = K::named(&store, "all:{a}:five");
+    assert!(limiter.exists().await.unwrap());
+    assert_eq!(limiter.limit().await.unwrap().unwrap().permits(), 5);
+}
+
+#[tokio::test]
+async fn what_memory_does_by_its_clock_holds_of_each() {
+    a_waiter_that_leaves_unheard_gives_back::<Log>().await;
+    a_waiter_that_leaves_unheard_gives_back::<Slots>().await;
+    a_waiter_that_leaves_unheard_gives_back::<Gcra>().await;
+    a_waiter_that_leaves_unheard_gives_back::<Window>().await;
+    a_clock_that_is_set_back_costs_an_interval::<Log>().await;
+    a_clock_that_is_set_back_costs_an_interval::<Gcra>().await;
+    a_clock_that_is_set_back_costs_an_interval::<Window>().await;
+}
+
+#[test]
+fn receipts_without_a_runtime_are_lost() {
+    a_receipt_without_a_runtime_is_lost::<Log>();
+    a_receipt_without_a_runtime_is_lost::<Slots>();
+    a_receipt_without_a_runtime_is_lost::<Gcra>();
+    a_receipt_without_a_runtime_is_lost::<Window>();
+}
+
+#[tokio::test]
+async fn what_a_server_lacks_costs_none_of_them_permits() {
+    let server = RedisServer::start();
+    a_server_without_the_script_credits_once::<Log>(&server).await;
+    a_server_without_the_script_credits_once::<Slots>(&server).await;
+    a_server_without_the_script_credits_once::<Gcra>(&server).await;
+    a_server_without_the_script_credits_once::<Window>(&server).await;
+    the_permissions_of_the_readme_suffice::<Log>(&server).await;
+    the_permissions_of_the_readme_suffice::<Slots>(&server).await;
+    the_permissions_of_the_readme_suffice::<Gcra>(&server).await;
+    the_permissions_of_the_readme_suffice::<Window>(&server).await;
+}
+
+#[tokio::test]
+async fn each_client_has_a_value_of_its_own() {
+    limits_per_client_have_a_value_each::<Log>().await;
+    limits_per_client_have_a_value_each::<Slots>().await;
+    limits_per_client_have_a_value_each::<Gcra>().await;
+    limits_per_client_have_a_value_each::<Window>().await;
+}
+
+#[tokio::test]
+async fn waiters_that_leave_while_asked_for_give_back() {
+    a_waiter_that_leaves_while_asked_for_gives_back::<Log>().await;
+    a_waiter_that_leaves_while_asked_for_gives_back::<Slots>().await;
+    a_waiter_that_leaves_while_asked_for_gives_back::<Gcra>().await;
+    a_waiter_that_leaves_while_asked_for_gives_back::<Window>().await;
+}

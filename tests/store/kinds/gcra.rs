@@ -1,0 +1,257 @@
+//! Limiters that count by GCRA: what stands in Redis, receipts, changed limits, the line, HTTP, and names that move.
+
+mod clocks;
+mod receipts;
+mod state;
+
+use super::*;
+use crate::scene::{on_both_by_a_clock, on_both_stores};
+
+on_both_by_a_clock!(a_changed_limit_counts_at_once);
+on_both_stores!(a_rate_that_cannot_be_counted_is_refused, a_name_moves);
+
+/// More than one permit in each microsecond is an error where the limit is known first.
+#[test]
+fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
+    let store = MemoryStore::new();
+    let fastest = Limit::per_second(1_000_000);
+    let faster = Limit::per_second(1_000_001);
+    let build = |rule: Rule, algorithm| {
+        let layer = RateLimitLayer::builder(&store).otherwise(rule.algorithm(algorithm));
+        layer.build().map(drop)
+    };
+    let error = ConfigError::TooFast {
+        permits: 1_000_001,
+        interval: Duration::from_secs(1),
+    };
+    assert!(error.to_string().contains("1000001 permits in 1s"));
+    let rules = |limit: Limit| {
+        let tiers = Tiers::new(
+            [("slow", Limit::per_second(1)), ("fast", limit)],
+            |_| "slow",
+        );
+        [
+            Rule::from(limit),
+            Rule::new("tiers", tiers, Constant("all")),
+            Rule::shared("orders").or_init(limit),
+        ]
+    };
+    for rule in rules(faster) {
+        assert_eq!(build(rule.clone(), Algorithm::Gcra), Err(error.clone()));
+        assert_eq!(build(rule, Algorithm::FixedWindow), Ok(()));
+    }
+    for rule in rules(fastest) {
+        assert_eq!(build(rule, Algorithm::Gcra), Ok(()));
+    }
+}
+
+/// And where only a request says it, or a verb, a typed one then: whatever the failure policy, nobody is let pass by it.
+async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
+    let faster = Limit::per_second(1_000_001);
+    let limiter = Gcra::named(&store, &unique("fast"));
+    for error in [
+        limiter.try_set_rate(faster).await.unwrap_err(),
+        limiter.set_rate(faster).await.unwrap_err(),
+        limiter.update_rate(faster).await.unwrap_err(),
+        limiter.reset_rate(faster).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Limit);
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("1000001"), "{source}");
+    }
+    assert!(!limiter.exists().await.unwrap());
+
+    let rule = Rule::new("fast", limit_by(move |_| faster), Constant("all"));
+    let rule = rule.algorithm(Algorithm::Gcra);
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Allow));
+    let answer = send(&layer, "a").await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let refusal = refused(decision_of(&answer).clone());
+    assert_eq!(refusal.error().unwrap().kind(), ErrorKind::Limit);
+
+    // One that was set for another algorithm.
+    let logged = RateLimiter::new(&store, limiter.name()).unwrap();
+    logged.set_rate(faster).await.unwrap();
+    for error in [
+        limiter.try_acquire().await.unwrap_err(),
+        limiter.available_permits().await.unwrap_err(),
+        limiter.release(1).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::ForeignState);
+    }
+}
+
+/// A limit of the code's that changes counts with the next call, with what is in use, and is left alone by whoever has just
+/// rewritten it.
+#[tokio::test]
+async fn the_limit_of_the_code_counts_from_the_next_call_on() {
+    let prefix = unique("plan");
+    let (first, second) = (
+        redis_store().prefix(&prefix).build().unwrap(),
+        redis_store().prefix(&prefix).build().unwrap(),
+    );
+    let layer = |store: &RedisStore, permits| {
+        let rule = Rule::new("plan", Limit::new(permits, HOUR), FromHeader::new("x-key"));
+        RateLimitLayer::new(store, rule.algorithm(Algorithm::Gcra))
+    };
+    let (ten, four) = (layer(&first, 10), layer(&second, 4));
+    let state = async |layer: &RateLimitLayer| {
+        let answer = send(layer, "a").await;
+        let limit = &decision_of(&answer).limits()[0];
+        (
+            answer.status().is_success(),
+            limit.permits(),
+            limit.remaining(),
+        )
+    };
+    assert_eq!(state(&ten).await, (true, 10, Some(9)));
+    assert_eq!(state(&ten).await, (true, 10, Some(8)));
+    // Two are in use: by the lower limit, too.
+    assert_eq!(state(&four).await, (true, 4, Some(1)));
+    // The other process writes its own again, and this one leaves it alone for a minute.
+    assert_eq!(state(&ten).await, (true, 10, Some(6)));
+    assert_eq!(state(&four).await, (true, 10, Some(5)));
+    assert_eq!(state(&four).await, (true, 10, Some(4)));
+    // Another caller's is not touched by that.
+    let answer = send(&four, "b").await;
+    assert_eq!(decision_of(&answer).limits()[0].permits(), 4);
+}
+
+/// What the verbs find of a limiter that a rule made: it has no limit apart.
+async fn a_rules_limiter_is_read_and_deleted(
+    store: impl Store,
+    name: String,
+    layer: RateLimitLayer,
+) {
+    let limiter = Gcra::named(&store, &name);
+    assert!(!limiter.exists().await.unwrap());
+    send(&layer, "a").await;
+    send(&layer, "a").await;
+    assert_eq!(free(&limiter).await, 3);
+    let limit = limiter.limit().await.unwrap().unwrap();
+    assert_eq!((limit.permits(), limit.interval()), (5, HOUR));
+    assert!(matches!(
+        limiter.time_to_live().await.unwrap(),
+        TimeToLive::Left(_)
+    ));
+    assert_eq!(limiter.release(1).await.unwrap(), 1);
+    assert_eq!(free(&limiter).await, 4);
+    assert!(limiter.delete().await.unwrap());
+    assert!(!limiter.exists().await.unwrap());
+    let answer = send(&layer, "a").await;
+    assert_eq!(decision_of(&answer).limits()[0].remaining(), Some(4));
+}
+
+#[tokio::test]
+async fn a_rules_limiter_is_read_and_deleted_in_memory() {
+    let store = MemoryStore::new();
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    a_rules_limiter_is_read_and_deleted(store, "memory:{a}:five".to_owned(), layer).await;
+}
+
+#[tokio::test]
+async fn a_rules_limiter_is_read_and_deleted_in_redis() {
+    for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
+        let prefix = unique("five");
+        let store = redis_store().prefix(&prefix).build().unwrap();
+        let layer = Gcra::layer(&store, limit);
+        a_rules_limiter_is_read_and_deleted(store, format!("{prefix}:{{a}}:five"), layer).await;
+    }
+}
+
+/// What is in use when a limit is changed is in use by the new one from then on, also where nobody asks for a while.
+async fn a_changed_limit_counts_at_once(store: impl Store, clock: ManualClock) {
+    let limiter = Gcra::named(&store, &unique("at-once"));
+    limiter.try_set_rate(Limit::per_second(10)).await.unwrap();
+    take(&limiter, 10).await;
+    clock.advance(Duration::from_millis(500));
+    let slow = Limit::new(10, Duration::from_secs(100));
+    assert!(limiter.update_rate(slow).await.unwrap());
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(free(&limiter).await, 6);
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(free(&limiter).await, 9);
+    limiter.reset_rate(slow).await.unwrap();
+    assert_eq!(free(&limiter).await, 10);
+}
+
+/// From and to another algorithm a name begins anew: a quota is granted once more, and nothing stays behind for long.
+async fn a_name_moves(store: impl Store) {
+    for other in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+        let limiter = Gcra::hourly(&store, 5).await;
+        let moved = limiter.clone().algorithm(other);
+        take(&moved, 4).await;
+        assert_eq!(free(&limiter).await, 5);
+        take(&limiter, 3).await;
+        assert_eq!(free(&limiter).await, 2);
+        // A limit that is changed for one is changed for the other.
+        assert!(moved.update_rate(Limit::new(6, HOUR)).await.unwrap());
+        assert_eq!(limiter.limit().await.unwrap(), Some(Limit::new(6, HOUR)));
+        take(&moved, 1).await;
+        assert_eq!(free(&limiter).await, 6);
+        take(&limiter, 6).await;
+        assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+    }
+}
+
+/// Refusals are told again by how this process sees the server's clock go on, and never beyond the instant announced.
+#[tokio::test]
+async fn refusals_are_told_again_until_there_is_room() {
+    let store = redis_store()
+        .deny_cache(Duration::from_secs(60))
+        .build()
+        .unwrap();
+    let rule = Rule::new(
+        "flood",
+        Limit::new(2, Duration::from_millis(400)),
+        FromHeader::new("x-key"),
+    );
+    let layer = RateLimitLayer::new(&store, rule.algorithm(Algorithm::Gcra));
+    let (mut granted, mut cached) = (0, 0);
+    let begun = Instant::now();
+    until("it is so", async || {
+        let answer = send(&layer, "a").await;
+        match decision_of(&answer) {
+            Decision::Allow(_) => granted += 1,
+            Decision::Deny(refusal) => {
+                let cache = Source::Cache;
+                cached += u32::from(decision_of(&answer).source() == cache);
+                assert!(refusal.retry_after() <= Some(Duration::from_millis(200)));
+            }
+        }
+        granted == 6
+    })
+    .await;
+    assert!(begun.elapsed() > Duration::from_millis(4 * 200 - 10));
+    assert!(cached > 0);
+}
+
+/// In memory a limiter that is in use is not forgotten for a newcomer, and one that is idle again is.
+#[tokio::test]
+async fn memory_forgets_the_idle_alone() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    assert_eq!(send(&layer, "a").await.status(), StatusCode::OK);
+    clock.advance(HOUR / 5 - Duration::from_millis(1));
+    let source = async |user| decision_of(&send(&layer, user).await).source();
+    assert_eq!(source("b").await, Source::Estimate);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(source("b").await, Source::Store);
+    // A debt is kept, and lasts for an interval at most, however much is charged.
+    let limiter = Gcra::named(&store, "memory:{b}:five");
+    let answer = send(&layer, "b").await;
+    let Decision::Allow(grant) = decision_of(&answer) else {
+        panic!("there was room");
+    };
+    limiter.settle(&grant.receipts()[0], 100);
+    assert_eq!(
+        send(&layer, "b").await.status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    clock.advance(HOUR - Duration::from_millis(1));
+    assert_eq!(free(&limiter).await, 4);
+    assert_eq!(source("c").await, Source::Estimate);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(source("c").await, Source::Store);
+}

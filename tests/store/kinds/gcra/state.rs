@@ -1,0 +1,267 @@
+//! What stands in Redis, by `lua/README.md` and not by this crate's code.
+
+use super::{clocks::plant, *};
+use tower_ratelimit::Finding;
+
+impl State {
+    fn numbers(&self) -> [f64; 5] {
+        numbers(&key(self.limiter.name(), "value"))
+    }
+}
+
+/// TAT, the key's end and what was given back, all in us, and the rate and interval that stand before them.
+fn numbers(key: &str) -> [f64; 5] {
+    let Reply::Bulk(bytes) = RedisServer::shared().command(&["GET", key]) else {
+        panic!("no value");
+    };
+    assert_eq!(bytes.len(), 40);
+    let (doubles, _) = bytes.as_chunks::<8>();
+    let doubles: Vec<_> = doubles.iter().map(|d| f64::from_le_bytes(*d)).collect();
+    let [interval, rate, tat, ends, given] = doubles[..] else {
+        panic!("{doubles:?}");
+    };
+    [tat, ends, given, rate, interval]
+}
+
+/// By the server's clock, in us.
+fn now() -> f64 {
+    RedisServer::shared().micros() as f64
+}
+
+const HOUR_US: f64 = 3.6e9;
+
+#[tokio::test]
+async fn one_small_value_and_the_limit() {
+    let state = State::new::<Gcra>(4).await;
+    assert_eq!(free(&state.limiter).await, 4);
+    assert!(!state.exists("value"), "counting makes none");
+    let before = now();
+    take(&state.limiter, 3).await;
+    let [tat, ends, given, rate, interval] = state.numbers();
+    let began = tat - 0.75 * HOUR_US;
+    assert!((before..=now()).contains(&began), "{tat}");
+    assert_eq!((given, rate, interval), (0.0, 4.0, 3_600_000.0));
+    assert_eq!(ends, tat + HOUR_US);
+    assert!(!state.exists("permits"));
+    assert_eq!(state.ask("PTTL", "", &[]), "-1");
+    let left: f64 = state.left("value") as f64;
+    assert!((left * 1000.0 - (ends - now())).abs() < 6e7, "{left}");
+
+    // The end of the key is left alone while it is late enough.
+    let grant = take(&state.limiter, 1).await;
+    assert_eq!(
+        state.numbers(),
+        [tat + 0.25 * HOUR_US, ends, 0.0, rate, interval]
+    );
+    state.limiter.give_back(&grant.receipts()[0]);
+    state.store.close().await;
+    assert_eq!(state.numbers(), [tat, ends, 0.25 * HOUR_US, rate, interval]);
+    // A refusal writes nothing.
+    let _ = state.limiter.try_acquire_many(4).await.unwrap();
+    assert_eq!(state.numbers(), [tat, ends, 0.25 * HOUR_US, rate, interval]);
+}
+
+/// A rule's limit is in the call: there is no other key, and none when it is idle.
+#[tokio::test]
+async fn a_rules_limiter_is_one_key_that_vanishes() {
+    let prefix = unique("one");
+    let store = redis_store().prefix(&prefix).build().unwrap();
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let name = format!("{prefix}:{{a}}:five");
+    send(&layer, "a").await;
+    let all = format!("{prefix}:*");
+    let keys = RedisServer::shared().command(&["KEYS", &all]);
+    let value = format!("{name}:value");
+    assert_eq!(
+        keys,
+        Reply::Array(vec![Reply::Bulk(value.clone().into_bytes())])
+    );
+    let [tat, ends, ..] = numbers(&value);
+    assert_eq!(ends, tat + HOUR_US);
+    // Not longer than two intervals, and one call each time.
+    let left: f64 = RedisServer::shared()
+        .cli(&["PTTL", &value])
+        .parse()
+        .unwrap();
+    assert!(left <= 2.0 * 3_600_000.0);
+
+    drop(layer);
+    let short = Gcra::layer(&store, Limit::new(5, Duration::from_millis(20)));
+    send(&short, "b").await;
+    let vanishing = format!("{prefix}:{{b}}:five:value");
+    until("it is so", async || {
+        RedisServer::shared().cli(&["EXISTS", &vanishing]) == "0"
+    })
+    .await;
+}
+
+/// One command for each decision, the first of a key included; two where another limit counted before.
+#[tokio::test]
+async fn a_decision_is_one_command() {
+    let server = RedisServer::start();
+    let store = patient(server.url())
+        .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap();
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    send(&layer, "warm").await;
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    for _ in 0..7 {
+        send(&layer, "a").await;
+    }
+    assert_eq!(server.calls_of("evalsha"), 7);
+    assert!(!server.cli(&["INFO", "commandstats"]).contains("hmget"));
+}
+
+#[tokio::test]
+async fn what_another_left_there_counts_as_none() {
+    let state = State::new::<Gcra>(4).await;
+    for other in ["3", "", "a text of forty bytes that is no limiter."] {
+        state.ask("SET", "value", &[other]);
+        assert_eq!(free(&state.limiter).await, 4);
+        take(&state.limiter, 1).await;
+        assert_eq!(free(&state.limiter).await, 3);
+        assert_ne!(state.ask("PTTL", "value", &[]), "-1");
+    }
+    let prefix = unique("other");
+    let store = redis_store().prefix(&prefix).build().unwrap();
+    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let value = format!("{prefix}:{{a}}:five:value");
+    RedisServer::shared().command(&["SET", &value, "3"]);
+    assert!(send(&layer, "a").await.status().is_success());
+    assert_eq!(numbers(&value)[3], 5.0);
+    // A key of another type is an error, and leaves all as it is.
+    RedisServer::shared().command(&["DEL", &value]);
+    RedisServer::shared().command(&["SADD", &value, "3"]);
+    let limiter = Gcra::named(&store, &format!("{prefix}:{{a}}:five"));
+    for error in [
+        limiter.available_permits().await.unwrap_err(),
+        limiter.release(1).await.unwrap_err(),
+        limiter.set_rate(Limit::new(5, HOUR)).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::ForeignState);
+    }
+    assert!(limiter.try_acquire().await.is_err());
+}
+
+/// Lua reads a text up to its first zero byte, and some times of arrival begin with a digit and such a byte.
+#[tokio::test]
+async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
+    let limit = Limit::new(11, Duration::from_secs(1));
+    // One of eleven permits takes 90 910 us.
+    let begins_with_8 = |ms: &u64| (((ms * 1000 + 90_910) as f64).to_bits() & 0xffff) == 0x38;
+    let at = (1_704_153_600_000..).find(begins_with_8).unwrap();
+    let clock = ManualClock::starting_at(Duration::from_millis(at));
+    let store = redis_store().client_clock(clock).build().unwrap();
+    let name = unique("digit");
+    let log = RateLimiter::new(&store, &name).unwrap();
+    assert!(log.try_set_rate(limit).await.unwrap());
+    assert!(log.try_acquire_many(11).await.unwrap().is_allowed());
+    take(&Gcra::named(&store, &name), 1).await;
+    // Back in the log all that was taken there is in use, and no 8 are left.
+    let decision = log.try_acquire_many(2).await.unwrap();
+    assert!(!decision.is_allowed(), "{decision:?}");
+}
+
+#[tokio::test]
+async fn a_limit_is_changed_with_what_is_in_use() {
+    let state = State::new::<Gcra>(5).await;
+    let limiter = &state.limiter;
+    take(limiter, 4).await;
+    assert!(limiter.update_rate(Limit::new(2, HOUR)).await.unwrap());
+    assert_eq!(free(limiter).await, 0);
+    // Two are in use since then, as by a limit of two there are never more.
+    assert!(limiter.update_rate(Limit::new(9, HOUR / 4)).await.unwrap());
+    assert_eq!(free(limiter).await, 7);
+    take(limiter, 7).await;
+    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+    assert!(limiter.reset_rate(Limit::new(3, HOUR)).await.unwrap());
+    assert!(!state.exists("value"));
+    assert_eq!(free(limiter).await, 3);
+}
+
+#[tokio::test]
+async fn the_limit_has_a_life_of_its_own() {
+    let state = State::new::<Gcra>(4).await;
+    let limiter = &state.limiter;
+    take(limiter, 1).await;
+    let ends = state.numbers()[1];
+    assert!(limiter.expire(HOUR / 8).await.unwrap());
+    let less = limiter.expire_when(HOUR / 4, ExpireWhen::Less).await;
+    assert!(!less.unwrap());
+    assert!(matches!(
+        limiter.time_to_live().await.unwrap(),
+        TimeToLive::Left(left) if left <= HOUR / 8
+    ));
+    assert_eq!(state.numbers()[1], ends);
+    assert!(limiter.clear_expire().await.unwrap());
+    assert!(!limiter.clear_expire().await.unwrap());
+    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
+
+    let vanishing = Limit::new(4, HOUR).keep_alive(3 * HOUR).unwrap();
+    limiter.set_rate(vanishing).await.unwrap();
+    let hours = 3_600_000;
+    for (life, after) in [(2 * hours, 2 * hours), (hours, 3 * hours)] {
+        state.ask("PEXPIRE", "", &[&life.to_string()]);
+        take(limiter, 1).await;
+        let left = state.left("");
+        assert!((after - 60_000..=after).contains(&left), "{left}");
+    }
+    // It outlives a debt, too.
+    let grant = take(limiter, 1).await;
+    state.ask("PEXPIRE", "", &[&(hours / 2).to_string()]);
+    limiter.settle(&grant.receipts()[0], 40);
+    state.store.close().await;
+    let left = state.left("");
+    assert!(left > hours, "{left}");
+}
+
+/// What no limit of this kind can be is found, and what a hand did to the key's life is mended.
+#[tokio::test]
+async fn repair_forgets_what_is_beyond_the_limit() {
+    let state = State::new::<Gcra>(4).await;
+    assert_eq!(state.limiter.repair().await.unwrap(), 0);
+    take(&state.limiter, 2).await;
+    state.ask("PERSIST", "value", &[]);
+    assert_eq!(state.limiter.repair().await.unwrap(), 0);
+    assert_ne!(state.ask("PTTL", "value", &[]), "-1");
+    assert_eq!(free(&state.limiter).await, 2);
+    plant(&key(state.limiter.name(), "value"), 4, HOUR, 2 * HOUR);
+    assert_eq!(state.limiter.repair().await.unwrap(), 4);
+    assert_eq!(state.limiter.repair().await.unwrap(), 0);
+    assert_eq!(free(&state.limiter).await, 0);
+}
+
+#[cfg(feature = "inspect")]
+#[tokio::test]
+async fn a_look_says_what_is_left() {
+    let state = State::new::<Gcra>(5).await;
+    take(&state.limiter, 2).await;
+    let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
+    assert_eq!(diagnosis.algorithm, Algorithm::Gcra);
+    assert_eq!(diagnosis.value.as_deref(), Some("3"));
+    assert_eq!(diagnosis.drift, None);
+    let sound = |findings: Vec<Finding>| {
+        findings
+            .iter()
+            .all(|finding| *finding == Finding::OldRedisson)
+    };
+    assert!(sound(diagnosis.findings()), "{diagnosis}");
+    assert!(diagnosis.to_string().contains("counted by GCRA"));
+
+    // A rule's limiter has no hash, and lacks none.
+    for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
+        let prefix = unique("look");
+        let store = redis_store().prefix(&prefix).build().unwrap();
+        send(&Gcra::layer(&store, limit), "a").await;
+        let diagnosis = store
+            .diagnose(&format!("{prefix}:{{a}}:five"))
+            .await
+            .unwrap();
+        assert_eq!(diagnosis.algorithm, Algorithm::Gcra);
+        assert_eq!(diagnosis.value.as_deref(), Some("4"));
+        let rate = ("rate", "5".to_owned());
+        assert!(diagnosis.fields.contains(&rate), "{diagnosis}");
+        assert!(sound(diagnosis.findings()), "{diagnosis}");
+    }
+}

@@ -1,0 +1,184 @@
+//! Limiters that note their grants in slots: what is refused when they are built, what Redis keeps, receipts, lists, HTTP.
+
+mod built;
+mod memory;
+mod receipts;
+
+use super::*;
+use crate::scene::on_both_by_a_clock;
+
+on_both_by_a_clock!(all_count_together, a_list_is_taken_whole);
+
+/// A limiter of a limit that nobody else has.
+async fn limiter(store: &impl Store, limit: Limit) -> RateLimiter {
+    let limiter = RateLimiter::new(store, &unique("slots")).unwrap();
+    assert!(limiter.try_set_rate(limit).await.unwrap());
+    limiter
+}
+
+/// A store on Redis, and its clock, which begins where a slot does.
+fn by_a_clock() -> (RedisStore, ManualClock) {
+    let clock = ManualClock::new();
+    let store = redis_store().client_clock(clock.clone()).build();
+    (store.unwrap(), clock)
+}
+
+/// How long until there is room; zero where there is.
+async fn wait(limiter: &RateLimiter, permits: u32) -> u128 {
+    match limiter.try_acquire_many(permits).await.unwrap() {
+        Decision::Allow(_) => 0,
+        Decision::Deny(refusal) => refusal.retry_after().unwrap().as_millis(),
+    }
+}
+
+/// The entries of its log in Redis.
+fn entries(limiter: &RateLimiter) -> String {
+    let log = format!("{{{}}}:permits", limiter.name());
+    RedisServer::shared().cli(&["ZCARD", &log])
+}
+
+/// One limiter, of which some note in slots, in others, or not at all.
+async fn all_count_together(store: impl Settles, clock: ManualClock) {
+    let plain = limiter(&store, Limit::per_second(10)).await;
+    let name = plain.name();
+    let of = |slots| {
+        RateLimiter::new(&store, name)
+            .unwrap()
+            .slots(slots)
+            .unwrap()
+    };
+    let (few, many) = (of(10), of(100));
+    clock.advance(Duration::from_millis(1));
+    for limiter in [&plain, &few, &many] {
+        take(limiter, 3).await;
+    }
+    for limiter in [&plain, &few, &many] {
+        assert_eq!(free(limiter).await, 1);
+        // At 1001 the plain one's, at 1010 that of many slots, at 1100 that of few.
+        assert_eq!(wait(limiter, 2).await, 1000);
+        assert_eq!(wait(limiter, 5).await, 1009);
+        assert_eq!(wait(limiter, 8).await, 1099);
+    }
+    clock.advance(Duration::from_millis(1099));
+    assert_eq!(free(&plain).await, 10);
+    assert_eq!(wait(&few, 10).await, 0);
+}
+
+/// A list of which some note in slots is taken whole or not at all, in one call.
+async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
+    let (a, b, c) = (
+        limiter(&store, Limit::per_second(10)).await,
+        limiter(&store, Limit::per_second(5))
+            .await
+            .slots(10)
+            .unwrap(),
+        limiter(&store, Limit::per_second(20))
+            .await
+            .slots(100)
+            .unwrap(),
+    );
+    clock.advance(Duration::from_millis(1));
+    let all = RateLimiter::all([&a, &b, &c]).unwrap();
+    assert!(all.try_acquire_many(4).await.unwrap().is_allowed());
+    let refusal = refused(all.try_acquire_many(2).await.unwrap());
+    assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1099)));
+    for (limiter, left) in [(&a, 6), (&b, 1), (&c, 16)] {
+        assert_eq!(free(limiter).await, left);
+    }
+    assert!(all.try_acquire().await.unwrap().is_allowed());
+    clock.advance(Duration::from_millis(1099));
+    for (limiter, left) in [(&a, 10), (&b, 5), (&c, 20)] {
+        assert_eq!(free(limiter).await, left);
+    }
+}
+
+/// With a limiter that takes a call of its own nothing may be lost either: what was taken in a slot is given back.
+#[tokio::test]
+async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
+    let store = redis_store().build().unwrap();
+    let hour = Limit::new(10, 3600 * SECOND);
+    let slotted = limiter(&store, hour).await.slots(10).unwrap();
+    let window = limiter(&store, Limit::new(3, 3600 * SECOND)).await;
+    let window = window.algorithm(Algorithm::FixedWindow);
+    let all = RateLimiter::all([&slotted, &window]).unwrap();
+    assert!(all.try_acquire_many(2).await.unwrap().is_allowed());
+    // Six of ten come before two of three.
+    let decision = all.try_acquire_each(&[6, 2]).await.unwrap();
+    assert!(!decision.is_allowed());
+    assert_eq!(decision.limits()[0].name(), window.name());
+    store.close().await;
+    assert_eq!((free(&slotted).await, free(&window).await), (8, 1));
+}
+
+/// Whoever waits gets the permits when the slot is old enough, and all who wait together are one entry.
+#[tokio::test]
+async fn waiters_are_served_when_a_slot_has_expired() {
+    let (store, clock) = by_a_clock();
+    let limiter = limiter(&store, Limit::per_second(4))
+        .await
+        .slots(10)
+        .unwrap();
+    clock.advance(Duration::from_millis(1));
+    take(&limiter, 4).await;
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
+        })
+        .collect();
+    // Until they have been told how long it takes.
+    until("they wait", async || clock.sleepers() > 0).await;
+    clock.advance(Duration::from_millis(1099));
+    for waiter in waiting {
+        assert!(waiter.await.unwrap().unwrap().is_allowed());
+    }
+    assert_eq!(entries(&limiter), "1");
+}
+
+/// Who waits beside them and notes otherwise stands in another line, and has a receipt of its own kind.
+#[tokio::test]
+async fn who_waits_notes_in_its_own_way() {
+    let (store, clock) = by_a_clock();
+    let plain = limiter(&store, Limit::per_second(4)).await;
+    let slotted = plain.clone().slots(10).unwrap();
+    clock.advance(Duration::from_millis(1));
+    take(&plain, 4).await;
+    let waiting = [&plain, &slotted, &plain, &slotted].map(|limiter| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
+    });
+    until("they wait", async || clock.sleepers() >= 2).await;
+    clock.advance(SECOND);
+    let mut receipts = Vec::new();
+    for waiter in waiting {
+        receipts.extend(granted(waiter.await.unwrap().unwrap()).receipts().to_vec());
+    }
+    // Two of their own, and one of a slot.
+    assert_eq!(entries(&plain), "3");
+    assert_eq!(wait(&plain, 4).await, 1099);
+    receipts
+        .iter()
+        .for_each(|receipt| slotted.give_back(receipt));
+    store.close().await;
+    assert_eq!(free(&plain).await, 4);
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_renamed_keeps_its_slots() {
+    let (store, clock) = by_a_clock();
+    let slotted = limiter(&store, Limit::per_second(4))
+        .await
+        .slots(10)
+        .unwrap();
+    clock.advance(Duration::from_millis(1));
+    take(&slotted, 1).await;
+    let renamed = slotted.rename(&unique("slots")).await.unwrap();
+    take(&renamed, 2).await;
+    assert_eq!(entries(&renamed), "1");
+    assert_eq!(wait(&renamed, 4).await, 1099);
+    // Another way to count has none.
+    let windowed = renamed.algorithm(Algorithm::FixedWindow);
+    windowed.set_rate(Limit::per_second(4)).await.unwrap();
+    take(&windowed, 1).await;
+    assert_eq!(entries(&windowed), "0");
+}

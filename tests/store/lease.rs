@@ -1,0 +1,330 @@
+//! Permits taken ahead, on real servers: what they save, and that they change no law.
+
+mod histories;
+mod outage;
+mod rules;
+
+use crate::scene::*;
+
+/// A limiter that permits are leased of, and its store.
+async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimiter {
+    let limiter = RateLimiter::new(store, &unique("lease")).unwrap();
+    limiter.set_rate(limit).await.unwrap();
+    limiter.lease(lease).unwrap()
+}
+
+/// Takes single permits until one comes out of a lease, and tells how many.
+async fn warm(limiter: &RateLimiter) -> u64 {
+    for taken in 1..20 {
+        if limiter.try_acquire().await.unwrap().source() == Source::Lease {
+            return taken;
+        }
+    }
+    panic!("no lease");
+}
+
+/// Asks until it is so, as giving back is nobody's to wait for.
+async fn free_at_last(limiter: &RateLimiter, permits: u64) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let free = limiter.available_permits().await.unwrap();
+        if free == permits {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{free} of {permits}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hot_limiter_asks_once_for_hundreds() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    // Of real time: so long that no machine is too slow for it.
+    let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
+    let hot = leased(&store, Limit::new(1_000_000, minute), six).await;
+    let before = server.scripts_called();
+    const REQUESTS: u64 = 5_000;
+    let mut out_of_lease = 0;
+    for _ in 0..REQUESTS {
+        let decision = hot.try_acquire().await.unwrap();
+        decision.assert_allowed();
+        out_of_lease += u64::from(decision.source() == Source::Lease);
+    }
+    let calls = server.scripts_called() - before;
+    println!("{calls} script calls for {REQUESTS} requests, {out_of_lease} out of a lease");
+    assert!(calls * 1000 <= REQUESTS * 5, "{calls}");
+    store.close().await;
+    assert_eq!(hot.available_permits().await.unwrap(), 1_000_000 - REQUESTS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_however_many_ask_at_once() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
+    let hot = leased(&store, Limit::new(10_000_000, minute), six).await;
+    let before = server.scripts_called();
+    const EACH: u64 = 400;
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        let hot = hot.clone();
+        tasks.spawn(async move {
+            for _ in 0..EACH {
+                hot.try_acquire().await.unwrap().assert_allowed();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let calls = server.scripts_called() - before;
+    println!("{calls} script calls for {} requests", 64 * EACH);
+    assert!(calls * 1000 <= 64 * EACH * 5, "{calls}");
+    store.close().await;
+    let free = hot.available_permits().await.unwrap();
+    assert_eq!(free, 10_000_000 - 64 * EACH);
+}
+
+#[tokio::test]
+async fn a_lease_is_an_entry_scored_at_its_end() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let limiter = leased(&store, Limit::per_second(1000), Duration::from_millis(80)).await;
+    warm(&limiter).await;
+    let log = format!("{{{}}}:permits", limiter.name());
+    let entries = RedisServer::shared().entries(&log);
+    let (score, member) = entries.last().expect("an entry");
+    let now = Clock::now(&clock).as_millis();
+    assert_eq!(u128::try_from(*score).unwrap(), now + 80);
+    assert!(u32::from_le_bytes(member[17..].try_into().unwrap()) > 1);
+
+    // No longer than a tenth of the interval that is stored.
+    let long = limiter.clone().lease(Duration::from_secs(9)).unwrap();
+    clock.advance(Duration::from_millis(200));
+    warm(&long).await;
+    clock.advance(Duration::from_millis(99));
+    assert_eq!(long.try_acquire().await.unwrap().source(), Source::Lease);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(long.try_acquire().await.unwrap().source(), Source::Store);
+}
+
+#[tokio::test]
+async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
+    let store = patient(RedisServer::shared().url()).build().unwrap();
+    let limiter = leased(
+        &store,
+        Limit::new(1000, Duration::from_secs(60)),
+        Duration::from_secs(2),
+    )
+    .await;
+    let taken = warm(&limiter).await;
+    #[cfg(feature = "inspect")]
+    {
+        let diagnosis = store.diagnose(limiter.name()).await.unwrap();
+        assert!(diagnosis.findings().is_empty(), "{diagnosis:?}");
+    }
+    // Nobody asks any more, but this process ends it.
+    free_at_last(&limiter, 1000 - taken).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
+    let observer = patient(RedisServer::shared().url()).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
+    let hour = Duration::from_secs(3600);
+    let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
+    let taken = warm(&limiter).await;
+    let name = limiter.name().to_owned();
+    drop((limiter, store));
+    let observed = RateLimiter::new(&observer, &name).unwrap();
+    free_at_last(&observed, 1000 - taken).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
+    let observer = patient(RedisServer::shared().url()).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
+    let hour = Duration::from_secs(3600);
+    let mut limiters = Vec::new();
+    for _ in 0..1200 {
+        let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
+        let taken = warm(&limiter).await;
+        limiters.push((limiter, taken));
+    }
+    store.close().await;
+    assert_eq!(store.lost_receipts(), 0);
+    for (limiter, taken) in limiters {
+        let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
+        let free = observed.available_permits().await.unwrap();
+        assert_eq!(free, 1000 - taken);
+    }
+}
+
+#[tokio::test]
+async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let limiter = leased(&store, Limit::per_second(100), Duration::from_millis(100)).await;
+    // All but what is in hand is taken by another process.
+    warm(&limiter).await;
+    let mut receipts = Vec::new();
+    for _ in 0..4 {
+        let decision = limiter.try_acquire().await.unwrap();
+        if let (Source::Lease, Decision::Allow(grant)) = (decision.source(), &decision) {
+            receipts.extend(grant.receipts().to_vec());
+        }
+    }
+    let other = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let other = RateLimiter::new(&other, limiter.name()).unwrap();
+    let left = other.available_permits().await.unwrap();
+    let left = u32::try_from(left).unwrap();
+    other.try_acquire_many(left).await.unwrap().assert_allowed();
+    while limiter.try_acquire().await.unwrap().is_allowed() {}
+    let again = limiter.try_acquire().await.unwrap();
+    assert_eq!(again.source(), Source::Cache);
+    // Its lease is over, and so the store is told, which drops what was refused.
+    limiter.give_back(receipts.last().unwrap());
+    store.close().await;
+    limiter.try_acquire().await.unwrap().assert_allowed();
+    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_grant_is_settled_whatever_became_of_its_lease() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let limiter = leased(
+        &store,
+        Limit::per_second(10_000),
+        Duration::from_millis(100),
+    )
+    .await;
+    let mut taken = 0;
+    let mut receipts = Vec::new();
+    for _ in 0..12 {
+        let decision = limiter.try_acquire_many(10).await.unwrap();
+        taken += 10;
+        if let (Source::Lease, Decision::Allow(grant)) = (decision.source(), &decision) {
+            receipts.extend(grant.receipts().to_vec());
+        }
+    }
+    let [first, second, third, ..] = &receipts[..] else {
+        panic!("{receipts:?}");
+    };
+    limiter.settle(first, 4);
+    store.close().await;
+    assert_eq!(
+        limiter.available_permits().await.unwrap(),
+        10_000 - taken + 6
+    );
+    // The lease has ended.
+    limiter.settle(second, 3);
+    limiter.give_back(first);
+    limiter.settle(third, 25);
+    store.close().await;
+    let free = 10_000 - taken + 6 + 7 - 15;
+    assert_eq!(limiter.available_permits().await.unwrap(), free);
+    clock.advance(Duration::from_millis(1100));
+    assert_eq!(limiter.available_permits().await.unwrap(), 10_000);
+}
+
+#[tokio::test]
+async fn what_others_reset_leaves_one_lease_of_each_process() {
+    let clock = ManualClock::new();
+    let store = || {
+        patient(RedisServer::shared().url())
+            .client_clock(clock.clone())
+            .build()
+            .unwrap()
+    };
+    let limit = Limit::per_second(800);
+    let ours = leased(&store(), limit, Duration::from_millis(100)).await;
+    let theirs = RateLimiter::new(&store(), ours.name()).unwrap();
+    for _ in 0..60 {
+        ours.try_acquire().await.unwrap().assert_allowed();
+    }
+    theirs.set_rate(limit).await.unwrap();
+    let mut granted = 0;
+    let mut in_hand = 0;
+    while let Decision::Allow(grant) = ours.try_acquire().await.unwrap() {
+        granted += 1;
+        // Until the store is asked again.
+        if in_hand + 1 == granted && Decision::Allow(grant).source() == Source::Lease {
+            in_hand += 1;
+        }
+    }
+    println!(
+        "{in_hand} in hand, {granted} granted of {}",
+        limit.permits()
+    );
+    assert!(in_hand > 0);
+    assert!(in_hand <= limit.permits() / 8);
+    assert_eq!(granted, limit.permits() + in_hand);
+    // By the same store nothing is left of it.
+    ours.set_rate(limit).await.unwrap();
+    let mut granted = 0;
+    while ours.try_acquire().await.unwrap().is_allowed() {
+        granted += 1;
+    }
+    assert_eq!(granted, limit.permits());
+}
+
+#[tokio::test]
+async fn waiters_are_served_before_anything_is_taken_ahead() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let limiter = leased(&store, Limit::per_second(100), Duration::from_millis(100)).await;
+    let taken = warm(&limiter).await;
+    // It needs what is in hand, too: which is given back, and the line asked again.
+    let rest = u32::try_from(100 - taken).unwrap();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire_many(rest).await.unwrap() }
+    });
+    let grant = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    assert_eq!(grant.unwrap().unwrap().receipts()[0].permits(), rest);
+    assert_eq!(limiter.available_permits().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_is_an_error() {
+    let limiter = |algorithm| {
+        let limiter = RateLimiter::new(&MemoryStore::new(), "hot").unwrap();
+        limiter.algorithm(algorithm)
+    };
+    for (lease, algorithm) in [
+        (Duration::from_micros(1), Algorithm::SlidingLog),
+        (Duration::from_millis(1), Algorithm::FixedWindow),
+    ] {
+        let error = limiter(algorithm).lease(lease).unwrap_err();
+        assert!(matches!(error, ConfigError::Lease { .. }), "{error}");
+    }
+    limiter(Algorithm::FixedWindow)
+        .lease(Duration::ZERO)
+        .unwrap();
+}
+
+#[tokio::test]
+async fn in_memory_there_is_nothing_to_save() {
+    let limiter = RateLimiter::new(&MemoryStore::new(), "hot").unwrap();
+    let limiter = limiter.lease(Duration::from_millis(10)).unwrap();
+    limiter.try_set_rate(Limit::per_second(1000)).await.unwrap();
+    for _ in 0..100 {
+        let decision = limiter.try_acquire().await.unwrap();
+        assert_eq!(decision.source(), Source::Store);
+    }
+}

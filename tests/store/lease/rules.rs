@@ -1,0 +1,126 @@
+//! Leases of rules: through a layer, from a file.
+
+use crate::scene::*;
+
+const LEASE: Duration = Duration::from_millis(100);
+
+async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
+    let inner = service_fn(|_| {
+        let answer = Response::builder().status(status).body(String::new());
+        std::future::ready(Ok::<_, Infallible>(answer.unwrap()))
+    });
+    let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+    answer.extensions().get::<Decision>().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not() {
+    for headers in [true, false] {
+        let clock = ManualClock::new();
+        let store = patient(RedisServer::shared().url())
+            .client_clock(clock.clone())
+            .prefix(&unique("lease"))
+            .build()
+            .unwrap();
+        let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
+        let mut builder = RateLimitLayer::builder(&store).otherwise([rule]);
+        if !headers {
+            builder = builder.headers([]);
+        }
+        let layer = builder.build().unwrap();
+        let mut out_of_lease = 0;
+        for request in 1..100 {
+            let decision = ask(&layer, StatusCode::OK).await;
+            out_of_lease += u32::from(decision.source() == Source::Lease);
+            assert_eq!(decision.limits()[0].remaining(), Some(1000 - request));
+        }
+        assert!(out_of_lease > 80, "{out_of_lease}");
+    }
+}
+
+/// What was granted out of leases is a part of what was granted lately, when Redis is gone.
+#[tokio::test]
+async fn a_share_of_the_limit_knows_what_leases_granted() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = patient(server.url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
+    // Fifty: more than Redis was asked for, and less than was granted.
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.05)));
+    let mut out_of_lease = 0;
+    for _ in 1..100 {
+        let decision = ask(&layer, StatusCode::OK).await;
+        out_of_lease += u32::from(decision.source() == Source::Lease);
+    }
+    assert!(out_of_lease > 50, "{out_of_lease}");
+    server.kill();
+    clock.advance(LEASE);
+    let decision = ask(&layer, StatusCode::OK).await;
+    assert_eq!(decision.source(), Source::Local, "{decision:?}");
+    assert!(!decision.is_allowed(), "{decision:?}");
+    clock.advance(Duration::from_secs(1));
+    let decision = ask(&layer, StatusCode::OK).await;
+    assert_eq!(decision.source(), Source::Local, "{decision:?}");
+    assert!(decision.is_allowed(), "{decision:?}");
+}
+
+#[tokio::test]
+async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
+    let clock = ManualClock::new();
+    let store = patient(RedisServer::shared().url())
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let (name, limit) = (unique("lease"), Limit::per_second(1000));
+    let rule = Rule::shared(&name)
+        .or_init(limit)
+        .lease(LEASE)
+        .charge_if(|outcome| !outcome.is_success());
+    let layer = RateLimitLayer::new(&store, rule);
+    for request in 0..90 {
+        let failed = request % 3 == 0;
+        let status = if failed {
+            StatusCode::FORBIDDEN
+        } else {
+            StatusCode::OK
+        };
+        assert!(ask(&layer, status).await.is_allowed());
+    }
+    store.close().await;
+    let limiter = RateLimiter::new(&store, &name).unwrap();
+    assert_eq!(limiter.available_permits().await.unwrap(), 970);
+}
+
+#[tokio::test]
+async fn a_lease_is_checked_where_the_limit_is_known() {
+    let build = |rule: Rule| {
+        let builder = RateLimitLayer::builder(&MemoryStore::new());
+        builder.otherwise([rule.named("hot")]).build().map(drop)
+    };
+    let of = |limit: Limit| limit.by(Constant("all"));
+    let too_long = Duration::from_millis(101);
+    build(of(Limit::per_second(9)).lease(LEASE)).unwrap();
+    build(Rule::shared("hot").lease(too_long)).unwrap();
+    let tiers = [("one", Limit::per_minute(1)), ("two", Limit::per_second(1))];
+    let tiers = Tiers::new(tiers, |_| "one");
+    for rule in [
+        of(Limit::per_second(9)).lease(too_long),
+        of(Limit::per_second(9)).lease(Duration::from_nanos(1)),
+        Rule::new("hot", tiers, Constant("all")).lease(too_long),
+        Rule::shared("hot")
+            .or_init(Limit::per_second(9))
+            .lease(too_long),
+        of(Limit::per_second(9))
+            .lease(LEASE)
+            .algorithm(Algorithm::FixedWindow),
+    ] {
+        let error = build(rule).unwrap_err();
+        assert!(
+            matches!(&error, ConfigError::Lease { owner, .. } if owner == "hot"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Callers of one limiter go together while a call for it is in flight: on a real Redis, which stands still meanwhile.
+
+mod dropped;
+mod law;
+
+use crate::scene::*;
+
+const CROWD: usize = 64;
+
+/// A store that is asked each time, and whose decisions a busy machine does not turn into answers by policy.
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    let store = crate::scene::patient(server.url()).prefix(&unique("line"));
+    store.deny_cache(Duration::ZERO)
+}
+
+async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
+    let limiter = RateLimiter::new(store, &unique("line")).unwrap();
+    limiter.set_rate(limit).await.unwrap();
+    limiter
+}
+
+/// Lets everything that was begun go as far as it can.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Polls a future once, and lets what it sent reach the socket.
+async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    settle().await;
+}
+
+async fn ask(layer: RateLimitLayer) -> (StatusCode, Decision) {
+    // No async closure: rustc 1.95 breaks off over this one when it builds once more.
+    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+    let decision = answer.extensions().get::<Decision>().unwrap().clone();
+    (answer.status(), decision)
+}
+
+/// Has a crowd ask while the server stands still; their answers, and how many scripts that took.
+async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    server: &mut RedisServer,
+    ask: impl Fn() -> F,
+) -> (Vec<T>, u64) {
+    let before = server.scripts_called();
+    server.stop_process();
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        crowd.spawn(ask());
+        settle().await;
+    }
+    server.resume();
+    let answers = crowd.join_all().await;
+    (answers, server.scripts_called() - before)
+}
+
+#[tokio::test]
+async fn requests_that_come_together_cost_two_scripts() {
+    let mut server = RedisServer::start();
+    let store = patient(&server).build().unwrap();
+    let one = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("one")));
+    let by = |limit: Limit, name: &str| limit.by(Constant("list")).named(name);
+    let rules = [
+        by(Limit::per_hour(80), "hourly"),
+        by(Limit::per_minute(500), "minutely"),
+    ];
+    let list = RateLimitLayer::builder(&store)
+        .otherwise(rules)
+        .build()
+        .unwrap();
+    let window = Limit::per_hour(80).by(Constant("window")).named("window");
+    let window = RateLimitLayer::new(&store, window.algorithm(Algorithm::FixedWindow));
+    for layer in [one, list, window] {
+        // The server learns the scripts.
+        let (answers, _) = crowd(&mut server, || ask(layer.clone())).await;
+        assert!(answers.iter().all(|(status, _)| *status == StatusCode::OK));
+        let (answers, scripts) = crowd(&mut server, || ask(layer.clone())).await;
+        assert_eq!(scripts, 2);
+        let passed = answers
+            .iter()
+            .filter(|(status, _)| *status == StatusCode::OK);
+        assert_eq!(passed.count(), 80 - CROWD);
+        // All but the first are told how it was after the same call.
+        let remaining = |(_, decision): &(StatusCode, Decision)| decision.limits()[0].remaining();
+        assert_eq!(
+            answers
+                .iter()
+                .filter(|answer| remaining(answer) == Some(0))
+                .count(),
+            CROWD - 1
+        );
+    }
+}
+
+/// One that has no others beside it pays nothing for them: one script each, and no other than before.
+#[tokio::test]
+async fn a_lone_caller_has_a_script_of_its_own() {
+    let mut server = RedisServer::start();
+    let store = patient(&server).build().unwrap();
+    let layer = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("lone")));
+    let known = |server: &RedisServer| {
+        let memory = server.cli(&["INFO", "memory"]);
+        let known = memory.split("number_of_cached_scripts:").nth(1).unwrap();
+        known.lines().next().unwrap().parse::<usize>().unwrap()
+    };
+    let _ = ask(layer.clone()).await;
+    let before = server.scripts_called();
+    for _ in 0..5 {
+        assert_eq!(ask(layer.clone()).await.0, StatusCode::OK);
+    }
+    assert_eq!(server.scripts_called() - before, 5);
+    assert_eq!(known(&server), 1);
+    crowd(&mut server, || ask(layer.clone())).await;
+    assert_eq!(known(&server), 2);
+}
+
+/// Whether the permits left are counted is each caller's own wish.
+#[tokio::test]
+async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = patient(&server)
+        .client_clock(clock.clone())
+        .build()
+        .unwrap();
+    let limiter = limiter(&store, Limit::per_second(10)).await;
+    let rule = Rule::shared(limiter.name());
+    let layer = RateLimitLayer::builder(&store).otherwise(rule);
+    let layer = layer.count_remaining(false).build().unwrap();
+    for (takes, then) in [(5, 500), (4, 600)] {
+        for _ in 0..takes {
+            limiter.try_acquire().await.unwrap().assert_allowed();
+        }
+        clock.advance(Duration::from_millis(then));
+    }
+    // Five have expired, and one was free.
+    server.stop_process();
+    let requests = [(); 2].map(|()| tokio::spawn(ask(layer.clone())));
+    settle().await;
+    let mut counting = pin!(limiter.try_acquire());
+    begin(counting.as_mut()).await;
+    server.resume();
+    for request in requests {
+        assert_eq!(request.await.unwrap().1.limits()[0].remaining(), None);
+    }
+    assert_eq!(counting.await.unwrap().limits()[0].remaining(), Some(3));
+}
+
+/// In a `select!` loop for example, or beside others whose turn it is.
+#[tokio::test]
+async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
+    let mut server = RedisServer::start();
+    let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(80)).await;
+    for _ in 0..3 {
+        server.stop_process();
+        let mut first = pin!(limiter.try_acquire());
+        begin(first.as_mut()).await;
+        let mut second = pin!(limiter.try_acquire());
+        begin(second.as_mut()).await;
+        let others = [(); 3].map(|()| {
+            tokio::spawn({
+                let limiter = limiter.clone();
+                async move { assert!(limiter.try_acquire().await.unwrap().is_allowed()) }
+            })
+        });
+        settle().await;
+        server.resume();
+        for other in others {
+            tokio::time::timeout(Duration::from_secs(20), other)
+                .await
+                .expect("held up")
+                .unwrap();
+        }
+        // They were decided for all the same.
+        first.await.unwrap().assert_allowed();
+        second.await.unwrap().assert_allowed();
+    }
+    assert_eq!(limiter.available_permits().await.unwrap(), 80 - 15);
+}
+
+/// One that waits for permits, and made the timer.
+#[tokio::test]
+async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
+    let server = RedisServer::start();
+    let limiter = limiter(
+        &patient(&server).build().unwrap(),
+        Limit::new(2, Duration::from_millis(200)),
+    )
+    .await;
+    limiter.try_acquire_many(2).await.unwrap().assert_allowed();
+    let mut first = pin!(limiter.acquire());
+    begin(first.as_mut()).await;
+    let other = tokio::time::timeout(Duration::from_secs(20), limiter.acquire());
+    other.await.expect("held up").unwrap();
+    first.await.unwrap();
+}
+
+/// Who waits, and who does not, in one line: nobody who does not is kept for the time of one who does.
+#[tokio::test]
+async fn those_who_do_not_wait_are_answered_beside_those_who_do() {
+    let server = RedisServer::start();
+    let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(2)).await;
+    limiter.try_acquire().await.unwrap().assert_allowed();
+    let mut waiting = pin!(limiter.acquire_many(2));
+    begin(waiting.as_mut()).await;
+    let mut asking = JoinSet::new();
+    for _ in 0..CROWD {
+        let limiter = limiter.clone();
+        asking.spawn(async move { limiter.try_acquire().await.unwrap().is_allowed() });
+    }
+    let passed = asking.join_all().await.into_iter().filter(|passed| *passed);
+    assert_eq!(passed.count(), 1);
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(matches!(waiting.as_mut().poll(context), Poll::Pending));
+    limiter.set_rate(Limit::per_hour(3)).await.unwrap();
+    waiting.await.unwrap();
+}

@@ -1,0 +1,220 @@
+//! Who is dropped, and what becomes of what its call took: hanging up is not free, and a `RateLimiter` gives back.
+
+use super::*;
+
+const RATE: u64 = 80;
+
+type Asking = Pin<Box<dyn Future<Output = bool>>>;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Request,
+    Limiter,
+}
+
+/// Both stand in the same line: they go by the stored limit of one name.
+struct World {
+    server: RedisServer,
+    store: RedisStore,
+    limiter: RateLimiter,
+    layer: RateLimitLayer,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = RedisServer::start();
+        let store = patient(&server).build().unwrap();
+        let limiter = limiter(&store, Limit::per_hour(RATE)).await;
+        let layer = RateLimitLayer::new(&store, Rule::shared(limiter.name()));
+        let mut world = Self {
+            server,
+            store,
+            limiter,
+            layer,
+        };
+        // The server learns the scripts.
+        let limiter = world.limiter.clone();
+        let ask = || {
+            let limiter = limiter.clone();
+            async move { limiter.try_acquire().await.unwrap() }
+        };
+        crowd(&mut world.server, ask).await;
+        world.begin_anew().await;
+        world
+    }
+
+    async fn begin_anew(&self) {
+        self.limiter.set_rate(Limit::per_hour(RATE)).await.unwrap();
+    }
+
+    fn asking(&self, kind: Kind) -> Asking {
+        let (limiter, layer) = (self.limiter.clone(), self.layer.clone());
+        match kind {
+            Kind::Limiter => {
+                Box::pin(async move { limiter.try_acquire().await.unwrap().is_allowed() })
+            }
+            Kind::Request => Box::pin(async move { ask(layer).await.0 == StatusCode::OK }),
+        }
+    }
+
+    /// How many permits are in use when everything that is given back has arrived.
+    async fn in_use(&self) -> u64 {
+        self.store.close().await;
+        RATE - self.limiter.available_permits().await.unwrap()
+    }
+
+    /// Has the server carry out the one script that was sent, and stand still again.
+    fn answer_one(&mut self, before: u64) {
+        self.server.resume();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.server.scripts_called() == before {
+            assert!(Instant::now() < deadline);
+        }
+        self.server.stop_process();
+    }
+}
+
+fn poll(asking: &mut Asking) -> Poll<bool> {
+    asking
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[tokio::test]
+async fn before_its_call_was_sent_it_is_not_charged() {
+    let mut world = World::new().await;
+    for kind in [Kind::Request, Kind::Limiter] {
+        world.begin_anew().await;
+        world.server.stop_process();
+        let mut asking = [Kind::Limiter, kind, Kind::Request].map(|kind| world.asking(kind));
+        for asking in &mut asking {
+            begin(asking.as_mut()).await;
+        }
+        let [first, dropped, last] = asking;
+        drop(dropped);
+        world.server.resume();
+        assert!(first.await && last.await);
+        assert_eq!(world.in_use().await, 2, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn while_its_own_call_is_in_flight_a_request_stays_charged() {
+    let mut world = World::new().await;
+    for (kind, charged) in [(Kind::Request, 1), (Kind::Limiter, 0)] {
+        world.begin_anew().await;
+        world.server.stop_process();
+        let mut asking = world.asking(kind);
+        begin(asking.as_mut()).await;
+        drop(asking);
+        world.server.resume();
+        assert_eq!(world.in_use().await, charged, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
+    let mut world = World::new().await;
+    let before = world.server.scripts_called();
+    world.server.stop_process();
+    let kinds = [
+        Kind::Limiter,
+        Kind::Request,
+        Kind::Request,
+        Kind::Limiter,
+        Kind::Limiter,
+    ];
+    let mut asking = kinds.map(|kind| world.asking(kind));
+    for asking in &mut asking {
+        begin(asking.as_mut()).await;
+    }
+    world.answer_one(before);
+    // Until the first reply is read, and the call for the others sent.
+    until("the first is answered", async || {
+        poll(&mut asking[0]).is_ready()
+    })
+    .await;
+    let [_, request, gone_request, limiter, gone_limiter] = asking;
+    let (mut request, limiter) = (request, limiter);
+    assert!(poll(&mut request).is_pending());
+    settle().await;
+    drop(gone_request);
+    drop(gone_limiter);
+    world.server.resume();
+    assert!(request.await && limiter.await);
+    // All but the limiter that was dropped.
+    assert_eq!(world.in_use().await, 4);
+}
+
+#[tokio::test]
+async fn all_of_a_call_may_leave_it() {
+    let mut world = World::new().await;
+    let before = world.server.scripts_called();
+    world.server.stop_process();
+    let mut first = world.asking(Kind::Limiter);
+    begin(first.as_mut()).await;
+    let mut gone = [Kind::Request, Kind::Limiter].map(|kind| world.asking(kind));
+    for gone in &mut gone {
+        begin(gone.as_mut()).await;
+    }
+    world.answer_one(before);
+    until("the first is answered", async || {
+        poll(&mut first).is_ready()
+    })
+    .await;
+    let [gone_request, mut gone_limiter] = gone;
+    assert!(poll(&mut gone_limiter).is_pending());
+    settle().await;
+    let mut behind = world.asking(Kind::Request);
+    begin(behind.as_mut()).await;
+    drop(gone_request);
+    drop(gone_limiter);
+    begin(behind.as_mut()).await;
+    world.server.resume();
+    assert!(behind.await);
+    // The first, the request that hung up, and the one behind it.
+    assert_eq!(world.in_use().await, 3);
+}
+
+/// Wherever it is dropped: what was given back is free, whoever stays is served, and nobody is charged twice.
+#[tokio::test]
+async fn at_every_poll() {
+    const ASKING: usize = 4;
+    let world = World::new().await;
+    for kind in [Kind::Request, Kind::Limiter] {
+        for place in 0..ASKING {
+            for polls in 0..12 {
+                world.begin_anew().await;
+                let mut asking: Vec<_> = (0..ASKING).map(|_| Some(world.asking(kind))).collect();
+                let (mut told, mut dropped) = (0, 0);
+                for round in 0..100 {
+                    for (at, slot) in asking.iter_mut().enumerate() {
+                        if at == place && round == polls && slot.take().is_some() {
+                            dropped = 1;
+                        }
+                        if let Some(caller) = slot
+                            && let Poll::Ready(passed) = poll(caller)
+                        {
+                            told += u64::from(passed);
+                            *slot = None;
+                        }
+                    }
+                    if asking.iter().all(Option::is_none) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_micros(50)).await;
+                }
+                for caller in asking.into_iter().flatten() {
+                    told += u64::from(caller.await);
+                }
+                let in_use = world.in_use().await;
+                let case = format!("{kind:?} {place} of {ASKING}, after {polls} polls: {in_use}");
+                assert_eq!(told + dropped, ASKING as u64, "{case}");
+                match kind {
+                    Kind::Limiter => assert_eq!(in_use, told, "{case}"),
+                    Kind::Request => assert!((told..=told + dropped).contains(&in_use), "{case}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Several limits at once: all of them are charged, or none is, through a layer and through `RateLimiter::all`.
+
+#[cfg(feature = "cluster")]
+mod cluster;
+mod fleet;
+mod layer;
+mod memory;
+mod record;
+mod together;
+mod world;
+
+use crate::{feed, proxy, support};

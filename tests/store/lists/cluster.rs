@@ -1,0 +1,324 @@
+//! A Redis Cluster: limits of one identity are one call, others one for each slot.
+
+use crate::scene::*;
+use std::{io::BufReader, io::Write, net::TcpStream};
+
+use super::{
+    fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
+    support::random::seed, world::ask, world::grant, world::refusal, world::refused,
+    world::service,
+};
+
+fn patient(cluster: &Cluster) -> RedisStoreBuilder {
+    RedisStore::cluster(cluster.urls())
+        .deadline(Duration::from_secs(10))
+        .response_timeout(Duration::from_secs(10))
+}
+
+fn seconds(permits: u64) -> Limit {
+    Limit::new(permits, Duration::from_secs(60))
+}
+
+async fn limiters<const N: usize>(
+    store: &RedisStore,
+    limits: [(String, u64); N],
+) -> [RateLimiter; N] {
+    let limiters = limits
+        .clone()
+        .map(|(name, _)| RateLimiter::new(store, &name).unwrap());
+    for (limiter, (_, permits)) in limiters.iter().zip(limits) {
+        assert!(limiter.try_set_rate(seconds(permits)).await.unwrap());
+    }
+    limiters
+}
+
+async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
+    let mut left = Vec::new();
+    for limiter in limiters {
+        left.push(limiter.available_permits().await.unwrap());
+    }
+    left
+}
+
+/// How many scripts the masters have run.
+fn scripts(cluster: &Cluster) -> u64 {
+    let nodes = cluster.nodes[..MASTERS].iter();
+    nodes.map(RedisServer::scripts_called).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_one_identity_are_one_call() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster).build().unwrap();
+    let one = service(
+        &store,
+        ["second", "minute", "hour"].map(|name| seconds(5).by(FromHeader::new("user")).named(name)),
+    );
+    let two = service(
+        &store,
+        [
+            seconds(5).by(FromHeader::new("user")).named("user"),
+            seconds(50).by(Constant("all")).named("all"),
+        ],
+    );
+    // Loads both scripts everywhere.
+    for number in 0..40 {
+        let user = format!("first-{number}");
+        assert_eq!(ask(&one, &[("user", &user)]).await.0, StatusCode::OK);
+        assert_eq!(ask(&two, &[("user", &user)]).await.0, StatusCode::OK);
+    }
+    for (service, calls) in [(&one, 1), (&two, 2)] {
+        let before = scripts(&cluster);
+        for number in 0..5 {
+            let user = format!("user-{number}");
+            let granted = grant(ask(service, &[("user", &user)]).await.1);
+            assert!(granted.receipts().len() > 1);
+        }
+        assert_eq!(scripts(&cluster) - before, 5 * calls);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_later_refusal_gives_back_the_earlier() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster).build().unwrap();
+    // The greatest cost for its limit is asked first; here nobody knows the limits, so they are asked in their order.
+    let limits = [(0, 9), (1, 9), (2, 2)];
+    let limiters = limiters(
+        &store,
+        limits.map(|(node, permits)| (cluster.name_on(node), permits)),
+    )
+    .await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    let granted = grant(all.try_acquire_many(2).await.unwrap());
+    assert_eq!(granted.receipts().len(), 3);
+    assert_eq!(left(&limiters).await, [7, 7, 0]);
+    let refusal = refusal(all.try_acquire_each(&[3, 3, 1]).await.unwrap());
+    assert_eq!(refused(&refusal)[0].0, limiters[2].name());
+    assert_eq!(refusal.limits().len(), 3);
+    assert_eq!(refusal.limits()[1].remaining(), None);
+    store.close().await;
+    assert_eq!(left(&limiters).await, [7, 7, 0]);
+
+    // An error of one, too.
+    let unset = RateLimiter::new(&store, &unique("unset")).unwrap();
+    let with_unset = RateLimiter::all([&limiters[0], &limiters[1], &unset]).unwrap();
+    let error = with_unset.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    store.close().await;
+    assert_eq!(left(&limiters).await, [7, 7, 0]);
+
+    all.give_back(&granted);
+    store.close().await;
+    assert_eq!(left(&limiters).await, [9, 9, 2]);
+}
+
+/// Who waits is asked for again; what its earlier attempts gave back is not what the last one took.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_keeps_what_it_is_granted() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster).build().unwrap();
+    let names = [0, 1].map(|node| cluster.name_on(node));
+    let [first, second] = limiters(&store, names.map(|name| (name, 9))).await;
+    let all = RateLimiter::all([&first, &second]).unwrap();
+    let held = grant(second.try_acquire_many(9).await.unwrap());
+    let waiting = tokio::spawn({
+        let all = all.clone();
+        async move { all.acquire_many(5).await.unwrap() }
+    });
+    // Behind it, and with less to ask for: it does not overtake.
+    until("the first has been refused", async || {
+        scripts_of(&cluster, &first) > 2
+    })
+    .await;
+    let behind = tokio::spawn({
+        let all = all.clone();
+        async move { all.acquire_many(4).await.unwrap() }
+    });
+    let room = Limit::new(13, Duration::from_secs(60));
+    assert!(second.update_rate(room).await.unwrap());
+    // Four are free, which is enough for the one behind.
+    until("nothing is on its way", async || {
+        let closing = tokio::time::timeout(Duration::from_secs(30), store.close());
+        closing
+            .await
+            .expect("it does not take and give back without end");
+        second.available_permits().await.unwrap() == 4
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    assert!(!behind.is_finished());
+    second.give_back(&held.receipts()[0]);
+    waiting.await.unwrap();
+    behind.await.unwrap();
+    store.close().await;
+    assert_eq!(left(&[first, second]).await, [0, 4]);
+}
+
+/// How many scripts the master of a limiter has run.
+fn scripts_of(cluster: &Cluster, limiter: &RateLimiter) -> u64 {
+    cluster.nodes[cluster.master_of(limiter.name())].scripts_called()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
+    let mut cluster = Cluster::start();
+    let store = patient(&cluster)
+        .deadline(Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let names = [0, 1, 2].map(|node| (cluster.name_on(node), 9));
+    let limiters = limiters(&store, names).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(all.try_acquire().await.unwrap().is_allowed());
+    cluster.nodes[2].kill();
+    for _ in 0..5 {
+        let error = all.try_acquire().await.unwrap_err();
+        let kind = error.kind();
+        assert!(
+            matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout),
+            "{error:?}"
+        );
+    }
+    let live = RateLimiter::all(&limiters[..2]).unwrap();
+    until("the others have all of theirs", async || {
+        matches!(live.try_acquire_many(8).await, Ok(Decision::Allow(_)))
+    })
+    .await;
+    assert_eq!(left(&limiters[..2]).await, [0, 0]);
+}
+
+/// What one looks at is on the node that has its slot, whichever that is.
+#[cfg(feature = "inspect")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limiters_are_diagnosed_wherever_they_are() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster).build().unwrap();
+    for node in 0..MASTERS {
+        let [limiter] = limiters(&store, [(cluster.name_on(node), 9)]).await;
+        assert!(limiter.try_acquire_many(4).await.unwrap().is_allowed());
+        let diagnosis = store.diagnose(limiter.name()).await.unwrap();
+        assert_eq!(diagnosis.findings(), [], "{diagnosis}");
+        let text = diagnosis.to_string();
+        assert!(text.contains('9') && text.contains('5'), "{text}");
+        let unset = store.diagnose(&cluster.name_on(node)).await.unwrap();
+        assert_ne!(unset.findings(), [], "nobody set it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_are_whole_across_slots() {
+    let seed = seed();
+    let cluster = Cluster::start_with_replicas();
+    assert_eq!(cluster.nodes.len(), 6);
+    let tags = [0, 1, 2].map(|node| cluster.name_on(node));
+    let name = |number: usize| format!("{{{}}}:{number}", tags[number % 3]);
+    let masters: Vec<_> = cluster.nodes[..MASTERS].iter().collect();
+    let fleet = Fleet {
+        masters: masters.clone(),
+        // Every refusal is to be in the record.
+        stores: [(); 2].map(|()| {
+            patient(&cluster)
+                .deny_cache(Duration::ZERO)
+                .build()
+                .unwrap()
+        }),
+        names: [0, 1, 2, 3, 4, 5].map(name),
+    };
+    let fault = async |random: &mut Random| {
+        let node = masters[random.below(MASTERS as u64) as usize];
+        let Reply::Bulk(clients) = node.command(&["CLIENT", "LIST", "TYPE", "normal"]) else {
+            panic!("a list of clients");
+        };
+        let clients = String::from_utf8(clients).unwrap();
+        let clients = clients.lines().filter(|line| line.contains(" cmd=eval"));
+        let ids: Vec<_> = clients
+            .map(|line| line.strip_prefix("id=").unwrap().split(' ').next().unwrap())
+            .collect();
+        // Calls come in while the node is busy. Then it carries them out, and hangs up before it has answered: what it is
+        // told over connections that are open already it does in the order in which it was told.
+        let [mut busy, mut killer] = [(); 2].map(|()| TcpStream::connect(node.address()).unwrap());
+        let mut replies =
+            [&busy, &killer].map(|stream| BufReader::new(stream.try_clone().unwrap()));
+        killer.write_all(b"PING\r\n").unwrap();
+        Reply::read(&mut replies[1]).unwrap();
+        busy.write_all(b"EVAL \"for i = 1, 4000000 do end return 1\" 0\r\n")
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(random.below(15))).await;
+        let kills: String = ids
+            .iter()
+            .map(|id| format!("CLIENT KILL ID {id}\r\n"))
+            .collect();
+        killer.write_all(kills.as_bytes()).unwrap();
+        for _ in &ids {
+            Reply::read(&mut replies[1]).unwrap();
+        }
+        Reply::read(&mut replies[0]).unwrap();
+    };
+    let resent = fleet.run(seed, fault).await;
+    assert!(resent > 0, "nothing was cut off from its answer");
+}
+
+mod warnings {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use tower_ratelimit::{RateLimitLayer, Rule};
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    use super::*;
+
+    #[derive(Clone, Debug, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What building a layer of such rules says.
+    fn said(store: &RedisStore, rules: Vec<Rule>) -> String {
+        let log = Log::default();
+        let writer = log.clone();
+        let _capturing = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish()
+            .set_default();
+        let layer = RateLimitLayer::builder(store)
+            .on("POST /orders", rules)
+            .build();
+        drop(layer.unwrap());
+        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn entries_of_several_slots_are_named_when_they_are_built() {
+        let cluster = || {
+            RedisStore::cluster(["redis://127.0.0.1:1/"])
+                .build()
+                .unwrap()
+        };
+        let by_user = |name| seconds(5).by(FromHeader::new("user")).named(name);
+        let by_all = || seconds(5).by(Constant("all")).named("all");
+        let several = vec![by_user("a"), by_all()];
+        let text = said(&cluster(), several.clone());
+        assert!(text.contains("WARN"), "{text}");
+        assert!(text.contains("POST /orders"), "{text}");
+        let shared = vec![by_user("a"), Rule::shared("orders")];
+        assert!(said(&cluster(), shared).contains("POST /orders"));
+
+        assert_eq!(said(&cluster(), vec![by_user("a"), by_user("b")]), "");
+        assert_eq!(said(&cluster(), vec![by_all()]), "");
+        let one_server = RedisStore::open("redis://127.0.0.1:1/").unwrap();
+        assert_eq!(said(&one_server, several), "");
+    }
+}

@@ -1,0 +1,240 @@
+//! Random lists over the same limiters, many at once, while connections are cut, calls are dropped and one limit is reset.
+
+use crate::scene::*;
+use std::{collections::BTreeMap, collections::BTreeSet};
+
+use tower_ratelimit::AllOf;
+
+use super::{
+    feed::Feed, proxy::Proxy, record::Record, record::spelled, support::random::Random,
+    support::random::seed,
+};
+
+/// Permits, and the interval in ms.
+const LIMITS: [(i64, i64); 6] = [
+    (220, 5000),
+    (260, 5000),
+    (300, 5500),
+    (150, 5000),
+    (280, 5200),
+    (180, 5000),
+];
+const SHORTEST: i64 = 5000;
+const LONGEST: i64 = 5500;
+const CALLERS: u64 = 8;
+/// The limiter that is reset.
+const RESET: usize = 3;
+
+/// What callers keep of each limiter.
+type Kept = [i64; LIMITS.len()];
+
+pub struct Fleet<'a> {
+    pub masters: Vec<&'a RedisServer>,
+    /// Two connections: neither waits for the other.
+    pub stores: [RedisStore; 2],
+    pub names: [String; LIMITS.len()],
+}
+
+impl Fleet<'_> {
+    /// Runs the traffic, and checks it; returns how often a call was found to have come before.
+    ///
+    /// Nothing but the pauses of the traffic sleeps; it waits an interval at its end, by the servers' clocks.
+    pub async fn run(&self, seed: u64, fault: impl AsyncFn(&mut Random)) -> usize {
+        let mut random = Random(seed);
+        let limiters: Vec<Vec<_>> = (self.stores.iter())
+            .map(|store| {
+                let limiter = |name| RateLimiter::new(store, name).unwrap();
+                self.names.iter().map(|name| limiter(name)).collect()
+            })
+            .collect();
+        for (limiter, limit) in limiters[0].iter().zip(LIMITS) {
+            assert!(limiter.try_set_rate(limit_of(limit)).await.unwrap());
+        }
+        let mut feeds: Vec<_> = self
+            .masters
+            .iter()
+            .map(|master| Feed::open(master))
+            .collect();
+        let mut record = Record::default();
+        let (mut kept, mut reset) = ([0; LIMITS.len()], BTreeSet::new());
+        let mut whole = 0;
+        for phase in 0..2 {
+            if phase == 1 {
+                let limiter = &limiters[0][RESET];
+                assert!(limiter.reset_rate(limit_of(LIMITS[RESET])).await.unwrap());
+                reset.insert(log_of(&self.names[RESET]));
+            }
+            let heard = traffic(&limiters, &mut random, Duration::from_millis(1500), &fault).await;
+            for (kept, heard) in kept.iter_mut().zip(heard) {
+                *kept += heard;
+            }
+            let [one, other] = &self.stores;
+            tokio::join!(one.close(), other.close());
+            assert_eq!((one.lost_receipts(), other.lost_receipts()), (0, 0));
+            for (feed, master) in feeds.iter_mut().zip(&self.masters) {
+                record.read(&feed.until_now(master));
+            }
+            whole += record.check_whole(self.now() - SHORTEST, &reset, &self.logs());
+        }
+        assert!(whole > 10, "{whole} lists were there to be looked at");
+
+        for ((name, (rate, interval)), kept) in self.names.iter().zip(LIMITS).zip(kept) {
+            let log = log_of(name);
+            record.check_never_over(&log, rate, interval);
+            // What nobody keeps was given back, and what somebody keeps was not.
+            assert_eq!(record.kept(&log), kept, "{log}");
+        }
+        println!(
+            "{} permits granted, {} entries given back, {} calls came again",
+            record.granted_permits(),
+            record.given_back(),
+            record.resent,
+        );
+        assert!(record.given_back() > 10, "{}", record.given_back());
+        let over = self.now() + LONGEST + LONGEST / 10;
+        while self.now() <= over {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for (limiter, (rate, _)) in limiters[1].iter().zip(LIMITS) {
+            let left = limiter.available_permits().await.unwrap();
+            assert_eq!(i64::try_from(left), Ok(rate), "{limiter:?}");
+        }
+        record.resent
+    }
+
+    /// The servers' time in ms; they run on one machine.
+    fn now(&self) -> i64 {
+        self.masters[0].micros() / 1000
+    }
+
+    /// All that the logs hold.
+    fn logs(&self) -> BTreeMap<(String, String), i64> {
+        let mut has = BTreeMap::new();
+        for log in self.names.iter().map(|name| log_of(name)) {
+            for master in &self.masters {
+                // Of the others it is: MOVED.
+                if let Reply::Array(entries) =
+                    master.command(&["ZRANGE", &log, "0", "-1", "WITHSCORES"])
+                {
+                    for entry in entries.chunks(2) {
+                        let [Reply::Bulk(member), score] = entry else {
+                            panic!("{entry:?}")
+                        };
+                        let place = (log.clone(), spelled(member));
+                        has.insert(place, score.to_string().parse().unwrap());
+                    }
+                }
+            }
+        }
+        has
+    }
+}
+
+fn limit_of((rate, interval): (i64, i64)) -> Limit {
+    Limit::new(rate as u64, Duration::from_millis(interval as u64))
+}
+
+fn log_of(name: &str) -> String {
+    format!("{name}:permits")
+}
+
+/// Callers on both stores, for a time; returns what they keep.
+async fn traffic(
+    limiters: &[Vec<RateLimiter>],
+    random: &mut Random,
+    time: Duration,
+    fault: &impl AsyncFn(&mut Random),
+) -> Kept {
+    let end = Instant::now() + time;
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let limiters = limiters[caller as usize % limiters.len()].clone();
+            let random = Random(random.next());
+            tokio::spawn(call(Arc::from(limiters), random, end))
+        })
+        .collect();
+    while Instant::now() < end {
+        fault(random).await;
+        tokio::time::sleep(Duration::from_millis(40 + random.below(80))).await;
+    }
+    let mut kept = [0; LIMITS.len()];
+    for caller in callers {
+        for (kept, heard) in kept.iter_mut().zip(caller.await.unwrap()) {
+            *kept += heard;
+        }
+    }
+    kept
+}
+
+async fn call(limiters: Arc<[RateLimiter]>, mut random: Random, end: Instant) -> Kept {
+    let mut kept = [0; LIMITS.len()];
+    while Instant::now() < end {
+        let (which, all) = list(&limiters, &mut random);
+        let permits = 1 + random.below(4) as u32;
+        let mut costs: Vec<_> = which.iter().map(|_| permits).collect();
+        let millis = Duration::from_millis;
+        let decision = match random.below(8) {
+            // Dropped somewhere on the way.
+            0 => {
+                let patience = Duration::from_micros(random.below(1500));
+                let call = all.try_acquire_each(&costs);
+                tokio::time::timeout(patience, call).await.ok()
+            }
+            1 => {
+                let patience = millis(random.below(60));
+                let call = all.try_acquire_for(permits, millis(500));
+                tokio::time::timeout(patience, call).await.ok()
+            }
+            2 => Some(
+                all.try_acquire_for(permits, millis(random.below(300)))
+                    .await,
+            ),
+            _ => {
+                costs = which.iter().map(|_| 1 + random.below(4) as u32).collect();
+                Some(all.try_acquire_each(&costs).await)
+            }
+        };
+        match decision {
+            Some(Ok(Decision::Allow(grant))) if random.one_in(5) => all.give_back(&grant),
+            Some(Ok(Decision::Allow(_))) => {
+                for (limiter, cost) in which.iter().zip(costs) {
+                    kept[*limiter] += i64::from(cost);
+                }
+            }
+            // An error took nothing: what it may have taken is given back.
+            Some(Ok(Decision::Deny(_)) | Err(_)) | None => {}
+        }
+        tokio::time::sleep(millis(random.below(25))).await;
+    }
+    kept
+}
+
+/// Up to three limiters, in any order.
+fn list(limiters: &[RateLimiter], random: &mut Random) -> (Vec<usize>, AllOf) {
+    let mut which: Vec<_> = (0..limiters.len()).collect();
+    while which.len() > 1 && (which.len() > 3 || random.one_in(3)) {
+        which.remove(random.below(which.len() as u64) as usize);
+    }
+    let by = random.below(which.len() as u64) as usize;
+    which.rotate_left(by);
+    let all = RateLimiter::all(which.iter().map(|limiter| &limiters[*limiter]));
+    (which, all.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_are_whole_on_one_server() {
+    let seed = seed();
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address());
+    let tags = [(); 3].map(|()| unique("fleet"));
+    let name = |number: usize| format!("{{{}}}:{number}", tags[number % 3]);
+    let fleet = Fleet {
+        masters: vec![&server],
+        // Every refusal is to be in the record.
+        stores: [&proxy.url(), &server.url()]
+            .map(|url| patient(url).deny_cache(Duration::ZERO).build().unwrap()),
+        names: [0, 1, 2, 3, 4, 5].map(name),
+    };
+    let resent = fleet.run(seed, async |_| proxy.cut_replies(1)).await;
+    assert!(resent > 0, "{resent} after {} cuts", proxy.replies_cut());
+}

@@ -1,0 +1,168 @@
+//! Random lists from several threads at once, against what each limiter must have left.
+
+use crate::scene::*;
+use std::{collections::HashSet, sync::Barrier};
+
+use tokio::runtime::{Builder, Runtime};
+use tower_ratelimit::AllOf;
+
+use crate::support::random::{Random, seed};
+
+const LIMITERS: usize = 5;
+const THREADS: u64 = 4;
+const ROUNDS: usize = 400;
+
+/// What one caller was granted of one limiter.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    limiter: usize,
+    at: u64,
+    permits: u64,
+}
+
+/// One list of limiters, by their numbers.
+struct List {
+    which: Vec<usize>,
+    all: AllOf,
+}
+
+impl List {
+    fn random(random: &mut Random, limiters: &[RateLimiter]) -> Self {
+        let mut which: Vec<_> = (0..limiters.len()).collect();
+        while which.len() > 1 && (which.len() > 3 || random.one_in(2)) {
+            which.remove(random.below(which.len() as u64) as usize);
+        }
+        // Overlapping lists, in different orders.
+        let by = random.below(which.len() as u64) as usize;
+        which.rotate_left(by);
+        let all = RateLimiter::all(which.iter().map(|limiter| &limiters[*limiter])).unwrap();
+        Self { which, all }
+    }
+
+    fn taken(&self, costs: &[u32], at: u64) -> Vec<Taken> {
+        let each = self.which.iter().zip(costs);
+        each.map(|(limiter, permits)| Taken {
+            limiter: *limiter,
+            at,
+            permits: u64::from(*permits),
+        })
+        .collect()
+    }
+}
+
+/// Calls at one instant; returns what it keeps.
+fn work(random: &mut Random, limiters: &[RateLimiter], runtime: &Runtime, now: u64) -> Vec<Taken> {
+    let mut kept = Vec::new();
+    for _ in 0..random.below(8) {
+        let list = List::random(random, limiters);
+        let costs: Vec<_> = (list.which.iter())
+            .map(|_| 1 + random.below(3) as u32)
+            .collect();
+        let waits = random.one_in(5);
+        runtime.block_on(async {
+            if waits {
+                // Polled once and dropped: whatever it has taken or may yet take is given back.
+                let mut call = pin!(list.all.acquire_many(costs[0]));
+                let _ = call
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .map(|grant| list.all.give_back(&grant.unwrap()));
+                return;
+            }
+            match list.all.try_acquire_each(&costs).await.unwrap() {
+                Decision::Allow(grant) if random.one_in(4) => list.all.give_back(&grant),
+                Decision::Allow(_) => kept.extend(list.taken(&costs, now)),
+                Decision::Deny(_) => {}
+            }
+        });
+    }
+    kept
+}
+
+/// In each round time stands still, so that what is left afterwards is known exactly, and with it whether any list was
+/// charged in part and whether any limiter let pass too much.
+#[test]
+fn no_list_is_charged_in_part() {
+    let seed = seed();
+    let mut random = Random(seed);
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone());
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let intervals = [100, 100, 250, 600, 1000];
+    let rates: Vec<_> = (0..LIMITERS).map(|_| 4 + random.below(12)).collect();
+    let limit =
+        |limiter: usize| Limit::new(rates[limiter], Duration::from_millis(intervals[limiter]));
+    let limiters: Vec<_> = (0..LIMITERS)
+        .map(|limiter| RateLimiter::new(&store, &format!("limiter-{limiter}")).unwrap())
+        .collect();
+    for (number, limiter) in limiters.iter().enumerate() {
+        assert!(
+            runtime
+                .block_on(limiter.try_set_rate(limit(number)))
+                .unwrap()
+        );
+    }
+
+    let mut record: Vec<Taken> = Vec::new();
+    let mut seen = HashSet::new();
+    let (mut now, mut granted) = (0, 0);
+    let left = |limiter: usize| {
+        let left = limiters[limiter].available_permits();
+        runtime.block_on(left).unwrap()
+    };
+    // Longer where chance has left one of them always full, or never.
+    let each = |seen: &HashSet<_>| seen.len() == 2 * LIMITERS;
+    for round in 0..20 * ROUNDS {
+        if round >= ROUNDS && each(&seen) {
+            break;
+        }
+        let together = Barrier::new(THREADS as usize);
+        let seeds: Vec<_> = (0..THREADS).map(|_| random.next()).collect();
+        let kept: Vec<_> = thread::scope(|scope| {
+            let workers: Vec<_> = (seeds.iter())
+                .map(|seed| {
+                    let (limiters, together) = (&limiters, &together);
+                    scope.spawn(move || {
+                        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+                        together.wait();
+                        work(&mut Random(*seed), limiters, &runtime, now)
+                    })
+                })
+                .collect();
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().unwrap())
+                .collect()
+        });
+        granted += kept.len();
+        record.extend(kept);
+        for limiter in 0..LIMITERS {
+            let live: u64 = (record.iter())
+                .filter(|taken| taken.limiter == limiter && taken.at + intervals[limiter] > now)
+                .map(|taken| taken.permits)
+                .sum();
+            let expected = rates[limiter].checked_sub(live);
+            assert_eq!(Some(left(limiter)), expected, "seed {seed}, round {round}");
+            seen.insert((limiter, live == rates[limiter]));
+        }
+        if random.one_in(40) {
+            // An operator resets one: what it has granted is forgotten, what the others have is not.
+            let reset = random.below(LIMITERS as u64) as usize;
+            let changed = limiters[reset].reset_rate(limit(reset));
+            assert!(runtime.block_on(changed).unwrap());
+            record.retain(|taken| taken.limiter != reset);
+        }
+        let pause = random.below(90);
+        clock.advance(Duration::from_millis(pause));
+        now += pause;
+    }
+    assert!(granted > ROUNDS, "{granted}");
+    assert!(
+        each(&seen),
+        "seed {seed}: not each limiter was full, and not"
+    );
+    clock.advance(Duration::from_millis(1100));
+    for (limiter, rate) in rates.iter().enumerate() {
+        assert_eq!(left(limiter), *rate, "seed {seed}");
+    }
+}

@@ -1,0 +1,394 @@
+//! `RateLimiter::all`: several limiters of exact names, without HTTP.
+
+use crate::scene::*;
+use tower_ratelimit::{AllOf, Error};
+
+use super::{world::World, world::grant, world::on_both, world::refusal, world::refused};
+
+on_both!(
+    all_are_charged_or_none,
+    each_takes_its_own,
+    a_refusal_waits_for_the_longest,
+    an_error_of_one_charges_none,
+    what_cannot_be_asked_together,
+    receipts_give_back_exactly_what_was_taken,
+    a_wait_is_for_all,
+    a_wait_beyond_the_timeout_is_refused_at_once,
+    waiters_are_served_in_order,
+    one_that_asks_for_too_much_holds_nobody_up,
+    a_dropped_waiter_gives_back_all,
+    a_dropped_call_gives_back_all,
+    room_of_one_wakes_those_who_wait_for_all,
+);
+
+/// Limiters of these rates, each in an interval of its own in ms.
+async fn limiters<S: Store, const N: usize>(
+    world: &World<S>,
+    limits: [(u64, u64); N],
+) -> [RateLimiter; N] {
+    let limiters = limits.map(|_| world.limiter(&unique("all")));
+    for (limiter, (rate, interval)) in limiters.iter().zip(limits) {
+        let limit = Limit::new(rate, Duration::from_millis(interval));
+        assert!(limiter.try_set_rate(limit).await.unwrap());
+    }
+    limiters
+}
+
+async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
+    let mut left = Vec::new();
+    for limiter in limiters {
+        left.push(limiter.available_permits().await.unwrap());
+    }
+    left
+}
+
+async fn taken(all: &AllOf, permits: u32) -> bool {
+    all.try_acquire_many(permits).await.unwrap().is_allowed()
+}
+
+fn poll<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
+    let mut cx = Context::from_waker(Waker::noop());
+    match future.as_mut().poll(&mut cx) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls until it waits for its turn by the clock.
+async fn sleeps<S, F: Future>(world: &World<S>, future: &mut Pin<&mut F>) {
+    until("it sleeps", async || {
+        assert!(poll(future).is_none());
+        world.clock.sleepers() > 0
+    })
+    .await;
+}
+
+async fn all_are_charged_or_none<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(9, 1000), (5, 2000), (7, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    let granted = grant(all.try_acquire_many(3).await.unwrap());
+    assert_eq!(granted.receipts().len(), 3);
+    assert_eq!(left(&limiters).await, [6, 2, 4]);
+    assert!(!taken(&all, 3).await);
+    assert_eq!(left(&limiters).await, [6, 2, 4]);
+    assert!(taken(&all, 2).await);
+    // Another list, over some of the same.
+    let some = RateLimiter::all([&limiters[2], &limiters[0]]).unwrap();
+    assert!(taken(&some, 2).await);
+    assert!(some.try_acquire().await.unwrap().is_allowed().eq(&false));
+    assert_eq!(left(&limiters).await, [2, 0, 0]);
+    world.advance(1000);
+    assert_eq!(left(&limiters).await, [9, 0, 7]);
+    assert!(!taken(&all, 1).await);
+    world.advance(1000);
+    assert!(taken(&all, 5).await);
+    assert_eq!(left(&limiters).await, [4, 0, 2]);
+}
+
+async fn each_takes_its_own<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(9, 1000), (5, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    let decision = all.try_acquire_each(&[7, 2]).await.unwrap();
+    let receipts = grant(decision).receipts().to_vec();
+    let permits: Vec<_> = receipts.iter().map(|receipt| receipt.permits()).collect();
+    assert_eq!(permits, [7, 2]);
+    assert_eq!(left(&limiters).await, [2, 3]);
+    let refused_by = refusal(all.try_acquire_each(&[1, 4]).await.unwrap());
+    assert_eq!(refused(&refused_by), [(limiters[1].name(), Some(1000))]);
+    for wrong in [&[][..], &[1], &[1, 1, 1], &[0, 1], &[1, 0]] {
+        let error = all.try_acquire_each(wrong).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Permits, "{wrong:?}");
+    }
+    assert_eq!(left(&limiters).await, [2, 3]);
+}
+
+async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(2, 700), (9, 5000), (2, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 1).await);
+    world.advance(400);
+    assert!(taken(&all, 1).await);
+    let refusal = refusal(all.try_acquire_many(2).await.unwrap());
+    assert_eq!(
+        refused(&refusal),
+        [
+            (limiters[2].name(), Some(1000)),
+            (limiters[0].name(), Some(700))
+        ]
+    );
+    assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1000)));
+    for later in [699, 1, 299] {
+        world.advance(later);
+        assert!(!taken(&all, 2).await, "{later}");
+    }
+    world.advance(1);
+    assert!(taken(&all, 2).await);
+}
+
+async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
+    let [first, last] = limiters(&world, [(5, 1000), (5, 1000)]).await;
+    let unset = world.limiter(&unique("unset"));
+    let all = RateLimiter::all([&first, &unset, &last]).unwrap();
+    let error = all.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    let error = all.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    assert_eq!(left(&[first.clone(), last.clone()]).await, [5, 5]);
+    assert!(!unset.exists().await.unwrap(), "nobody made it");
+    unset.try_set_rate(Limit::per_second(1)).await.unwrap();
+    assert!(taken(&all, 1).await);
+
+    let above = refusal(all.try_acquire_many(2).await.unwrap());
+    assert_eq!(above.kind(), RefusalKind::AboveRate);
+    assert_eq!(above.retry_after(), None);
+    let error = all.acquire_many(2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AboveRate);
+    assert_eq!(left(&[first, last]).await, [4, 4]);
+}
+
+async fn what_cannot_be_asked_together<S: Store>(world: World<S>) {
+    let [one, other] = ["one", "other"].map(|name| world.limiter(&unique(name)));
+    let foreign = RateLimiter::new(&MemoryStore::new(), "foreign").unwrap();
+    let not_together = |limiters: &[&RateLimiter], reason: &str| {
+        let error = RateLimiter::all(limiters.iter().copied()).unwrap_err();
+        assert!(matches!(error, ConfigError::NotTogether(_)), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    };
+    not_together(&[], "none");
+    not_together(&[&one, &other, &one], "twice");
+    not_together(&[&one, &foreign], "different store");
+    assert!(RateLimiter::all([&one, &other]).is_ok());
+    let debug = format!("{:?}", RateLimiter::all([&one]).unwrap());
+    assert!(!debug.contains(one.name()), "{debug}");
+}
+
+async fn receipts_give_back_exactly_what_was_taken<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(9, 1000), (5, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    let first = grant(all.try_acquire_each(&[4, 2]).await.unwrap());
+    assert!(all.try_acquire_each(&[3, 3]).await.unwrap().is_allowed());
+    for _ in 0..2 {
+        all.give_back(&first);
+    }
+    until("it is given back", async || left(&limiters).await == [6, 2]).await;
+    // One receipt of two is the limiter's own.
+    let second = grant(all.try_acquire_each(&[1, 1]).await.unwrap());
+    for receipt in second.receipts() {
+        limiters[1].give_back(receipt);
+    }
+    until("it is given back", async || left(&limiters).await == [5, 2]).await;
+}
+
+async fn a_wait_is_for_all<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(2, 1000), (4, 3000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 2).await);
+    assert!(limiters[1].try_acquire_many(2).await.unwrap().is_allowed());
+    let mut waiting = pin!(all.acquire_many(2));
+    sleeps(&world, &mut waiting).await;
+    assert_eq!(left(&limiters).await, [0, 0]);
+    world.advance(1000);
+    sleeps(&world, &mut waiting).await;
+    assert_eq!(left(&limiters).await, [2, 0], "it takes none ahead");
+    world.advance(1999);
+    sleeps(&world, &mut waiting).await;
+    world.advance(1);
+    assert_eq!(waiting.await.unwrap().receipts().len(), 2);
+    assert_eq!(left(&limiters).await, [0, 2]);
+}
+
+async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(2, 1000), (4, 3000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(limiters[1].try_acquire_many(4).await.unwrap().is_allowed());
+    let millis = Duration::from_millis;
+    for patience in [Duration::ZERO, millis(1), millis(2999)] {
+        let refused = refusal(all.try_acquire_for(1, patience).await.unwrap());
+        assert_eq!(refused.retry_after(), Some(millis(3000)));
+    }
+    let mut waiting = pin!(all.try_acquire_for(1, millis(3000)));
+    sleeps(&world, &mut waiting).await;
+    assert_eq!(left(&limiters).await, [2, 0]);
+    world.advance(3000);
+    assert!(waiting.await.unwrap().is_allowed());
+    assert_eq!(left(&limiters).await, [1, 3]);
+}
+
+/// One that asks for much is not overtaken by those behind it, whichever of the limiters lacks room.
+async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(3, 1000), (4, 1500)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 3).await);
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for (place, permits) in [1, 3, 1, 1, 2, 1].into_iter().enumerate() {
+        let (all, served) = (all.clone(), Arc::clone(&served));
+        tasks.push(tokio::spawn(async move {
+            all.acquire_many(permits).await.unwrap();
+            assert_eq!(served.fetch_add(1, Ordering::SeqCst), place);
+        }));
+        tokio::task::yield_now().await;
+    }
+    let all_served = || served.load(Ordering::SeqCst) == 6;
+    let mut steps = 0;
+    while !all_served() {
+        steps += 1;
+        assert!(steps < 1000, "{} are served", served.load(Ordering::SeqCst));
+        until("somebody sleeps", async || {
+            all_served() || world.clock.sleepers() > 0
+        })
+        .await;
+        world.advance(100);
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+async fn one_that_asks_for_too_much_holds_nobody_up<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(3, 1000), (9, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 3).await);
+    let mut first = pin!(all.acquire());
+    sleeps(&world, &mut first).await;
+    let mut too_much = pin!(all.acquire_many(4));
+    assert!(poll(&mut too_much).is_none());
+    let mut behind = pin!(all.acquire());
+    assert!(poll(&mut behind).is_none());
+    world.advance(1000);
+    let (first, too_much, behind) = tokio::join!(first, too_much, behind);
+    first.unwrap();
+    assert_eq!(too_much.unwrap_err().kind(), ErrorKind::AboveRate);
+    behind.unwrap();
+    assert_eq!(left(&limiters).await, [1, 7]);
+}
+
+async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(2, 1000), (4, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 2).await);
+    let mut first = Box::pin(all.acquire_many(2));
+    sleeps(&world, &mut first.as_mut()).await;
+    let mut second = pin!(all.acquire());
+    assert!(poll(&mut second).is_none());
+    drop(first);
+    // It takes over, and may be told to wait before or after the clock moves. That stands still while a call is in flight, or
+    // what is granted expires before the reply is here.
+    until("the second is served", async || {
+        if world.clock.sleepers() > 0 {
+            world.advance(10);
+        }
+        poll(&mut second).is_some_and(|granted| granted.is_ok())
+    })
+    .await;
+    until("only the second took", async || {
+        left(&limiters).await == [1, 3]
+    })
+    .await;
+}
+
+/// Dropped at each of its awaits, before and after Redis has decided.
+async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(3, 1000), (4, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    for polls in 0..6 {
+        {
+            let mut call = pin!(all.try_acquire_for(2, Duration::from_secs(1)));
+            for _ in 0..polls {
+                if poll(&mut call).is_some_and(|decision| {
+                    all.give_back(&grant(decision.unwrap()));
+                    true
+                }) {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        {
+            let mut call = pin!(all.try_acquire_many(2));
+            for _ in 0..polls {
+                if poll(&mut call).is_some_and(|decision| {
+                    if let Decision::Allow(grant) = decision.unwrap() {
+                        all.give_back(&grant);
+                    }
+                    true
+                }) {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        until("all is given back", async || {
+            left(&limiters).await == [3, 4]
+        })
+        .await;
+    }
+}
+
+async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(9, 1000), (2, 60_000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    let granted = grant(limiters[1].try_acquire_many(2).await.unwrap());
+    let mut waiting = pin!(all.acquire());
+    sleeps(&world, &mut waiting).await;
+    limiters[1].give_back(&granted.receipts()[0]);
+    waiting.await.unwrap();
+    assert_eq!(left(&limiters).await, [8, 1]);
+
+    assert!(limiters[1].try_acquire().await.unwrap().is_allowed());
+    let mut waiting = pin!(all.acquire());
+    sleeps(&world, &mut waiting).await;
+    let raised = Limit::new(3, Duration::from_secs(60));
+    assert!(limiters[1].update_rate(raised).await.unwrap());
+    waiting.await.unwrap();
+    assert_eq!(left(&limiters).await, [7, 0]);
+}
+
+/// Limiters that take a call each: what some of a line were granted must not go with the one that drives it.
+#[tokio::test]
+async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
+    type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
+    let store = RedisStore::builder(RedisServer::shared().url());
+    let store = store.deadline(Duration::from_secs(5)).build().unwrap();
+    for round in 0..60 {
+        let log = RateLimiter::new(&store, &unique("log")).unwrap();
+        let window = RateLimiter::new(&store, &unique("window")).unwrap();
+        let algorithm = [Algorithm::FixedWindow, Algorithm::Gcra][round % 2];
+        let window = window.algorithm(algorithm);
+        for limiter in [&log, &window] {
+            limiter.try_set_rate(Limit::per_hour(100)).await.unwrap();
+        }
+        let all = RateLimiter::all([&log, &window]).unwrap();
+        let mut waiting: Vec<Waiting> = (0..6)
+            .map(|_| all.clone())
+            .map(|all| Box::pin(async move { all.acquire().await }) as Waiting)
+            .collect();
+        let mut polls = 0;
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            waiting.retain_mut(|waiter| match waiter.as_mut().poll(cx) {
+                Poll::Ready(grant) => {
+                    all.give_back(&grant.unwrap());
+                    false
+                }
+                Poll::Pending => true,
+            });
+            // Another moment in each round.
+            if waiting.is_empty() || polls > 1 + round % 20 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        drop(waiting);
+        until("all is given back", async || {
+            store.close().await;
+            log.available_permits().await.unwrap() == 100
+        })
+        .await;
+    }
+}

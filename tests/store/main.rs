@@ -1,0 +1,44 @@
+//! Both stores and their guards: what is decided, what stands in Redis, and what hostile callers can do.
+
+#![cfg(all(feature = "redis", feature = "test-util"))]
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
+              `#[test]` functions only"
+)]
+
+mod cases;
+#[cfg(feature = "tls")]
+#[path = "../support/certificates.rs"]
+mod certificates;
+mod defects;
+mod deny_cache;
+mod diagnose;
+#[path = "../monitor/feed.rs"]
+mod feed;
+mod fleet;
+#[path = "../support/guards.rs"]
+mod guards;
+mod hostile;
+mod kinds;
+mod lease;
+mod limiter;
+mod line;
+mod lists;
+#[path = "../../src/macros/logged/log.rs"]
+mod log;
+mod monitor;
+#[path = "../support/proxy.rs"]
+mod proxy;
+mod raw_state;
+#[path = "../support/scene.rs"]
+mod scene;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/topologies.rs"]
+mod topologies;
+mod verify;

@@ -1,0 +1,134 @@
+//! Limits that were written by hand, or by a peer that takes any number, and that cannot be counted
+//! with.
+
+use super::*;
+use crate::scene::*;
+
+/// Within no time everything would be granted; the others are no whole milliseconds, or too many.
+const INTERVALS: [&str; 12] = [
+    "0", "-0", "-1", "-1000", "-inf", "inf", "nan", "0.5", "1.5", "1e300", "soon", "",
+];
+const RATES: [&str; 6] = ["-inf", "inf", "nan", "1e300", "many", ""];
+
+/// A limiter of each kind that looks at the hash, with this in it.
+fn limiters(store: &RedisStore, field: &str, value: &str) -> Vec<RateLimiter> {
+    let new = |name: &str| RateLimiter::new(store, name).unwrap();
+    let all: [fn(RateLimiter) -> RateLimiter; 4] = [
+        |limiter| limiter,
+        |limiter| limiter.slots(10).unwrap(),
+        |limiter| limiter.algorithm(Algorithm::FixedWindow),
+        |limiter| limiter.algorithm(Algorithm::Gcra),
+    ];
+    let of_kind = |kind: &fn(RateLimiter) -> RateLimiter| {
+        let name = unique("none");
+        let fields = [
+            "rate",
+            "5",
+            "interval",
+            "1000",
+            "keepAliveTime",
+            "0",
+            "type",
+            "0",
+        ];
+        RedisServer::shared().command(&[&["HSET", &name], &fields[..]].concat());
+        RedisServer::shared().command(&["HSET", &name, field, value]);
+        kind(new(&name))
+    };
+    all.iter().map(of_kind).collect()
+}
+
+async fn is_an_error(limiter: &RateLimiter, what: &str) {
+    let fields = read(limiter.name(), None).fields;
+    for _ in 0..10 {
+        let asked = [
+            limiter.try_acquire().await,
+            limiter.try_acquire_many(5).await,
+            limiter.try_acquire_for(1, Duration::from_millis(20)).await,
+        ];
+        for decision in asked {
+            let kind = decision.map_err(|error| error.kind());
+            assert_eq!(kind.map(|_| ()), Err(ErrorKind::ForeignState), "{what}");
+        }
+    }
+    for asked in [limiter.available_permits().await, limiter.release(1).await] {
+        let kind = asked.map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::ForeignState), "{what}");
+    }
+    assert_eq!(
+        limiter.repair().await.unwrap_err().kind(),
+        ErrorKind::ForeignState
+    );
+    assert_eq!(
+        limiter.limit().await.unwrap_err().kind(),
+        ErrorKind::ForeignState
+    );
+    let state = read(limiter.name(), None);
+    assert_eq!((state.fields, state.value), (fields, None), "{what}");
+    assert!(state.log.is_empty(), "{what}");
+    // Setting a limit mends it.
+    limiter.set_rate(Limit::per_second(5)).await.unwrap();
+    assert_eq!(limiter.available_permits().await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorithm() {
+    let stores = [
+        store(&ManualClock::new()).build().unwrap(),
+        by_the_servers_clock(),
+    ];
+    let intervals = INTERVALS.iter().map(|value| ("interval", *value));
+    let rates = RATES.iter().map(|value| ("rate", *value));
+    for (field, value) in intervals.chain(rates) {
+        for store in &stores {
+            for limiter in limiters(store, field, value) {
+                is_an_error(&limiter, &format!("{field} {value:?}: {limiter:?}")).await;
+            }
+        }
+    }
+}
+
+fn by_the_servers_clock() -> RedisStore {
+    patient(RedisServer::shared().url())
+        .deny_cache(Duration::ZERO)
+        .build()
+        .unwrap()
+}
+
+/// Nor does it pass where it is one of several limits, where permits are left from before, or where
+/// the code has a limit.
+#[tokio::test]
+async fn nor_is_anything_granted_by_it_in_any_other_way() {
+    let store = by_the_servers_clock();
+    for value in INTERVALS {
+        let [limiter, in_slots, ..] = &limiters(&store, "interval", value)[..] else {
+            panic!("four kinds");
+        };
+        for limiter in [limiter, in_slots] {
+            let other = RateLimiter::new(&store, &unique("other")).unwrap();
+            other.set_rate(Limit::per_second(5)).await.unwrap();
+            let all = RateLimiter::all([&other, limiter]).unwrap();
+            let error = all.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
+            assert_eq!(other.available_permits().await.unwrap(), 5);
+
+            let key = format!("{{{}}}:value", limiter.name());
+            RedisServer::shared().command(&["SET", &key, "3"]);
+            let error = limiter.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
+
+            let rule = Rule::shared(limiter.name()).or_init(Limit::per_second(5));
+            let rule = rule.on_failure(FailurePolicy::Deny);
+            let inner = service_fn(async |_: Request<String>| {
+                Ok::<_, Infallible>(Response::new(String::new()))
+            });
+            let service = RateLimitLayer::new(&store, rule).layer(inner);
+            let answer = service.oneshot(Request::new(String::new())).await.unwrap();
+            let Some(Decision::Deny(refusal)) = answer.extensions().get() else {
+                panic!("it passed by {value:?}");
+            };
+            let kind = refusal.error().map(tower_ratelimit::Error::kind);
+            assert_eq!(kind, Some(ErrorKind::ForeignState), "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A look at servers that are as they should be, and at such as are not.
+
+mod words;
+
+use crate::scene::*;
+use crate::support;
+
+use tower_ratelimit::{ServerFinding, Severity, Verification};
+
+fn open(url: &str) -> RedisStore {
+    patient(RedisStore::builder(url))
+}
+
+fn patient(store: RedisStoreBuilder) -> RedisStore {
+    store
+        .connect_timeout(Duration::from_secs(5))
+        .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap()
+}
+
+async fn verify(server: &RedisServer) -> Verification {
+    open(&server.url()).verify().await.unwrap()
+}
+
+/// What was found beside the version, which is that of the machine.
+fn found(verification: &Verification) -> Vec<ServerFinding> {
+    let findings = verification.findings().into_iter().cloned();
+    findings
+        .filter(|it| !matches!(it, ServerFinding::Old(_) | ServerFinding::Holes(_)))
+        .collect()
+}
+
+/// The permissions of the README.
+fn enough() -> Vec<String> {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme.split_once("ACL SETUSER limiter ").unwrap();
+    let (rules, _) = rest.split_once("```").unwrap();
+    rules.split_whitespace().map(str::to_owned).collect()
+}
+
+async fn verify_with(server: &RedisServer, rules: &[String]) -> Verification {
+    let mut command = vec!["ACL", "SETUSER", "limiter", "reset"];
+    command.extend(rules.iter().map(String::as_str));
+    assert_eq!(server.cli(&command), "OK");
+    patient(as_user(server)).verify().await.unwrap()
+}
+
+fn as_user(server: &RedisServer) -> RedisStoreBuilder {
+    let port = server.port();
+    RedisStore::builder(format!("redis://limiter:secret@127.0.0.1:{port}/"))
+}
+
+fn refused(command: &str) -> ServerFinding {
+    ServerFinding::CommandRefused(command.to_owned())
+}
+
+#[tokio::test]
+async fn all_is_well_and_nothing_stays() {
+    let server = RedisServer::start();
+    server.cli(&["SET", "theirs", "1"]);
+    let verification = verify(&server).await;
+    assert_eq!(found(&verification), [], "{verification}");
+    assert_ne!(verification.worst(), Some(Severity::Error));
+    assert_eq!(server.cli(&["KEYS", "*"]), "theirs");
+
+    let [seen] = &*verification.servers else {
+        panic!("{verification}");
+    };
+    let version = seen.version.as_deref().unwrap();
+    let info = server.cli(&["INFO", "server"]);
+    assert!(
+        info.contains(version.split(' ').nth(1).unwrap()),
+        "{version}"
+    );
+    assert!(verification.to_string().starts_with(version));
+}
+
+#[tokio::test]
+async fn each_command_that_the_user_lacks_is_named() {
+    let server = RedisServer::start();
+    let mut rules = enough();
+    // Of verbs that few call.
+    for command in ["+del", "+rename", "+info"] {
+        rules.push(command.to_owned());
+    }
+    let verification = verify_with(&server, &rules).await;
+    assert_eq!(found(&verification), [], "{verification}");
+    let mut tried = 0;
+    for rule in &rules {
+        let Some(command) = rule.strip_prefix('+') else {
+            continue;
+        };
+        let without: Vec<_> = rules.iter().filter(|it| *it != rule).cloned().collect();
+        let found = found(&verify_with(&server, &without).await);
+        let expected = match command {
+            // `RedisStore::ping` alone needs it.
+            "ping" => vec![],
+            "info" => vec![ServerFinding::NotPermitted("INFO")],
+            // Without it HSETNX would leave a key behind, so that is not tried.
+            command => vec![refused(&command.to_uppercase())],
+        };
+        assert_eq!(found, expected, "without {command}");
+        let severity = found.first().map(ServerFinding::severity);
+        match command {
+            "ping" => {}
+            "info" | "del" | "rename" => assert_eq!(severity, Some(Severity::Note)),
+            _ => assert_eq!(severity, Some(Severity::Error), "{command}"),
+        }
+        assert_eq!(server.cli(&["DBSIZE"]), "0", "without {command}");
+        tried += 1;
+    }
+    assert!(tried > 25, "{tried}");
+}
+
+#[tokio::test]
+async fn keys_that_the_user_may_not_name_are_told() {
+    let server = RedisServer::start();
+    let forbidden = |name: &str| ServerFinding::KeysForbidden(name.to_owned());
+    let verification = verify_with(&server, &enough()).await;
+    let least = [refused("DEL"), refused("RENAME")];
+    let mut seen = found(&verification);
+    seen.retain(|it| *it != ServerFinding::NotPermitted("INFO"));
+    assert_eq!(seen, least);
+
+    let store = patient(as_user(&server).prefix("shop"));
+    let verification = store.verify().await.unwrap();
+    assert!(
+        found(&verification).contains(&forbidden("shop")),
+        "{verification}"
+    );
+    assert!(verification.to_string().contains("~shop:*"));
+
+    // An exact name has keys that begin with a brace.
+    let store = patient(as_user(&server));
+    let error = store.diagnose("orders").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    let mut rules = enough();
+    rules.extend(["~orders".to_owned(), "~{orders}:*".to_owned()]);
+    let command = [
+        vec!["ACL", "SETUSER", "limiter"],
+        rules.iter().map(|it| &**it).collect(),
+    ];
+    assert_eq!(server.cli(&command.concat()), "OK");
+    store.diagnose("orders").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_that_is_renamed_is_named() {
+    for command in ["EVALSHA", "ZADD"] {
+        let server = RedisServer::start_with(&["--rename-command", command, "other"]);
+        assert_eq!(found(&verify(&server).await), [refused(command)]);
+    }
+    // In place of EVAL there is SCRIPT LOAD.
+    for (script, expected) in [("SCRIPT", vec![]), ("other2", vec![refused("EVAL")])] {
+        let renamed = ["--rename-command", "EVAL", "other"];
+        let renamed = [&renamed[..], &["--rename-command", "SCRIPT", script]].concat();
+        let server = RedisServer::start_with(&renamed);
+        assert_eq!(found(&verify(&server).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_told() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    let evicts = |limited| ServerFinding::Evicts {
+        policy: "allkeys-lru".to_owned(),
+        limited,
+    };
+    let found_now = found(&verify(&server).await);
+    assert_eq!(found_now, [evicts(false)]);
+    assert_eq!(found_now[0].severity(), Severity::Note);
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let found_now = found(&verify(&server).await);
+    assert_eq!(found_now, [evicts(true)]);
+    assert_eq!(found_now[0].severity(), Severity::Warning);
+    assert!(
+        found_now[0]
+            .to_string()
+            .contains("maxmemory-policy noeviction")
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_must_not_write_is_told() {
+    let server = RedisServer::start_with(&["--min-replicas-to-write", "1"]);
+    let found = found(&verify(&server).await);
+    assert!(
+        matches!(&*found, [ServerFinding::CannotWrite(why)] if why.contains("replicas")),
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_replica_is_told() {
+    let master = RedisServer::start();
+    let port = master.port().to_string();
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+    support::cluster::wait_until("the replica follows", || {
+        let info = replica.cli(&["INFO", "replication"]);
+        info.contains("master_link_status:up")
+    });
+    let verification = verify(&replica).await;
+    assert_eq!(found(&verification), [ServerFinding::Replica]);
+    assert_eq!(verification.worst(), Some(Severity::Error));
+}
+
+/// The system's time, and an hour.
+#[derive(Debug)]
+struct Wrong;
+
+impl Clock for Wrong {
+    fn now(&self) -> Duration {
+        SystemClock.now() + Duration::from_secs(3600)
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_is_told_if_limits_go_by_it() {
+    let server = RedisServer::start();
+    let store = patient(RedisStore::builder(server.url()).client_clock(Wrong));
+    let verification = store.verify().await.unwrap();
+    let found = found(&verification);
+    let [
+        ServerFinding::ClocksApart {
+            apart,
+            ahead: false,
+            counts: true,
+        },
+    ] = &*found
+    else {
+        panic!("{verification}");
+    };
+    let hour = Duration::from_secs(3600);
+    assert!(apart.abs_diff(hour) < Duration::from_secs(60), "{apart:?}");
+    assert_eq!(verification.worst(), Some(Severity::Warning));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_asked_is_an_error() {
+    let mut server = RedisServer::start();
+    let store = open(&server.url());
+    server.kill();
+    let error = store.verify().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+
+    let server = RedisServer::start();
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    let error = open(&server.url()).verify().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected);
+    assert!(error.to_string().contains("password"), "{error}");
+    let wrong = format!("redis://:wrong@127.0.0.1:{}/", server.port());
+    let error = open(&wrong).verify().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected);
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test(flavor = "multi_thread")]
+async fn each_master_of_a_cluster_is_looked_at() {
+    let cluster = support::Cluster::start();
+    let store = patient(RedisStore::cluster(cluster.urls()));
+    let verification = store.verify().await.unwrap();
+    assert_eq!(found(&verification), [], "{verification}");
+    let addresses: Vec<_> = verification
+        .servers
+        .iter()
+        .map(|server| server.address.clone().unwrap())
+        .collect();
+    assert_eq!(addresses.len(), 3);
+    for node in &cluster.nodes {
+        assert!(addresses.contains(&format!("127.0.0.1:{}", node.port())));
+        assert_eq!(node.cli(&["DBSIZE"]), "0");
+    }
+
+    // One of them evicts; one wants all slots.
+    let [first, second, third] = &*cluster.nodes else {
+        panic!("three masters");
+    };
+    first.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"]);
+    second.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    let verification = store.verify().await.unwrap();
+    assert_eq!(found(&verification).len(), 2, "{verification}");
+    for (node, expected) in [(first, "allkeys-lfu"), (second, "require-full-coverage")] {
+        let address = format!("127.0.0.1:{}", node.port());
+        let server = verification
+            .servers
+            .iter()
+            .find(|it| it.address.as_deref() == Some(&address))
+            .unwrap();
+        assert!(server.to_string().contains(expected), "{server}");
+    }
+    second.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+
+    // Taken for all of Redis.
+    let verification = verify(third).await;
+    assert!(found(&verification).contains(&ServerFinding::NodeOfCluster));
+    assert_eq!(verification.worst(), Some(Severity::Error));
+
+    // A slot that nobody has.
+    for node in &cluster.nodes {
+        assert_eq!(node.cli(&["CLUSTER", "DELSLOTS", "77"]), "OK");
+    }
+    let store = patient(RedisStore::cluster(cluster.urls()));
+    let verification = store.verify().await.unwrap();
+    assert_eq!(
+        verification.findings,
+        [ServerFinding::SlotsWithoutMaster(1)],
+        "{verification}"
+    );
+}

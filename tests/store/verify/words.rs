@@ -1,0 +1,129 @@
+//! What a server says that is not known, and a server without Lua: findings, and never silence.
+
+use crate::scene::*;
+use std::fmt::Write;
+
+use tower_ratelimit::{ServerFinding, Severity};
+
+use super::{found, open};
+use crate::support::scripted::ScriptedServer;
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// The answer of the script that tries commands: what each of them was refused with, and that all
+/// texts can be compiled.
+fn tried(refused: &[(&str, &str)]) -> String {
+    let mut reply = format!("*2\r\n*{}\r\n", refused.len());
+    for (command, words) in refused {
+        write!(reply, "*2\r\n{}{}", bulk(command), bulk(words)).unwrap();
+    }
+    reply + "*0\r\n"
+}
+
+/// A server that is well but for what it answers to scripts.
+fn server(to_scripts: &str) -> ScriptedServer {
+    let to_scripts = to_scripts.to_owned();
+    ScriptedServer::start(move |command| {
+        let reply = match &*command[0].to_ascii_uppercase() {
+            b"TIME" => format!("*2\r\n{}{}", bulk("1700000000"), bulk("0")),
+            b"INFO" => bulk("redis_version:8.2.3\r\nrole:master\r\n"),
+            _ => to_scripts.clone(),
+        };
+        reply.into_bytes()
+    })
+}
+
+/// What was found beside the clock, which is not this machine's.
+async fn findings(to_scripts: &str) -> Vec<ServerFinding> {
+    let verification = open(&server(to_scripts).url()).verify().await.unwrap();
+    println!("{verification}");
+    let mut findings = found(&verification);
+    findings.retain(|it| !matches!(it, ServerFinding::ClocksApart { .. }));
+    findings
+}
+
+#[tokio::test]
+async fn words_that_are_not_known_are_a_finding() {
+    let said = "ERR whatever else";
+    let unknown = |command: &str| ServerFinding::NotUnderstood {
+        command: command.to_owned(),
+        said: said.to_owned(),
+    };
+    assert_eq!(findings(&tried(&[("GET", "")])).await, []);
+    let of_one = findings(&tried(&[("GET", said), ("TIME", "")])).await;
+    assert_eq!(of_one, [unknown("GET")]);
+    assert_eq!(of_one[0].severity(), Severity::Warning);
+    assert!(of_one[0].to_string().contains(said), "{}", of_one[0]);
+
+    let server = ScriptedServer::start(move |_| format!("-{said}\r\n").into_bytes());
+    let store = open(&server.url());
+    let verification = store.verify().await.unwrap();
+    let of_others = [
+        unknown("EVAL"),
+        unknown("TIME"),
+        ServerFinding::NotPermitted("INFO"),
+    ];
+    assert_eq!(found(&verification), of_others);
+
+    let of_all = findings(&format!("-{said}\r\n")).await;
+    assert_eq!(of_all, [unknown("EVAL")]);
+    assert_eq!(of_all[0].severity(), Severity::Error);
+}
+
+/// Those that are tried so that they change nothing, and what each server says to their arguments.
+#[tokio::test]
+async fn arguments_that_are_refused_are_no_finding() {
+    let refused = [
+        ("RENAME", "ERR no such key"),
+        ("HSET", "ERR wrong number of arguments for 'hset' command"),
+        ("INCRBY", "ERR value is not an integer or out of range"),
+        ("SETRANGE", "ERR offset is out of range"),
+    ];
+    assert_eq!(findings(&tried(&refused)).await, []);
+    // The same words elsewhere are not what was asked for.
+    let elsewhere = findings(&tried(&[("GET", "ERR no such key")])).await;
+    assert_eq!(elsewhere.len(), 1);
+}
+
+/// Where the user may not look at the role.
+#[tokio::test]
+async fn a_replica_is_found_by_what_it_refuses() {
+    let readonly = "READONLY You can't write against a read only replica.";
+    let found = findings(&tried(&[("SET", readonly), ("ZADD", readonly)])).await;
+    assert_eq!(found, [ServerFinding::Replica]);
+}
+
+/// The words of Valkey 9.1, whose Lua is a module.
+#[tokio::test]
+async fn a_server_that_runs_no_lua_is_found() {
+    let found = findings("-ERR Could not find scripting engine 'lua'\r\n").await;
+    assert_eq!(found, [ServerFinding::NoLua]);
+    assert_eq!(found[0].severity(), Severity::Error);
+}
+
+/// By a server whose Lua can be taken away, and one whose Lua cannot.
+#[tokio::test]
+async fn a_server_whose_lua_is_taken_away_is_found() {
+    let allowed = RedisServer::allowing("enable-module-command");
+    let allowed: Vec<_> = allowed.iter().map(String::as_str).collect();
+    let server = RedisServer::start_with(&allowed);
+    let modules = server.cli(&["MODULE", "LIST"]);
+    let unloaded = server.cli(&["MODULE", "UNLOAD", "lua"]);
+    let store = open(&server.url());
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
+    if modules.lines().any(|line| line == "lua") {
+        assert_eq!(unloaded, "OK");
+        let found = found(&store.verify().await.unwrap());
+        assert_eq!(found, [ServerFinding::NoLua]);
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected);
+        assert!(error.to_string().contains("module `lua`"), "{error}");
+    } else {
+        assert!(unloaded.starts_with("(error)"), "{unloaded}");
+        assert_eq!(found(&store.verify().await.unwrap()), []);
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    }
+}

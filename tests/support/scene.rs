@@ -1,0 +1,183 @@
+//! What most tests are written with: the names they use, and the steps they take.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "each test binary uses part of it"
+)]
+
+use std::future::{Ready, ready};
+pub use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub use http::{HeaderMap, Request, Response, StatusCode, header};
+pub use proptest::prelude::{Just, Strategy, any, prop_oneof};
+pub use tokio::task::{JoinSet, block_in_place};
+pub use tower::{Layer, ServiceExt, service_fn};
+#[cfg(feature = "test-util")]
+pub use tower_ratelimit::ManualClock;
+pub use tower_ratelimit::{
+    Algorithm, BreakerState, Charge, Clock, ConfigError, Decision, ErrorKind, ExpireWhen,
+    FailurePolicy, Grant, Limit, MemoryStore, RateLimitLayer, RateLimiter, Receipt, Refusal,
+    RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
+    key::{
+        ClientIp, Constant, FromExtension, FromHeader, KeyExtractor, PeerAddr, PeerIp, Route,
+        Secret,
+    },
+    limit_by,
+};
+#[cfg(feature = "redis")]
+pub use tower_ratelimit::{RedisStore, RedisStoreBuilder};
+
+pub use crate::support::{RedisServer, Reply, unique};
+
+/// A second, and so long that nothing comes free on its own while a test runs.
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// Far longer than anything takes on a busy machine.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// Returns a store whose decisions a busy machine does not turn into answers by policy.
+#[cfg(feature = "redis")]
+pub fn patient(url: impl AsRef<str>) -> RedisStoreBuilder {
+    let store = RedisStore::builder(url);
+    store.response_timeout(LONG).deadline(LONG)
+}
+
+/// Returns a patient store on the server that tests share, with names of its own for the limiters
+/// of rules; each refusal is the script's.
+#[cfg(feature = "redis")]
+pub fn shared_redis() -> RedisStoreBuilder {
+    let store = patient(RedisServer::shared().url()).prefix(&unique("t"));
+    store.deny_cache(Duration::ZERO)
+}
+
+/// A store, and the end of what it does in the background.
+pub trait Settles: Store + Clone {
+    async fn settled(&self);
+}
+
+impl Settles for MemoryStore {
+    async fn settled(&self) {}
+}
+
+#[cfg(feature = "redis")]
+impl Settles for RedisStore {
+    async fn settled(&self) {
+        self.close().await;
+        assert_eq!(self.lost_receipts(), 0);
+    }
+}
+
+/// Asks until it holds; returns how long that took.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> Duration {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < LONG, "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    began.elapsed()
+}
+
+/// Polls a future once.
+pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A service that answers with nothing.
+pub fn serve<B>(_: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
+    ready(Ok(Response::new(String::new())))
+}
+
+pub fn decision_of<B>(answer: &Response<B>) -> &Decision {
+    answer.extensions().get().expect("a decision")
+}
+
+#[track_caller]
+pub fn granted(decision: Decision) -> Grant {
+    match decision {
+        Decision::Allow(grant) => grant,
+        Decision::Deny(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+#[track_caller]
+pub fn refused(decision: Decision) -> Refusal {
+    match decision {
+        Decision::Deny(refusal) => refusal,
+        Decision::Allow(grant) => panic!("{grant:?}"),
+    }
+}
+
+pub async fn take(limiter: &RateLimiter, permits: u32) -> Grant {
+    granted(limiter.try_acquire_many(permits).await.unwrap())
+}
+
+pub async fn free(limiter: &RateLimiter) -> u64 {
+    limiter.available_permits().await.unwrap()
+}
+
+/// Returns how long until there is room; `None` where there is, and it is taken.
+pub async fn wait(limiter: &RateLimiter, permits: u32) -> Option<Duration> {
+    match limiter.try_acquire_many(permits).await.unwrap() {
+        Decision::Allow(_) => None,
+        Decision::Deny(refusal) => Some(refusal.retry_after().unwrap()),
+    }
+}
+
+/// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
+#[macro_export]
+macro_rules! on_both_stores {
+    ($($check:ident),+ $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $check() {
+                super::$check($crate::scene::MemoryStore::new()).await;
+            })+
+        }
+        mod in_redis {
+            $(#[tokio::test]
+            async fn $check() {
+                super::$check($crate::scene::shared_redis().build().unwrap()).await;
+            })+
+        }
+    };
+}
+pub use on_both_stores;
+
+/// The same for `async fn check(store: impl Settles, clock: ManualClock)`: the clock is moved.
+#[macro_export]
+macro_rules! on_both_by_a_clock {
+    ($($check:ident),+ $(,)?) => {
+        mod memory_by_a_clock {
+            $(#[tokio::test]
+            async fn $check() {
+                let clock = $crate::scene::ManualClock::new();
+                let store = $crate::scene::MemoryStore::new().clock(clock.clone());
+                super::$check(store, clock).await;
+            })+
+        }
+        mod redis_by_a_clock {
+            $(#[tokio::test]
+            async fn $check() {
+                let clock = $crate::scene::ManualClock::new();
+                let store = $crate::scene::shared_redis().client_clock(clock.clone());
+                super::$check(store.build().unwrap(), clock).await;
+            })+
+        }
+    };
+}
+pub use on_both_by_a_clock;

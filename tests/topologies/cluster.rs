@@ -1,0 +1,464 @@
+//! A real Redis Cluster of three masters: where keys go, what is lost with a master, and what is sent only once.
+
+mod once;
+
+use crate::scene::*;
+use crate::{support::Cluster, support::cluster::MASTERS};
+use tower_ratelimit::Error;
+
+const LIMIT: Limit = Limit::per_hour(10);
+
+/// Long enough that a busy machine is no failure.
+fn patient(cluster: &Cluster) -> RedisStore {
+    RedisStore::cluster(cluster.urls())
+        .deadline(Duration::from_secs(5))
+        .connect_timeout(Duration::from_secs(5))
+        .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap()
+}
+
+/// A limiter whose limit is set.
+async fn limiter(store: &RedisStore, name: &str) -> RateLimiter {
+    let limiter = RateLimiter::new(store, name).unwrap();
+    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
+    limiter
+}
+
+/// One on each master.
+async fn one_each(store: &RedisStore, cluster: &Cluster) -> Vec<RateLimiter> {
+    let mut limiters = Vec::new();
+    for node in 0..MASTERS {
+        limiters.push(limiter(store, &cluster.name_on(node)).await);
+    }
+    limiters
+}
+
+fn is_granted(decision: Result<Decision, Error>) -> bool {
+    match decision {
+        Ok(decision) => {
+            assert_eq!(decision.source(), Source::Store);
+            matches!(decision, Decision::Allow(_))
+        }
+        Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limiters_live_in_all_slots() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    store.ping().await.unwrap();
+    let mut used = [0; MASTERS];
+    let mut receipts = Vec::new();
+    for _ in 0..60 {
+        let limiter = limiter(&store, &unique("orders")).await;
+        used[cluster.master_of(limiter.name())] += 1;
+        for _ in 0..4 {
+            assert!(is_granted(limiter.try_acquire().await));
+        }
+        let Decision::Allow(grant) = limiter.try_acquire_many(6).await.unwrap() else {
+            panic!("six are free");
+        };
+        assert!(!is_granted(limiter.try_acquire().await));
+        receipts.push((limiter, grant));
+    }
+    assert!(used.iter().all(|limiters| *limiters > 0), "{used:?}");
+
+    // Of many slots at once, to nodes that do not know the script yet.
+    for (limiter, grant) in &receipts {
+        for receipt in grant.receipts() {
+            limiter.give_back(receipt);
+        }
+    }
+    let given_back = Instant::now();
+    for (limiter, _) in &receipts {
+        while limiter.available_permits().await.unwrap() != 6 {
+            assert!(given_back.elapsed() < Duration::from_secs(10));
+        }
+    }
+    assert_eq!(store.lost_receipts(), 0);
+
+    let (limiter, _) = &receipts[0];
+    assert_eq!(limiter.release(3).await.unwrap(), 3);
+    assert_eq!(limiter.available_permits().await.unwrap(), 9);
+    assert_eq!(limiter.limit().await.unwrap(), Some(LIMIT));
+    assert!(limiter.expire(Duration::from_secs(60)).await.unwrap());
+    assert!(limiter.delete().await.unwrap());
+    assert!(!limiter.exists().await.unwrap());
+}
+
+/// Over the connections that repeat nothing, to nodes that do not know the scripts yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_and_arrivals_live_in_all_slots() {
+    let cluster = Cluster::start();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
+        live_in_all_slots(&cluster, algorithm).await;
+    }
+}
+
+/// Each node is told a script by itself, while another is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
+    let mut cluster = Cluster::start();
+    for node in &cluster.nodes {
+        assert_eq!(node.cli(&["ACL", "SETUSER", "default", "-eval"]), "OK");
+    }
+    let store = patient(&cluster);
+    let limiters = one_each(&store, &cluster).await;
+    cluster.nodes[MASTERS - 1].stop_process();
+    for (node, limiter) in limiters[..MASTERS - 1].iter().enumerate() {
+        // What must not run twice takes another way.
+        let once = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
+        let once = once.algorithm(Algorithm::Gcra);
+        assert!(once.try_set_rate(LIMIT).await.unwrap());
+        assert!(is_granted(once.try_acquire().await));
+
+        let Decision::Allow(grant) = limiter.try_acquire_many(4).await.unwrap() else {
+            panic!("ten are free");
+        };
+        limiter.give_back(&grant.receipts()[0]);
+        let began = Instant::now();
+        while limiter.available_permits().await.unwrap() != 10 {
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
+    }
+}
+
+async fn live_in_all_slots(cluster: &Cluster, algorithm: Algorithm) {
+    let store = patient(cluster);
+    let mut receipts = Vec::new();
+    for limiter in one_each(&store, cluster).await {
+        let limiter = limiter.algorithm(algorithm);
+        assert!(is_granted(limiter.try_acquire_many(4).await));
+        for _ in 0..3 {
+            let Decision::Allow(grant) = limiter.try_acquire_many(2).await.unwrap() else {
+                panic!("six are free");
+            };
+            receipts.push((limiter.clone(), grant));
+        }
+        assert!(!is_granted(limiter.try_acquire().await));
+    }
+    for (limiter, grant) in &receipts {
+        limiter.give_back(&grant.receipts()[0]);
+        limiter.give_back(&grant.receipts()[0]);
+    }
+    store.close().await;
+    assert_eq!(store.lost_receipts(), 0);
+    for (limiter, _) in &receipts {
+        assert_eq!(limiter.available_permits().await.unwrap(), 6);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_stays_in_its_slot() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let (one, other) = (cluster.name_on(0), cluster.name_on(1));
+    let tagged = limiter(&store, &format!("a{{{one}}}")).await;
+    assert!(is_granted(tagged.try_acquire_many(4).await));
+
+    let error = tagged.rename(&format!("b{{{other}}}")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OtherSlot);
+    // Two slots of one master are two slots.
+    let near = loop {
+        let name = cluster.name_on(0);
+        if cluster.slot(&name) != cluster.slot(&one) {
+            break name;
+        }
+    };
+    let error = tagged.rename(&near).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OtherSlot);
+    assert_eq!(tagged.available_permits().await.unwrap(), 6);
+
+    let renamed = tagged.rename(&format!("b{{{one}}}")).await.unwrap();
+    assert_eq!(renamed.available_permits().await.unwrap(), 6);
+    assert!(!tagged.exists().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_forgets_its_scripts() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let limiters = one_each(&store, &cluster).await;
+    for flushed in 0..MASTERS {
+        for limiter in &limiters {
+            assert!(is_granted(limiter.try_acquire().await));
+        }
+        assert_eq!(cluster.nodes[flushed].cli(&["SCRIPT", "FLUSH"]), "OK");
+        for limiter in &limiters {
+            assert!(is_granted(limiter.try_acquire().await));
+        }
+    }
+}
+
+/// The five keys that Redisson's own scripts take: RedissonObject.suffixName.
+fn redisson_keys(name: &str) -> Vec<String> {
+    let companion = |suffix: &str| match name.contains('{') {
+        true => format!("{name}:{suffix}"),
+        false => format!("{{{name}}}:{suffix}"),
+    };
+    ["value", "value:client", "permits", "permits:client"]
+        .into_iter()
+        .fold(vec![name.to_owned()], |mut keys, suffix| {
+            keys.push(companion(suffix));
+            keys
+        })
+}
+
+/// Shows what the check of names is for, and that it refuses no more than it must.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_break_a_cluster_are_refused() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let eval = |name: &str| {
+        let mut command = vec!["EVAL".to_owned(), "return 1".to_owned(), "5".to_owned()];
+        command.extend(redisson_keys(name));
+        let node = &cluster.nodes[cluster.master_of(name)];
+        node.command(&command)
+    };
+    for name in ["", "a{b", "a}b", "{}x", "x{}y", "x{}y{z}", "a}{b"] {
+        let refused = RateLimiter::new(&store, name).unwrap_err();
+        assert!(matches!(refused, ConfigError::SharedName { .. }), "{name}");
+        let reply = eval(name).to_string();
+        assert!(reply.starts_with("(error) CROSSSLOT"), "{name}: {reply}");
+    }
+    for name in [
+        "orders",
+        "svc{tenant1}:api",
+        "{a}{b}",
+        "a}b{c}",
+        "a:value",
+        "ключ/限流 é",
+    ] {
+        assert_eq!(eval(name), Reply::Int(1), "{name}");
+        let limiter = limiter(&store, name).await;
+        assert!(is_granted(limiter.try_acquire().await));
+        assert!(limiter.delete().await.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_moves_under_traffic() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let limiter = limiter(&store, &cluster.name_on(0)).await;
+    assert!(is_granted(limiter.try_acquire_many(4).await));
+    assert_eq!(limiter.release(1).await.unwrap(), 1);
+
+    let slot = cluster.slot(limiter.name()).to_string();
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let set_slot = |node: &RedisServer, what: &[&str]| {
+        let command = [&["CLUSTER", "SETSLOT", &slot], what].concat();
+        assert_eq!(node.cli(&command), "OK");
+    };
+    set_slot(target, &["IMPORTING", &from]);
+    set_slot(source, &["MIGRATING", &to]);
+    // The keys of limits per client do not exist here, so Redis takes each command for one whose keys are half moved.
+    let unavailable = async || {
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let error = limiter.release(1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    };
+    unavailable().await;
+    let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);
+    let port = target.port().to_string();
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    migrate.extend(keys.lines());
+    assert_eq!(source.cli(&migrate), "OK");
+    unavailable().await;
+
+    // The target first, or the slot would be nobody's for a moment.
+    for node in [target, source, &cluster.nodes[2]] {
+        set_slot(node, &["NODE", &to]);
+    }
+    // The slot is there: MOVED, which certainly did not run.
+    assert_eq!(limiter.release(2).await.unwrap(), 2);
+    assert!(is_granted(limiter.try_acquire().await));
+    assert_eq!(limiter.available_permits().await.unwrap(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_cost_no_decision() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let limiters = one_each(&store, &cluster).await;
+    for _ in 0..3 {
+        for node in &cluster.nodes {
+            let killed = node.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+            assert!(matches!(killed, Reply::Int(1..)), "{killed}");
+        }
+        for limiter in &limiters {
+            assert!(is_granted(limiter.try_acquire().await));
+        }
+    }
+    for limiter in &limiters {
+        assert_eq!(limiter.available_permits().await.unwrap(), 7);
+    }
+}
+
+/// Of the masters beside the one that a fault befalls a busy machine answers within it.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Limiters of which the third is on a master that a fault befalls; asks all of them for four seconds, which is longer
+/// than the other masters take to find out.
+async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
+    let store = RedisStore::cluster(cluster.urls())
+        .deadline(DEADLINE)
+        .build()
+        .unwrap();
+    let limiters = one_each(&store, cluster).await;
+    for limiter in &limiters {
+        limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
+    }
+    let [live, other, dead] = &limiters[..] else {
+        panic!("one on each master");
+    };
+    fault(&mut cluster.nodes[2]);
+    let (mut decisions, mut failures) = (Duration::ZERO, Duration::ZERO);
+    let down = Instant::now();
+    while down.elapsed() < Duration::from_secs(4) {
+        let failure = async {
+            let begun = Instant::now();
+            let error = dead.try_acquire().await.unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout),
+                "{error:?}"
+            );
+            begun.elapsed()
+        };
+        let decision = async {
+            let begun = Instant::now();
+            for limiter in [live, other] {
+                assert!(is_granted(limiter.try_acquire().await));
+            }
+            begun.elapsed()
+        };
+        let (failed, decided) = tokio::join!(failure, decision);
+        failures = failures.max(failed);
+        decisions = decisions.max(decided);
+    }
+    println!("two decisions in {decisions:?}, a failure in {failures:?} at most");
+    // Where nothing keeps it, a call is given up much later.
+    assert!(failures < DEADLINE * 20, "{failures:?}");
+    limiters
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_costs_its_own_slots_only() {
+    let mut cluster = Cluster::start();
+    let limiters = beside(&mut cluster, RedisServer::kill).await;
+    block_in_place(|| {
+        cluster.nodes[2].restart();
+        cluster.wait_complete();
+    });
+    let up = Instant::now();
+    // Its data is gone, which is an answer too.
+    loop {
+        match limiters[2].try_acquire().await {
+            Err(error) if error.kind() == ErrorKind::NotInitialized => break,
+            other => assert!(up.elapsed() < Duration::from_secs(10), "{other:?}"),
+        }
+    }
+    println!(
+        "its decisions come from Redis again after {:?}",
+        up.elapsed()
+    );
+    assert!(limiters[2].try_set_rate(LIMIT).await.unwrap());
+    assert!(is_granted(limiters[2].try_acquire().await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_master_costs_its_own_slots_only() {
+    let mut cluster = Cluster::start();
+    let limiters = beside(&mut cluster, RedisServer::stop_process).await;
+    block_in_place(|| {
+        cluster.nodes[2].resume();
+        cluster.wait_complete();
+    });
+    let up = Instant::now();
+    while limiters[2].try_acquire().await.is_err() {
+        assert!(up.elapsed() < Duration::from_secs(10));
+    }
+    println!(
+        "its decisions come from Redis again after {:?}",
+        up.elapsed()
+    );
+}
+
+/// A breaker for each 512 slots: that of a silent master leaves alone what is there, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_master_opens_the_breaker_of_its_slots() {
+    let mut cluster = Cluster::start();
+    let store = RedisStore::cluster(cluster.urls())
+        .deadline(DEADLINE)
+        .build()
+        .unwrap();
+    let limiters = one_each(&store, &cluster).await;
+    for limiter in &limiters {
+        limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
+    }
+    let slots: Vec<_> = limiters
+        .iter()
+        .map(|limiter| u16::try_from(cluster.slot(limiter.name())).unwrap())
+        .collect();
+    let health = store.health();
+    assert_eq!(health.nodes().len(), 32);
+    assert!(health.is_well());
+    let breaker = |slot: u16| {
+        let health = store.health();
+        let mut nodes = health.nodes().iter();
+        let node = nodes.find(|node| node.slots().unwrap().contains(&slot));
+        node.unwrap().breaker()
+    };
+
+    cluster.nodes[2].stop_process();
+    let stopped = Instant::now();
+    while breaker(slots[2]) == BreakerState::Closed {
+        assert!(limiters[2].try_acquire().await.is_err());
+        for limiter in &limiters[..2] {
+            assert!(is_granted(limiter.try_acquire().await));
+        }
+        assert!(stopped.elapsed() < Duration::from_secs(30));
+    }
+    for (limiter, slot) in limiters.iter().zip(&slots).take(2) {
+        assert!(is_granted(limiter.try_acquire().await));
+        assert_eq!(breaker(*slot), BreakerState::Closed);
+    }
+    let health = store.health();
+    let open = health.nodes().iter();
+    let open = open.filter(|node| node.breaker() != BreakerState::Closed);
+    assert_eq!(open.count(), 1, "{health:?}");
+    // A list of both is not asked for in part: nothing is taken that would have to be given back.
+    let both = RateLimiter::all([&limiters[0], &limiters[2]]).unwrap();
+    if breaker(slots[2]) == BreakerState::Open {
+        assert!(both.try_acquire().await.is_err());
+    }
+    block_in_place(|| cluster.nodes[2].resume());
+    let resumed = Instant::now();
+    while !limiters[2]
+        .try_acquire()
+        .await
+        .is_ok_and(|decision| decision.is_allowed())
+    {
+        assert!(resumed.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(breaker(slots[2]), BreakerState::Closed);
+}
+
+#[test]
+fn bad_addresses_are_refused() {
+    for addresses in [
+        vec![],
+        vec!["http://a:6379"],
+        vec!["unix:///tmp/redis"],
+        vec!["redis://:one@a:6379", "redis://:two@b:6379"],
+    ] {
+        let error = RedisStore::cluster(addresses.clone()).build().unwrap_err();
+        assert!(matches!(error, ConfigError::Url(_)), "{addresses:?}");
+        assert!(!error.to_string().contains("one"), "{error}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Ways to Redis: pools of each kind, a unix socket, users and their passwords; and what is lost and found again on them.
+//!
+//! What is decided is the same on all of them: that is what `cases` and `laws` are played on each for.
+
+use crate::scene::*;
+use crate::{support::Cluster, support::cluster::wait_until};
+
+use crate::{
+    topologies::{self, Topology, connected},
+    traffic::Traffic,
+};
+
+const LIMIT: Limit = Limit::per_hour(10);
+/// A busy machine is no failure.
+const LONG: Duration = Duration::from_secs(20);
+
+fn patient(store: RedisStoreBuilder) -> RedisStore {
+    store
+        .connect_timeout(LONG)
+        .response_timeout(LONG)
+        .deadline(LONG)
+        .build()
+        .unwrap()
+}
+
+/// One limiter for all that a store does, on each of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_works_everywhere() {
+    for topology in Topology::all() {
+        let store = connected(topology.store().build().unwrap()).await;
+        let what = format!("{topology:?}");
+        let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+        assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
+        let granted = limiter.try_acquire_many(4).await.unwrap();
+        let Decision::Allow(grant) = granted else {
+            panic!("{what}: ten are free");
+        };
+        assert!(!limiter.try_acquire_many(7).await.unwrap().is_allowed());
+        limiter.give_back(&grant.receipts()[0]);
+        store.close().await;
+        assert_eq!(limiter.available_permits().await.unwrap(), 10, "{what}");
+        assert_eq!(store.lost_receipts(), 0, "{what}");
+        for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
+            let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+            let limiter = limiter.algorithm(algorithm);
+            assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
+            for _ in 0..2 {
+                assert!(limiter.try_acquire_many(5).await.unwrap().is_allowed());
+            }
+            assert!(!limiter.try_acquire().await.unwrap().is_allowed(), "{what}");
+        }
+        let server = topology.server_of(limiter.name());
+        assert_eq!(server.cli(&["EXISTS", limiter.name()]), "1", "{what}");
+        assert!(limiter.delete().await.unwrap(), "{what}");
+        assert_eq!(server.cli(&["EXISTS", limiter.name()]), "0", "{what}");
+    }
+}
+
+fn kill_connections(server: &RedisServer) {
+    // None, where they are just being made anew.
+    let killed = server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert!(matches!(killed, Reply::Int(_)), "{killed}");
+}
+
+/// Not without a decision by policy: what these pools make has the timeouts of redis-rs, which a busy machine meets.
+async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilder) {
+    let store = connected(patient(store.deny_cache(Duration::ZERO))).await;
+    let traffic = Traffic::start(&store);
+    traffic.answered(50).await;
+    for _ in 0..5 {
+        servers.iter().for_each(|server| kill_connections(server));
+        traffic.answered(50).await;
+    }
+    traffic.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_pool_finds_new_connections() {
+    let cluster = Cluster::start();
+    let pool = topologies::cluster_pool(&cluster);
+    // Others use the pool as well: what it has in stock is dead after the kill.
+    drop(pool.get().await.unwrap());
+    let nodes: Vec<_> = cluster.nodes.iter().collect();
+    finds_new_connections(&nodes, RedisStore::cluster_pool(pool)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_pool_finds_new_connections() {
+    let watched = topologies::start_watched();
+    let pool = topologies::sentinel_pool(&watched.sentinel);
+    drop(pool.get().await.unwrap());
+    let store = RedisStore::sentinel_pool(pool);
+    finds_new_connections(&[&watched.master], store).await;
+}
+
+/// The pool's stock leads to the old master, which lives on as a replica and answers PING.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
+    let watched = topologies::start_watched();
+    let pool = topologies::sentinel_pool(&watched.sentinel);
+    let store = patient(RedisStore::sentinel_pool(pool.clone()));
+    let store = connected(store).await;
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
+    assert!(limiter.try_acquire_many(4).await.unwrap().is_allowed());
+    let key = format!("{{{}}}:value", limiter.name());
+    // WAIT would speak of the writes of its own connection alone.
+    wait_until("the replica has it", || {
+        watched.replica.cli(&["GET", &key]) == "6"
+    });
+
+    // By hand: a sentinel that demotes a master cuts its connections, and these stay good.
+    let (old, new) = (&watched.master, &watched.replica);
+    let stock = [pool.get().await.unwrap(), pool.get().await.unwrap()];
+    drop(stock);
+    assert_eq!(new.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    let port = new.port().to_string();
+    assert_eq!(old.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    block_in_place(|| {
+        watched.sentinel.watch_instead(new);
+        // Until it has loaded what the new master sent, it answers everything with LOADING.
+        topologies::wait_for_replica(old);
+    });
+    assert_eq!(pool.status().available, 2);
+
+    // The first is refused by the connection in use, and sent again by one that leads to the new master.
+    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    assert_eq!(pool.status().available, 0);
+    assert_eq!(new.cli(&["GET", &key]), "5");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_is_found_again() {
+    let mut server = RedisServer::start_with(&["--unixsocket", "socket"]);
+    let url = format!("redis+unix://{}", server.dir().join("socket").display());
+    let store = RedisStore::builder(url).deny_cache(Duration::ZERO);
+    let traffic = Traffic::start(&patient(store));
+    traffic.answered(50).await;
+    kill_connections(&server);
+    traffic.answered(50).await;
+    traffic.all_by_store("with killed connections");
+
+    server.kill();
+    traffic.met_policy(50).await;
+    block_in_place(|| server.restart());
+    traffic.answered(50).await;
+    traffic.end().await;
+}
+
+async fn rejected(store: RedisStoreBuilder) {
+    let error = patient(store).ping().await.unwrap_err();
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    println!("{error}: {source:?}");
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}: {source:?}");
+    let told = format!("{error:?} {error}");
+    assert!(!told.contains("wrong"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_rejected_everywhere() {
+    let server = RedisServer::start_with(&["--unixsocket", "socket"]);
+    topologies::admit(&server, "");
+    let path = server.dir().join("socket");
+    let socket = |password: &str| {
+        let url = format!(
+            "redis+unix://{}?user=limiter&pass={password}",
+            path.display()
+        );
+        RedisStore::builder(url)
+    };
+    patient(socket("secret")).ping().await.unwrap();
+    rejected(socket("wrong")).await;
+
+    let cluster = Cluster::start();
+    for node in &cluster.nodes {
+        topologies::admit(node, "+cluster|slots");
+    }
+    let nodes = |password: &str| {
+        let of =
+            |node: &RedisServer| format!("redis://limiter:{password}@127.0.0.1:{}/", node.port());
+        RedisStore::cluster(cluster.nodes.iter().map(of))
+    };
+    patient(nodes("secret")).ping().await.unwrap();
+    rejected(nodes("wrong")).await;
+}
+
+/// What the README adds for a Cluster is needed there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_ask_for_slots_is_rejected() {
+    let cluster = Cluster::start();
+    for node in &cluster.nodes {
+        topologies::admit(node, "");
+    }
+    let nodes = cluster.nodes.iter();
+    let nodes = nodes.map(|node| format!("redis://limiter:secret@127.0.0.1:{}/", node.port()));
+    rejected(RedisStore::cluster(nodes)).await;
+}

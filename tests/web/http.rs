@@ -1,0 +1,181 @@
+//! End to end over TCP: axum, hyper and tonic servers, real clients, and both stores.
+
+mod fields;
+mod grpc_answers;
+mod order;
+mod preflights;
+mod shared_port;
+mod sockets;
+mod waiting;
+mod who;
+mod with_axum;
+mod with_hyper;
+mod with_tonic;
+
+use crate::orders;
+use crate::scene::*;
+use std::{net::IpAddr, net::Ipv4Addr, net::SocketAddr};
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpSocket, TcpStream},
+};
+
+/// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
+macro_rules! on_both_stores {
+    ($($check:ident),+ $(,)?) => {
+        mod in_memory {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$check(tower_ratelimit::MemoryStore::new()).await;
+                }
+            )+
+        }
+        mod in_redis {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$check(crate::http::redis()).await;
+                }
+            )+
+        }
+    };
+}
+use on_both_stores;
+
+fn redis() -> RedisStore {
+    RedisStore::builder(RedisServer::shared().url())
+        .prefix(&unique("t"))
+        // A busy machine must not turn decisions into policy answers.
+        .deadline(Duration::from_secs(5))
+        .build()
+        .unwrap()
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Reply {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The field's value as a client reads it: whole seconds, at least one.
+    fn retry_after(&self) -> u64 {
+        let seconds = self
+            .header("retry-after")
+            .expect("a Retry-After field")
+            .parse()
+            .unwrap();
+        assert!(seconds >= 1, "zero invites a hot loop");
+        seconds
+    }
+
+    /// What the problem details say in words.
+    fn detail(&self) -> String {
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json")
+        );
+        let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!(problem["status"], self.status);
+        problem["detail"].as_str().unwrap().to_owned()
+    }
+
+    async fn read(response: Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+}
+
+/// A connection from a given address: Linux answers for all of 127.0.0.0/8 without being told to.
+async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(IpAddr::V4(from), 0)).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Sends one request over a connection of its own: HTTP/1.1, and a new port each time.
+async fn send_from(from: Ipv4Addr, to: SocketAddr, request: Request<String>) -> Reply {
+    send_on(connect(from, to).await, &to.to_string(), request).await
+}
+
+async fn send(to: SocketAddr, request: Request<String>) -> Reply {
+    send_from(Ipv4Addr::LOCALHOST, to, request).await
+}
+
+/// Sends one request over a connection, HTTP/1.1.
+async fn send_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+    mut request: Request<String>,
+) -> Reply {
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    request.headers_mut().insert("host", host.parse().unwrap());
+    Reply::read(sender.send_request(request).await.unwrap()).await
+}
+
+/// As [`send`], over HTTP/2; the answer's body is not read yet.
+async fn send_http2(to: SocketAddr, request: Request<String>) -> Response<Incoming> {
+    send_http2_from(Ipv4Addr::LOCALHOST, to, request).await
+}
+
+async fn send_http2_from(
+    from: Ipv4Addr,
+    to: SocketAddr,
+    request: Request<String>,
+) -> Response<Incoming> {
+    send_http2_on(connect(from, to).await, &to.to_string(), request).await
+}
+
+async fn send_http2_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+    request: Request<String>,
+) -> Response<Incoming> {
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let (mut head, body) = request.into_parts();
+    head.uri = format!("http://{host}{}", head.uri).parse().unwrap();
+    sender
+        .send_request(Request::from_parts(head, body))
+        .await
+        .unwrap()
+}
+
+fn get(path: &str) -> Request<String> {
+    with("GET", path, &[])
+}
+
+fn with(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<String> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(String::new()).unwrap()
+}

@@ -1,0 +1,253 @@
+//! What a refused call is told, in all content types, over both versions of HTTP, by all servers.
+
+use crate::scene::*;
+use std::net::SocketAddr;
+
+use axum::Router;
+use hyper::body::{Body as _, Incoming};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tonic::{
+    Code, Status,
+    body::Body,
+    service::Routes,
+    transport::{Server, server::TcpIncoming},
+};
+use tonic_prost::ProstCodec;
+use tonic_types::StatusExt;
+use tonic_web::{GrpcWebClientService, GrpcWebLayer};
+use tower::Service;
+
+use super::{
+    listen, on_both_stores,
+    orders::{COUNT, Nothing, OrdersServer, Receipt},
+    send, send_http2, with,
+};
+
+on_both_stores! {
+    refusals_of_axum,
+    refusals_of_hyper,
+    refusals_of_tonic,
+    tonic_webs_client_reads_a_refusal,
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// When a client is told to come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Told {
+    /// When the hour is over that the limit counts by
+    WithinTheHour,
+    Never,
+    Nothing,
+}
+
+/// The method that is called, and what a refusal says.
+const REFUSALS: [(&str, Code, &str, Told); 5] = [
+    (
+        "/shop.v1.Orders/Count",
+        Code::ResourceExhausted,
+        "too many requests",
+        Told::WithinTheHour,
+    ),
+    (
+        "/a.Limit/Below",
+        Code::ResourceExhausted,
+        "the request costs more than its limit allows",
+        Told::Never,
+    ),
+    (
+        "/a.Key/Missing",
+        Code::Unauthenticated,
+        "the request lacks what it is limited by: x-key",
+        Told::Never,
+    ),
+    (
+        "/a.Limit/Unknown",
+        Code::Unavailable,
+        "the rate limiter is unavailable",
+        Told::Nothing,
+    ),
+    // The last, because tonic's server always notes the peer.
+    (
+        "/a.Peer/Missing",
+        Code::Internal,
+        "the peer address is missing",
+        Told::Never,
+    ),
+];
+
+const CONTENT_TYPES: [&str; 6] = [
+    "application/grpc",
+    "application/grpc+proto",
+    "application/grpc-web",
+    "application/grpc-web+proto",
+    "application/grpc-web-text",
+    "application/grpc-web-text+proto",
+];
+
+fn limits(store: &impl Store) -> RateLimitLayer {
+    let hour = || Limit::per_hour(1).by(Constant("all"));
+    RateLimitLayer::builder(store)
+        .on_grpc("shop.v1.Orders/Count", hour().named("count"))
+        .on_grpc("a.Limit/Below", hour().named("below").cost_by(|_| 2))
+        .on_grpc(
+            "a.Key/Missing",
+            Limit::per_hour(1).by(FromHeader::new("x-key")).named("key"),
+        )
+        .on_grpc(
+            "a.Limit/Unknown",
+            Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Deny),
+        )
+        .on_grpc(
+            "a.Peer/Missing",
+            Limit::per_hour(1).by(PeerIp).named("peer"),
+        )
+        .build()
+        .unwrap()
+}
+
+async fn refusals_of_tonic(store: impl Store) {
+    let server = serve_tonic(limits(&store)).await;
+    check(server, &REFUSALS[..4]).await;
+}
+
+async fn refusals_of_axum(store: impl Store) {
+    let (listener, server) = listen().await;
+    let routes = Routes::new(OrdersServer::default()).into_axum_router();
+    let app = Router::new().merge(routes).layer(limits(&store));
+    tokio::spawn(axum::serve(listener, app).into_future());
+    check(server, &REFUSALS).await;
+}
+
+async fn refusals_of_hyper(store: impl Store) {
+    let (listener, server) = listen().await;
+    let orders = service_fn(async |request: Request<Incoming>| {
+        let answer = OrdersServer::default().call(request.map(Body::new)).await;
+        Ok::<Response<Body>, Infallible>(answer.unwrap())
+    });
+    let service = limits(&store).layer(orders);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(service.clone());
+            tokio::spawn(async move {
+                let server = auto::Builder::new(TokioExecutor::new());
+                server
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
+                    .map_err(|error| error.to_string())
+            });
+        }
+    });
+    check(server, &REFUSALS).await;
+}
+
+/// The orders as gRPC and as gRPC-Web. The limit is outside of the translation and sees both as they come.
+async fn serve_tonic(layer: RateLimitLayer) -> SocketAddr {
+    let (listener, address) = listen().await;
+    let server = Server::builder()
+        .accept_http1(true)
+        .layer(layer)
+        .layer(GrpcWebLayer::new())
+        .add_service(OrdersServer::default());
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    address
+}
+
+async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Told)]) {
+    // The one permit that there is.
+    let first = with("POST", COUNT, &[("content-type", CONTENT_TYPES[0])]);
+    send_http2(server, first).await;
+    for content_type in CONTENT_TYPES {
+        for (path, code, message, told) in refusals {
+            let case = format!("{content_type} {path}");
+            let call = || {
+                let fields = [("content-type", content_type), ("te", "trailers")];
+                with("POST", path, &fields)
+            };
+            let http1 = send(server, call()).await;
+            assert_eq!((http1.status, http1.body.as_str()), (200, ""), "{case}");
+            let http2 = send_http2(server, call()).await;
+            assert_eq!(http2.status(), 200, "{case}");
+            assert!(http2.body().is_end_stream(), "{case}: Trailers-Only");
+            for headers in [&http1.headers, http2.headers()] {
+                assert_eq!(headers["content-type"], content_type, "{case}");
+                let status = Status::from_header_map(headers).unwrap();
+                assert_eq!(status.code(), *code, "{case}");
+                assert_eq!(status.message(), *message, "{case}");
+                assert_eq!(read(headers, &status), *told, "{case}: {headers:?}");
+                // Those are HTTP's, and say the same in its words.
+                for name in ["retry-after", "ratelimit", "ratelimit-policy"] {
+                    assert!(!headers.contains_key(name), "{case}: {name}");
+                }
+            }
+        }
+    }
+}
+
+/// What both fields say, which must be one thing.
+fn read(headers: &HeaderMap, status: &Status) -> Told {
+    let pushback = headers.get("grpc-retry-pushback-ms");
+    let pushback = pushback.map(|value| value.to_str().unwrap());
+    let Some(info) = status.get_details_retry_info() else {
+        assert!(!headers.contains_key("grpc-status-details-bin"));
+        return match pushback {
+            None => Told::Nothing,
+            Some("-1") => Told::Never,
+            Some(other) => panic!("no RetryInfo, and a pushback of {other}"),
+        };
+    };
+    let delay = info.retry_delay.unwrap();
+    assert_eq!(pushback, Some(&*delay.as_millis().to_string()));
+    assert!(delay > Duration::ZERO && delay <= HOUR, "{delay:?}");
+    Told::WithinTheHour
+}
+
+#[tokio::test]
+async fn the_wait_is_exact_to_the_millisecond() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone());
+    let server = serve_tonic(limits(&store)).await;
+    let call = || with("POST", COUNT, &[("content-type", CONTENT_TYPES[0])]);
+    assert!(send_http2(server, call()).await.status().is_success());
+    clock.advance(Duration::from_millis(1_234));
+    for millis in [3_598_766, 1] {
+        let refused = send_http2(server, call()).await;
+        let pushback = refused.headers()["grpc-retry-pushback-ms"].to_str();
+        assert_eq!(pushback.unwrap(), millis.to_string());
+        let status = Status::from_header_map(refused.headers()).unwrap();
+        let info = status.get_details_retry_info().unwrap();
+        assert_eq!(info.retry_delay, Some(Duration::from_millis(millis)));
+        clock.advance(Duration::from_millis(millis - 1));
+    }
+    clock.advance(Duration::from_millis(1));
+    let granted = send_http2(server, call()).await;
+    assert!(!granted.headers().contains_key("grpc-retry-pushback-ms"));
+}
+
+/// A client of gRPC-Web that we did not write, over HTTP/1.1 as in a browser.
+async fn tonic_webs_client_reads_a_refusal(store: impl Store) {
+    let server = serve_tonic(limits(&store)).await;
+    let http = Client::builder(TokioExecutor::new()).build_http();
+    let origin = format!("http://{server}").parse().unwrap();
+    let mut client = tonic::client::Grpc::with_origin(GrpcWebClientService::new(http), origin);
+    let mut count = async || {
+        client.ready().await.unwrap();
+        let codec = ProstCodec::<Nothing, Receipt>::default();
+        let request = tonic::Request::new(Nothing {});
+        let path = http::uri::PathAndQuery::from_static(COUNT);
+        client.unary(request, path, codec).await
+    };
+    let receipt = count().await.unwrap().into_inner();
+    assert_eq!(receipt.calls_left, Some(0));
+    let refused = count().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "too many requests");
+    let told = read(&refused.metadata().clone().into_headers(), &refused);
+    assert_eq!(told, Told::WithinTheHour);
+}

@@ -1,0 +1,23 @@
+//! Requests and their answers: the tower contract, servers over sockets, layers beside ours.
+
+#![allow(
+    unreachable_pub,
+    clippy::duplicate_mod,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
+              `#[test]` functions only; the example has the orders, too"
+)]
+
+mod beside;
+mod http;
+#[path = "../../examples/orders/mod.rs"]
+mod orders;
+#[path = "../support/scene.rs"]
+mod scene;
+mod service;
+#[path = "../support/mod.rs"]
+mod support;
+mod tower;

@@ -1,0 +1,256 @@
+//! The service of the examples, over sockets, on both stores, while its limits change.
+#![cfg(all(
+    feature = "axum",
+    feature = "config",
+    feature = "redis",
+    feature = "tonic"
+))]
+
+#[path = "../../examples/service.rs"]
+mod example;
+
+use crate::scene::*;
+use std::{fs, net::SocketAddr, path::PathBuf};
+
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tonic::{Code, transport::Channel};
+
+use example::orders::OrdersClient;
+
+/// Longer than anything here takes, and shorter than the limits' minute.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// The running service, and the file of its limits.
+struct Running {
+    address: SocketAddr,
+    limits: PathBuf,
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Answer {
+    fn policy(&self) -> &str {
+        self.headers["ratelimit-policy"].to_str().unwrap()
+    }
+}
+
+impl Running {
+    async fn start(store: &impl Store) -> Self {
+        let limits = std::env::temp_dir().join(unique("service"));
+        fs::copy(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/examples/service.toml"),
+            &limits,
+        )
+        .unwrap();
+        let layer = example::limits(store, limits.to_str().unwrap()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = example::app(layer);
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
+        tokio::spawn(axum::serve(listener, app).into_future());
+        Self { address, limits }
+    }
+
+    /// A user's request, or somebody's from an address that the proxy names.
+    async fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> Answer {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let who = match who.contains('.') {
+            true => ("x-forwarded-for", who.to_owned()),
+            false => ("authorization", format!("Bearer token-of-{who}")),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "shop.example")
+            .header(who.0, who.1)
+            .body(body.to_owned());
+        let (head, body) = sender
+            .send_request(request.unwrap())
+            .await
+            .unwrap()
+            .into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+
+    async fn get(&self, path: &str, who: &str) -> Answer {
+        self.ask("GET", path, who, "").await
+    }
+
+    async fn login(&self, password: &str, from: &str) -> StatusCode {
+        let body = format!("alice:{password}");
+        self.ask("POST", "/login", from, &body).await.status
+    }
+
+    fn write(&self, from: &str, to: &str) {
+        let text = fs::read_to_string(&self.limits).unwrap();
+        assert!(text.contains(from), "{from}");
+        // Beside it and then over it, as one should.
+        let beside = self.limits.with_extension("new");
+        fs::write(&beside, text.replace(from, to)).unwrap();
+        fs::rename(beside, &self.limits).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.limits);
+    }
+}
+
+/// Asks until the answer is the wanted one: what is given back reaches Redis a little after the answer.
+async fn until<A: PartialEq + std::fmt::Debug>(wanted: A, ask: impl AsyncFn() -> A) {
+    let asking = async { while ask().await != wanted {} };
+    let asked = timeout(PATIENCE, asking).await;
+    asked.unwrap_or_else(|_| panic!("never {wanted:?}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_memory() {
+    works(&MemoryStore::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_redis() {
+    let redis = RedisServer::start();
+    let store = RedisStore::builder(redis.url()).prefix("service");
+    let store = store.deadline(Duration::from_secs(10)).build().unwrap();
+    works(&store).await;
+    // What `user or client` finds stands in the names, and no token does.
+    let keys = redis.cli(&["KEYS", "service:*"]);
+    for name in [
+        "service:{alice}:api.paid",
+        "service:{+1,198.51.100.9}:api.free",
+    ] {
+        assert!(keys.contains(name), "{name}\n{keys}");
+    }
+    assert!(!keys.contains("token"), "{keys}");
+}
+
+async fn works(store: &impl Store) {
+    let shop = Running::start(store).await;
+    logins(&shop).await;
+    plans(&shop).await;
+    stories(&shop).await;
+    calls(&shop).await;
+    rows(&shop).await;
+}
+
+/// Three failures a minute for each address; who knows the password is not in the way.
+async fn logins(shop: &Running) {
+    let ask = async |password: &str| shop.login(password, "198.51.100.1").await;
+    for password in ["sesame", "one", "two"] {
+        until(
+            match password {
+                "sesame" => StatusCode::OK,
+                _ => StatusCode::UNAUTHORIZED,
+            },
+            async || ask(password).await,
+        )
+        .await;
+    }
+    until(StatusCode::OK, async || ask("sesame").await).await;
+    until(StatusCode::UNAUTHORIZED, async || ask("three").await).await;
+    for password in ["sesame", "four"] {
+        assert_eq!(ask(password).await, 429);
+    }
+    assert_eq!(shop.login("sesame", "198.51.100.2").await, 200);
+}
+
+/// The free plan has two a minute, the paid one four; another user, or nobody, has a limit of its own.
+async fn plans(shop: &Running) {
+    for (who, allowed) in [("bob", 2), ("alice", 4), ("198.51.100.9", 2)] {
+        for _ in 0..allowed {
+            assert_eq!(shop.get("/items", who).await.status, 200, "{who}");
+        }
+        let refused = shop.get("/items", who).await;
+        assert_eq!(refused.status, 429, "{who}");
+        assert!(refused.policy().contains("\"burst\";q=100;w=1"));
+        assert_eq!(shop.get("/health", who).await.status, 200);
+    }
+}
+
+/// Twenty words are reserved, seven are sent and charged.
+async fn stories(shop: &Running) {
+    for _ in 0..2 {
+        until(
+            (
+                StatusCode::OK,
+                "There was a limit, and it held.\n".to_owned(),
+            ),
+            async || {
+                let answer = shop.get("/story", "bob").await;
+                (answer.status, answer.body)
+            },
+        )
+        .await;
+    }
+    // Sixteen are left: fewer than are reserved.
+    assert_eq!(shop.get("/story", "bob").await.status, 429);
+}
+
+/// gRPC on the same port.
+async fn calls(shop: &Running) {
+    let channel = Channel::from_shared(format!("http://{}", shop.address)).unwrap();
+    let mut client = OrdersClient::new(channel.connect().await.unwrap());
+    for left in [1, 0] {
+        assert_eq!(client.create("tea").await.unwrap().calls_left, Some(left));
+    }
+    let refused = client.count().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+}
+
+/// Rows, before and after other limits, while requests go on.
+async fn rows(shop: &Running) {
+    let rows = async |rows: u32| shop.get(&format!("/export?rows={rows}"), "alice").await;
+    let answer = rows(60).await;
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (StatusCode::OK, "60 rows\n")
+    );
+    assert_eq!(answer.policy(), "\"rows\";q=100;w=3600");
+    assert_eq!(rows(41).await.status, 429);
+
+    let address = shop.address;
+    let beside = tokio::spawn(async move {
+        loop {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let io = TokioIo::new(stream);
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+            tokio::spawn(connection);
+            let request = Request::builder().uri("/health").header("host", "a");
+            let answer = sender.send_request(request.body(String::new()).unwrap());
+            assert_eq!(answer.await.unwrap().status(), 200);
+        }
+    });
+    // A mistake in between keeps the limits that there are.
+    shop.write("rate = \"100/1h\"", "rate = \"100 an hour\"");
+    assert_eq!(rows(41).await.status, 429);
+    shop.write("rate = \"100 an hour\"", "rate = \"200/1h\"");
+    // Sixty are used of two hundred: what was counted stays. A refused request costs nothing.
+    until("\"rows\";q=200;w=3600".to_owned(), async || {
+        rows(141).await.policy().to_owned()
+    })
+    .await;
+    assert_eq!(rows(141).await.status, 429);
+    assert_eq!(rows(140).await.status, 200);
+    assert_eq!(rows(1).await.status, 429);
+    assert!(!beside.is_finished());
+    beside.abort();
+}

@@ -1,0 +1,459 @@
+//! The tower contract: readiness, errors and cancellation around real inner services.
+
+mod answers;
+mod config;
+mod decide_first;
+mod extensions;
+mod lists;
+mod long_input;
+mod preflights;
+mod settling;
+mod shadow;
+mod twice;
+mod unlimited;
+mod waiting;
+
+use crate::scene::*;
+use std::future::poll_fn;
+
+use tokio::sync::Semaphore;
+use tower::{
+    BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit,
+    load_shed::LoadShed, load_shed::error::Overloaded,
+};
+use tower_test::mock;
+
+/// A service that counts its calls, the moment they are made.
+#[derive(Clone, Debug, Default)]
+struct Inner {
+    calls: Arc<AtomicUsize>,
+    /// How often the answer is pending before it is there.
+    pauses: usize,
+}
+
+impl Inner {
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+impl Service<Request<String>> for Inner {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<String>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let pauses = self.pauses;
+        Box::pin(async move {
+            for _ in 0..pauses {
+                tokio::task::yield_now().await;
+            }
+            Ok(Response::new("inner".to_owned()))
+        })
+    }
+}
+
+/// A request of the caller that the rules of these tests know by its `x-key`.
+fn request(key: &str) -> Request<String> {
+    let request = Request::builder().uri("/").header("x-key", key);
+    request.body(String::new()).unwrap()
+}
+
+/// A request that lacks the key, and so is refused without the store.
+fn nobody() -> Request<String> {
+    Request::new(String::new())
+}
+
+fn redis() -> RedisStoreBuilder {
+    RedisStore::builder(RedisServer::shared().url())
+        .prefix(&unique("t"))
+        // A busy machine must not turn decisions into policy answers.
+        .response_timeout(Duration::from_secs(5))
+        .deadline(Duration::from_secs(5))
+}
+
+fn by_key(permits: u64) -> Rule {
+    Limit::per_hour(permits).by(FromHeader::new("x-key"))
+}
+
+/// Polls a future so many times at most; `None` if it is not ready by then.
+async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = times;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// The status of one request, sent the way servers send it.
+async fn status<S, B>(service: &S, request: Request<String>) -> StatusCode
+where
+    S: Service<Request<String>, Response = Response<B>> + Clone,
+    S::Error: std::fmt::Debug,
+{
+    service.clone().oneshot(request).await.unwrap().status()
+}
+
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
+    // A `Mock` panics if it is called without being ready; its clones are not.
+    let layer = RateLimitLayer::new(&MemoryStore::new(), by_key(10));
+    let (mut service, mut handle) =
+        mock::spawn_layer::<Request<String>, Response<String>, _>(layer);
+    for n in 0..3 {
+        handle.allow(1);
+        assert!(service.poll_ready().is_ready(), "call {n}");
+        let answer = tokio::spawn(service.call(request("a")));
+        let (_, respond) = handle.next_request().await.unwrap();
+        respond.send_response(Response::new(format!("answer {n}")));
+        let answer = answer.await.unwrap().unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "call {n}");
+    }
+}
+
+#[tokio::test]
+async fn readiness_and_its_errors_are_those_of_the_inner_service() {
+    let layer = RateLimitLayer::new(&MemoryStore::new(), by_key(1));
+    let (mut service, mut handle) =
+        mock::spawn_layer::<Request<String>, Response<String>, _>(layer);
+    handle.allow(0);
+    assert!(service.poll_ready().is_pending());
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert!(service.poll_ready().is_ready());
+
+    handle.send_error("inner is broken");
+    let error = match service.poll_ready() {
+        Poll::Ready(Err(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(error.to_string(), "inner is broken");
+}
+
+#[tokio::test]
+async fn an_error_of_the_inner_call_is_handed_on_as_it_is() {
+    #[derive(Debug, PartialEq)]
+    struct Broken(u32);
+
+    let broken = service_fn(async |_: Request<String>| Err::<Response<String>, _>(Broken(7)));
+    let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(broken);
+    assert_eq!(
+        service.clone().oneshot(request("a")).await.unwrap_err(),
+        Broken(7)
+    );
+    // The limit is an answer and no error: the second one is refused.
+    assert_eq!(
+        status(&service, request("a")).await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_lets_the_inner_services_permit_go() {
+    for (what, refused) in [("over limit", request("a")), ("missing key", nobody())] {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let inner = Inner::default();
+        let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
+        let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
+        assert_eq!(status(&service, request("a")).await, StatusCode::OK);
+
+        // Kept alive, as a `Buffer` or a pool keeps it: not even an idle one may hold the only permit.
+        let mut future = service.ready().await.unwrap().call(refused);
+        let answer = (&mut future).await.unwrap();
+        assert_ne!(answer.status(), StatusCode::OK, "{what}");
+        assert_eq!(semaphore.available_permits(), 1, "{what}");
+        assert_eq!(inner.calls(), 1, "{what}");
+
+        let mut other = service.clone();
+        assert!(polled(other.ready(), 1).await.is_some(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_future_lets_the_inner_services_permit_go() {
+    /// `free`: how many of one permit are free before there is an answer.
+    async fn check(layer: RateLimitLayer, free: usize, expected: StatusCode) -> usize {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let inner = Inner {
+            pauses: 3,
+            ..Inner::default()
+        };
+        let mut service = layer.layer(ConcurrencyLimit::with_semaphore(
+            inner,
+            Arc::clone(&semaphore),
+        ));
+        let mut times = 0;
+        loop {
+            let mut future = service.ready().await.unwrap().call(request("a"));
+            let answer = polled(&mut future, times).await;
+            if answer.is_none() {
+                assert_eq!(semaphore.available_permits(), free, "{times} polls");
+            }
+            drop(future);
+            assert_eq!(
+                semaphore.available_permits(),
+                1,
+                "dropped after {times} polls"
+            );
+            if let Some(answer) = answer {
+                assert_eq!(answer.unwrap().status(), expected);
+                return times;
+            }
+            times += 1;
+        }
+    }
+
+    let rules = || by_key(1000);
+    // Ready at once, then pending three times within.
+    assert_eq!(
+        check(
+            RateLimitLayer::new(&MemoryStore::new(), rules()),
+            0,
+            StatusCode::OK
+        )
+        .await,
+        4
+    );
+    let polls = check(
+        RateLimitLayer::new(&redis().build().unwrap(), rules()),
+        0,
+        StatusCode::OK,
+    )
+    .await;
+    assert!(polls > 4, "Redis answers later than at once: {polls} polls");
+
+    // Refusals, too, are dropped at every point. What is refused at once lets the permit go at once.
+    let asked = redis().deny_cache(Duration::ZERO).build().unwrap();
+    for (layer, free) in [
+        (RateLimitLayer::new(&MemoryStore::new(), by_key(1)), 1),
+        (RateLimitLayer::new(&asked, by_key(1)), 0),
+    ] {
+        assert_eq!(
+            status(&layer.layer(Inner::default()), request("a")).await,
+            StatusCode::OK
+        );
+        check(layer, free, StatusCode::TOO_MANY_REQUESTS).await;
+    }
+}
+
+#[tokio::test]
+async fn the_inner_service_is_called_when_the_decision_is_made_and_not_before() {
+    let inner = Inner::default();
+    let layer = RateLimitLayer::new(&redis().build().unwrap(), by_key(1));
+    let mut service = layer.layer(inner.clone());
+
+    let mut future = service.call(request("a"));
+    assert_eq!(inner.calls(), 0, "before it is polled");
+    // The first poll makes the connection, which takes longer.
+    assert!(polled(&mut future, 1).await.is_none());
+    assert_eq!(inner.calls(), 0, "while Redis is asked");
+    assert_eq!(future.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(inner.calls(), 1);
+
+    let refused = service.call(request("a")).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        service.call(nobody()).await.unwrap().status(),
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(inner.calls(), 1, "a refusal calls nobody");
+}
+
+#[tokio::test]
+async fn a_dropped_request_stays_charged() {
+    let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(Inner::default());
+    drop(service.clone().oneshot(request("a")));
+    // `oneshot` is lazy: nothing was called yet, and nothing is charged.
+    let mut called = service.clone();
+    drop(called.call(request("a")));
+    assert_eq!(
+        status(&service, request("a")).await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+}
+
+#[tokio::test]
+async fn around_load_shed() {
+    // A clone of `LoadShed` sheds whatever it is called with before it is polled.
+    let semaphore = Arc::new(Semaphore::new(1));
+    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let mut service =
+        RateLimitLayer::new(&MemoryStore::new(), by_key(2)).layer(LoadShed::new(limited));
+    for expected in [200, 200, 429, 429] {
+        let answer = service
+            .ready()
+            .await
+            .unwrap()
+            .call(request("a"))
+            .await
+            .unwrap();
+        assert_eq!(answer.status().as_u16(), expected);
+    }
+
+    let taken = semaphore.try_acquire().unwrap();
+    let error: BoxError = service
+        .ready()
+        .await
+        .unwrap()
+        .call(request("b"))
+        .await
+        .unwrap_err();
+    assert!(error.is::<Overloaded>(), "{error}");
+    drop(taken);
+    let answer = service
+        .ready()
+        .await
+        .unwrap()
+        .call(request("b"))
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn within_load_shed() {
+    let semaphore = Arc::new(Semaphore::new(1));
+    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let mut service =
+        LoadShed::new(RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited));
+    let first = service.ready().await.unwrap().call(request("a"));
+    // The place is taken by the first one, before it is polled.
+    let second = service.clone();
+    let error = second.oneshot(request("a")).await.unwrap_err();
+    assert!(error.is::<Overloaded>(), "{error}");
+    assert_eq!(first.await.unwrap().status(), StatusCode::OK);
+    // What was shed was not charged to another caller, and refusals free the place.
+    for refused in [request("a"), nobody(), request("a")] {
+        let answer = service.ready().await.unwrap().call(refused).await.unwrap();
+        assert_ne!(answer.status(), StatusCode::OK);
+    }
+    assert_eq!(semaphore.available_permits(), 1);
+}
+
+#[tokio::test]
+async fn around_buffer() {
+    let inner = Inner::default();
+    let buffer = Buffer::new(inner.clone(), 1);
+    let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(2)).layer(buffer.clone());
+    for (sent, expected) in [("a", 200), ("a", 200), ("a", 429), ("b", 200), ("", 401)] {
+        let answer = service
+            .ready()
+            .await
+            .unwrap()
+            .call(request(sent))
+            .await
+            .unwrap();
+        assert_eq!(answer.status().as_u16(), expected, "{sent}");
+        // Its only place is free again: `service` still lives.
+        assert!(polled(buffer.clone().ready(), 1).await.is_some(), "{sent}");
+    }
+    assert_eq!(inner.calls(), 3);
+}
+
+#[tokio::test]
+async fn within_buffer() {
+    let semaphore = Arc::new(Semaphore::new(1));
+    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
+    let mut buffer = Buffer::new(service, 4);
+    for (sent, expected) in [("a", 200), ("a", 429), ("", 401), ("b", 200), ("", 401)] {
+        let answer = buffer
+            .ready()
+            .await
+            .unwrap()
+            .call(request(sent))
+            .await
+            .unwrap();
+        assert_eq!(answer.status().as_u16(), expected, "{sent}");
+        drop(answer);
+        assert_eq!(semaphore.available_permits(), 1, "{sent}");
+    }
+}
+
+#[tokio::test]
+async fn many_at_once_share_one_permit_and_none_is_lost() {
+    let semaphore = Arc::new(Semaphore::new(1));
+    let inner = Inner {
+        pauses: 1,
+        ..Inner::default()
+    };
+    let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
+    let service = RateLimitLayer::new(&redis().build().unwrap(), by_key(20)).layer(limited);
+    let mut running = JoinSet::new();
+    for n in 0..60 {
+        let service = service.clone();
+        let sent = if n % 3 == 0 { nobody() } else { request("a") };
+        running.spawn(async move { service.oneshot(sent).await.unwrap().status().as_u16() });
+    }
+    let mut statuses = running.join_all().await;
+    statuses.sort_unstable();
+    assert_eq!(
+        statuses,
+        [vec![200; 20], vec![401; 20], vec![429; 20]].concat()
+    );
+    assert_eq!(inner.calls(), 20);
+    assert_eq!(semaphore.available_permits(), 1);
+}
+
+#[tokio::test]
+async fn one_layer_on_many_services_is_one_limiter() {
+    let layer = RateLimitLayer::new(&MemoryStore::new(), by_key(3));
+    let (one, two) = (
+        layer.layer(Inner::default()),
+        layer.clone().layer(Inner::default()),
+    );
+    assert_eq!(status(&one, request("a")).await, StatusCode::OK);
+    assert_eq!(status(&two, request("a")).await, StatusCode::OK);
+    assert_eq!(status(&two.clone(), request("a")).await, StatusCode::OK);
+    for service in [&one, &two] {
+        assert_eq!(
+            status(service, request("a")).await,
+            StatusCode::TOO_MANY_REQUESTS
+        );
+        assert_eq!(status(service, request("b")).await, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn fits_into_a_service_builder() {
+    let service = ServiceBuilder::new()
+        .load_shed()
+        .layer(RateLimitLayer::new(&MemoryStore::new(), by_key(1)))
+        .concurrency_limit(1)
+        .map_request(|request: Request<String>| request)
+        .service(Inner::default());
+    assert_eq!(status(&service, request("a")).await, StatusCode::OK);
+    assert_eq!(
+        status(&service, request("a")).await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+
+    let layered = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(Inner::default());
+    let shared: tower::util::BoxCloneSyncService<_, _, Infallible> =
+        tower::util::BoxCloneSyncService::new(layered);
+    assert_eq!(status(&shared, request("a")).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_inner_service_can_be_reached() {
+    let inner = Inner::default();
+    let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(inner.clone());
+    assert_eq!(status(&service, request("a")).await, StatusCode::OK);
+    assert_eq!(service.get_ref().calls(), 1);
+    service.get_mut().pauses = 2;
+    assert_eq!(service.into_inner().pauses, 2);
+}

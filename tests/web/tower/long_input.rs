@@ -1,0 +1,212 @@
+//! What callers send at great length: refused where it would be a key, and never dearer than its
+//! bytes.
+
+#![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
+
+use crate::scene::*;
+use std::fs;
+
+use http::request::Parts;
+use tower_ratelimit::{key::ForwardedHeader, key::FromParts, key::Key};
+
+use super::{
+    answers::{answer, code, detail, header_of, layer},
+    request,
+};
+
+/// What a header may have at most, unless its extractor says otherwise.
+const LONGEST: usize = 16 << 10;
+
+fn secret() -> Secret {
+    Secret::new("k1", [7; 32]).unwrap()
+}
+
+#[tokio::test]
+async fn a_header_beyond_its_length_is_refused_by_name() {
+    let store = MemoryStore::new();
+    let key = || FromHeader::new("x-key");
+    let by_key = RateLimitLayer::new(&store, Limit::per_hour(1).by(key()));
+    let refused = answer(&by_key, request(&"y".repeat(LONGEST + 1))).await;
+    assert_eq!(refused.status(), 431);
+    assert_eq!(
+        header_of(&refused, "retry-after"),
+        None,
+        "waiting does not help"
+    );
+    let Some(Decision::Deny(refusal)) = refused.extensions().get() else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refusal.kind(), RefusalKind::KeyTooLong);
+    assert_eq!(refusal.missing(), Some("x-key"));
+    assert_eq!(
+        detail(refused).await,
+        "the request has more than 16384 bytes of what it is limited by: x-key"
+    );
+    assert!(store.is_empty(), "the store was never asked");
+    assert_eq!(code(&by_key, request(&"y".repeat(LONGEST))).await, 200);
+    assert_eq!(code(&by_key, request(&"y".repeat(LONGEST))).await, 429);
+
+    // A caller would choose to be nobody by it.
+    let key = || key().max_len(10);
+    for layer in [
+        layer(Limit::per_hour(1).by(key())),
+        layer(Limit::per_hour(1).by(key().digest(&secret()))),
+        layer(Limit::per_hour(1).by(key().or(Route::new()))),
+        layer(Limit::per_hour(1).by(FromHeader::new("x-none").or(key()).or_shared())),
+        layer(Limit::per_hour(1).by(key().or_skip())),
+        layer(Limit::per_hour(1).by((Route::new(), key()))),
+    ] {
+        assert_eq!(code(&layer, request(&"y".repeat(11))).await, 431);
+        assert_eq!(code(&layer, request(&"y".repeat(10))).await, 200);
+    }
+    let tried = layer(Limit::per_hour(1).by(key()).shadow());
+    assert_eq!(code(&tried, request(&"y".repeat(11))).await, 200);
+}
+
+/// All lines of a cookie are one value, and so is their length.
+#[tokio::test]
+async fn cookies_are_measured_together() {
+    let cookies = layer(Limit::per_hour(9).by(FromHeader::new("cookie").plain().max_len(10)));
+    for (lines, status) in [
+        (&["a=1", "b=234"][..], 200),
+        (&["a=1", "b=2345"], 431),
+        (&["a=1", "b", "cde"], 431),
+        (&["a=1; b=234"], 200),
+        (&["a=1; b=2345"], 431),
+    ] {
+        let mut request = Request::builder();
+        for line in lines {
+            request = request.header("cookie", *line);
+        }
+        let request = request.body(String::new()).unwrap();
+        assert_eq!(code(&cookies, request).await, status, "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_caller_is_told_not_to_come_back() {
+    let by_key = layer(Limit::per_hour(1).by(FromHeader::new("x-key").max_len(10)));
+    let mut call = request(&"y".repeat(11));
+    *call.method_mut() = http::Method::POST;
+    let grpc = http::HeaderValue::from_static("application/grpc");
+    call.headers_mut().insert("content-type", grpc);
+    let refused = answer(&by_key, call).await;
+    for (name, value) in [
+        ("grpc-status", "3"),
+        (
+            "grpc-message",
+            "the request has more than 10 bytes of what it is limited by: x-key",
+        ),
+        ("grpc-retry-pushback-ms", "-1"),
+    ] {
+        assert_eq!(header_of(&refused, name), Some(value));
+    }
+}
+
+/// The processor time of this thread in nanoseconds, as Linux counts it.
+fn processor_time() -> u64 {
+    // Linux counts it whenever it schedules.
+    thread::yield_now();
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// The least processor time of several tries in which a layer with this key decides on a request.
+fn least(key: impl KeyExtractor, parts: &Parts) -> u64 {
+    let by_key = layer(Limit::per_hour(u64::from(u32::MAX)).by(key));
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let times = (0..5).map(|_| {
+            let begin = processor_time();
+            for _ in 0..4 {
+                let request = Request::from_parts(parts.clone(), String::new());
+                runtime.block_on(code(&by_key, request));
+            }
+            (processor_time() - begin) / 4
+        });
+        times.min().unwrap()
+    };
+    thread::scope(|scope| scope.spawn(run).join()).unwrap()
+}
+
+/// A request of this path and header, each made of so many bytes.
+fn long(uri: &str, header: &str, piece: &str, bytes: usize) -> Parts {
+    let value = piece.repeat(bytes / piece.len());
+    let peer = PeerAddr("192.0.2.1:9".parse().unwrap());
+    let request = Request::builder().uri(uri).header(header, value);
+    request.extension(peer).body(()).unwrap().into_parts().0
+}
+
+/// Ten times as many bytes cost ten times as much, whatever reads them.
+#[test]
+fn keys_cost_what_their_bytes_cost() {
+    let header = |parts: &Parts| Some(parts.headers.get("x-key")?.as_bytes().to_vec());
+    let forwarded = || ClientIp::hops(64).header(ForwardedHeader::Forwarded);
+    let (few, many) = (10_000, 100_000);
+    let compare = |what: &str, times: [u64; 2]| {
+        println!(
+            "{what}: {} ns for {few} bytes, {} ns for {many}",
+            times[0], times[1]
+        );
+        // The least of few bytes may be the noise of the clock; a square would be a hundred times
+        // as much.
+        let most = 20 * times[0].max(20_000);
+        assert!(times[1] <= most, "{what}: {times:?}");
+    };
+    for (name, piece) in [("x-key", "y"), ("x-key", "%{")] {
+        let at = |bytes| long("/", name, piece, bytes);
+        compare(
+            "a closure",
+            [few, many].map(|bytes| least(FromParts(header), &at(bytes))),
+        );
+        let digest = || FromParts(header).digest(&secret());
+        compare(
+            "a digest",
+            [few, many].map(|bytes| least(digest(), &at(bytes))),
+        );
+    }
+    for piece in ["1", "1,", "192.0.2.1,", "[", "\"", ","] {
+        let at = |bytes| long("/", "x-forwarded-for", piece, bytes);
+        let key = || ClientIp::hops(64);
+        compare(
+            "X-Forwarded-For",
+            [few, many].map(|bytes| least(key(), &at(bytes))),
+        );
+    }
+    for piece in ["for=1;", "\"", "\\\"", "\"\\\\,", "for=192.0.2.1,", "="] {
+        let at = |bytes| long("/", "forwarded", piece, bytes);
+        compare(
+            "Forwarded",
+            [few, many].map(|bytes| least(forwarded(), &at(bytes))),
+        );
+    }
+    for path in [
+        "/".repeat(60_000),
+        "/a".repeat(30_000),
+        format!("/{}", "a".repeat(60_000)),
+    ] {
+        let parts = long(&path, "x-key", "y", 10);
+        let time = least(Route::new(), &parts);
+        println!("{}..: {time} ns for {} bytes", &path[..4], path.len());
+    }
+}
+
+/// What is beyond the length is not looked at.
+#[test]
+fn a_header_that_is_refused_costs_nothing_by_its_length() {
+    let extract = |len: usize| {
+        let parts = long("/", "x-key", "y", len);
+        let begin = processor_time();
+        for _ in 0..20 {
+            let found = FromHeader::new("x-key").extract(&parts, &mut Key::default());
+            assert_eq!(found.is_ok(), len <= LONGEST);
+        }
+        processor_time() - begin
+    };
+    let least = |len| (0..3).map(|_| extract(len)).min().unwrap();
+    let (taken, refused) = (least(LONGEST), least(1 << 20));
+    println!("20 headers: {taken} ns at 16 KiB, {refused} ns at 1 MiB");
+    assert!(refused <= taken, "{refused} {taken}");
+}

@@ -1,0 +1,316 @@
+//! Rules that are tried out: what they count, what they tell, and that they refuse nobody.
+
+use super::{Inner, nobody, redis, request};
+use crate::scene::*;
+
+fn rule(name: &str, permits: u64) -> Rule {
+    Limit::per_hour(permits)
+        .by(FromHeader::new("x-key"))
+        .named(name)
+}
+
+fn layer<const N: usize>(store: &impl Store, rules: [Rule; N]) -> RateLimitLayer {
+    let builder = RateLimitLayer::builder(store).otherwise(rules);
+    builder.build().unwrap()
+}
+
+async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, Option<Decision>) {
+    let answer = layer
+        .layer(Inner::default())
+        .oneshot(request)
+        .await
+        .unwrap();
+    let decision = answer.extensions().get::<Decision>().cloned();
+    (answer.status(), decision)
+}
+
+/// Of each limit of a decision: its name, whether it had room, whether it is tried out, what is left.
+fn told(decision: &Decision) -> Vec<(&str, bool, bool, Option<u64>)> {
+    let limits = decision.limits().iter();
+    limits
+        .map(|it| (it.name(), !it.is_refused(), it.is_shadow(), it.remaining()))
+        .collect()
+}
+
+async fn counts_and_refuses_nobody(store: impl Store) {
+    let layer = layer(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
+    let mut waits = Vec::new();
+    for (status, limits, receipts) in [
+        (200, [("kept", true, false, 2), ("tried", true, true, 1)], 2),
+        (200, [("kept", true, false, 1), ("tried", true, true, 0)], 2),
+        // Taken by the other alone.
+        (
+            200,
+            [("kept", true, false, 0), ("tried", false, true, 0)],
+            1,
+        ),
+        (
+            429,
+            [("kept", false, false, 0), ("tried", false, true, 0)],
+            0,
+        ),
+    ] {
+        let (answered, decision) = send(&layer, request("a")).await;
+        let decision = decision.unwrap();
+        assert_eq!(answered, status);
+        let expected = limits.map(|(name, room, shadow, left)| (name, room, shadow, Some(left)));
+        assert_eq!(told(&decision), expected);
+        match &decision {
+            Decision::Allow(grant) => assert_eq!(grant.receipts().len(), receipts),
+            Decision::Deny(refusal) => waits.extend(refusal.retry_after()),
+        }
+    }
+    assert_eq!(waits.len(), 1);
+    // Another caller has its own.
+    assert_eq!(send(&layer, request("b")).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_rule_that_is_tried_out_counts_and_refuses_nobody() {
+    counts_and_refuses_nobody(MemoryStore::new()).await;
+    counts_and_refuses_nobody(redis().build().unwrap()).await;
+}
+
+async fn takes_nothing_of_a_refused_request(store: impl Store) {
+    let layer = layer(&store, [rule("kept", 1), rule("tried", 9).shadow()]);
+    for (status, left) in [(200, 8), (429, 8), (429, 8)] {
+        let (answered, decision) = send(&layer, request("a")).await;
+        assert_eq!(answered, status);
+        let decision = decision.unwrap();
+        let tried = told(&decision).pop();
+        assert_eq!(tried, Some(("tried", true, true, Some(left))));
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_takes_nothing_of_what_is_tried_out() {
+    takes_nothing_of_a_refused_request(MemoryStore::new()).await;
+    takes_nothing_of_a_refused_request(redis().build().unwrap()).await;
+}
+
+async fn alone(store: impl Store) {
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let rule = rule(&unique("alone"), 1).algorithm(algorithm);
+        // The other limit is not told: it does not refuse even a cost that it never has.
+        let costs = rule.cost_by(|parts| if parts.uri.path() == "/all" { 2 } else { 1 });
+        let layer = RateLimitLayer::builder(&store)
+            .otherwise(costs)
+            .shadow(true);
+        let layer = layer.build().unwrap();
+        for (path, room) in [("/", true), ("/", false), ("/all", false)] {
+            let mut request = request("a");
+            *request.uri_mut() = path.parse().unwrap();
+            let (status, decision) = send(&layer, request).await;
+            assert_eq!(status, 200, "{algorithm:?}");
+            let decision = decision.unwrap();
+            assert_eq!(decision.source(), Source::Store);
+            assert_eq!(decision.limits()[0].is_refused(), !room, "{algorithm:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_layer_tries_out_all_its_rules() {
+    alone(MemoryStore::new()).await;
+    alone(redis().build().unwrap()).await;
+}
+
+#[tokio::test]
+async fn callers_are_told_nothing_of_a_rule_that_is_tried_out() {
+    let store = MemoryStore::new();
+    let tried = layer(&store, [rule("tried", 1).shadow()]);
+    let service = tried.layer(Inner::default());
+    for _ in 0..2 {
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        assert!(answer.headers().is_empty(), "{:?}", answer.headers());
+    }
+    let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
+    for _ in 0..2 {
+        let service = both.layer(Inner::default());
+        let answer = service.oneshot(request("b")).await.unwrap();
+        for value in answer.headers().values() {
+            assert!(!value.to_str().unwrap().contains("tried"), "{value:?}");
+        }
+    }
+}
+
+/// A request that a rule cannot count for itself passes it by, and meets the others.
+async fn mistakes(store: impl Store) {
+    let unset = || Rule::shared(&unique("unset")).named("unset");
+    let no_key = || {
+        Limit::per_hour(5)
+            .by(FromHeader::new("x-none"))
+            .named("no-key")
+    };
+    for tried in [
+        unset().shadow(),
+        no_key().shadow(),
+        no_key().enforce_share(99),
+    ] {
+        let alone = layer(&store, [tried.clone().on_failure(FailurePolicy::Deny)]);
+        assert_eq!(send(&alone, request("a")).await.0, 200, "{tried:?}");
+        let name = unique("kept");
+        let both = layer(&store, [rule(&name, 1), tried.clone()]);
+        for status in [200, 429] {
+            let (answered, decision) = send(&both, request("a")).await;
+            assert_eq!(answered, status, "{tried:?}");
+            assert_eq!(decision.unwrap().limits()[0].name(), name);
+        }
+        // With the layer gone the names are free for what refuses.
+    }
+    for (enforced, status) in [(unset(), 503), (no_key(), 401)] {
+        let layer = layer(&store, [enforced]);
+        assert_eq!(send(&layer, request("a")).await.0, status);
+    }
+    let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
+    assert_eq!(
+        send(&both, nobody()).await.0,
+        401,
+        "of the one that refuses"
+    );
+}
+
+#[tokio::test]
+async fn mistakes_of_a_rule_that_is_tried_out_refuse_nobody() {
+    mistakes(MemoryStore::new()).await;
+    mistakes(redis().build().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_store_that_fails_refuses_nobody_for_what_is_tried_out() {
+    // Nobody listens there.
+    let store = RedisStore::open("redis://127.0.0.1:1/").unwrap();
+    let tried = || rule("tried", 1).on_failure(FailurePolicy::Deny).shadow();
+    let alone = layer(&store, [tried()]);
+    let (status, decision) = send(&alone, request("a")).await;
+    assert_eq!(status, 200);
+    assert_eq!(decision.unwrap().source(), Source::FailurePolicy);
+    // Its policy does not count for others.
+    let both = layer(&store, [rule("kept", 1), tried()]);
+    assert_eq!(send(&both, request("a")).await.0, 200);
+    let strict = rule("strict", 1).on_failure(FailurePolicy::Deny);
+    let both = layer(&store, [strict, tried()]);
+    assert_eq!(send(&both, request("a")).await.0, 503);
+}
+
+#[tokio::test]
+async fn a_full_store_refuses_nobody_for_what_is_tried_out() {
+    let store = MemoryStore::new().max_limiters(1);
+    // Too large to be counted by an estimate, or not.
+    for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
+        let tried = rule("tried", permits).shadow();
+        let tried = tried.named(&format!("tried-{user}"));
+        let layer = layer(&store, [rule("kept", 2), tried]);
+        for status in [200, 200, 429] {
+            let (answered, decision) = send(&layer, request(user)).await;
+            let source = decision.unwrap().source();
+            assert_eq!((answered.as_u16(), source), (status, expected));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
+    let stores = [MemoryStore::new(), MemoryStore::new()];
+    let mut enforced = [(); 2].map(|()| Vec::new());
+    for (store, enforced) in stores.iter().zip(&mut enforced) {
+        let layer = layer(store, [rule("api", 1).enforce_share(30)]);
+        for key in 0..200 {
+            let key = key.to_string();
+            assert_eq!(send(&layer, request(&key)).await.0, 200);
+            let (status, decision) = send(&layer, request(&key)).await;
+            let decision = decision.unwrap();
+            let limit = &decision.limits()[0];
+            assert!(limit.is_refused());
+            assert_eq!(limit.is_shadow(), status == 200);
+            if status == 429 {
+                enforced.push(key);
+            }
+        }
+    }
+    let [first, second] = enforced;
+    assert_eq!(first, second);
+    assert!((40..80).contains(&first.len()), "{} of 200", first.len());
+}
+
+/// A limiter that one rule of a list tries out and another enforces is charged by the latter alone.
+async fn one_limiter_twice(store: impl Store) {
+    let name = unique("both");
+    let limiter = RateLimiter::new(&store, &name).unwrap();
+    limiter.try_set_rate(Limit::per_hour(3)).await.unwrap();
+    let of = |label: &str| Rule::shared(&name).named(label);
+    for rules in [
+        [of("kept"), of("tried").cost(3).shadow()],
+        [of("tried").cost(3).shadow(), of("kept")],
+    ] {
+        let before = limiter.available_permits().await.unwrap();
+        let layer = layer(&store, rules);
+        let (status, decision) = send(&layer, request("a")).await;
+        assert_eq!(status, 200);
+        assert_eq!(decision.unwrap().limits()[0].name(), "kept");
+        assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_tried_out_and_enforced_is_enforced() {
+    one_limiter_twice(MemoryStore::new()).await;
+    one_limiter_twice(redis().build().unwrap()).await;
+}
+
+/// What was not taken is not settled: neither given back nor charged.
+async fn settling(store: impl Store) {
+    let says = Arc::new(AtomicU64::new(0));
+    let layer = layer(&store, [rule("tried", 2).cost(2).shadow()]);
+    let said = Arc::clone(&says);
+    let inner = service_fn(move |request: Request<String>| {
+        let charge = request.extensions().get::<Charge>().cloned();
+        let said = said.load(Ordering::SeqCst);
+        async move {
+            charge.unwrap().set(u32::try_from(said).unwrap());
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }
+    });
+    let service = layer.layer(inner);
+    let mut left = Vec::new();
+    // Taken and kept; not taken, and so neither refunded nor charged; and the same again.
+    for said in [2, 0, 50, 0] {
+        says.store(said, Ordering::SeqCst);
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let decision = answer.extensions().get::<Decision>().unwrap();
+        left.push((
+            decision.limits()[0].is_refused(),
+            decision.limits()[0].remaining(),
+        ));
+    }
+    let refused = (true, Some(0));
+    assert_eq!(left, [(false, Some(0)), refused, refused, refused]);
+}
+
+#[tokio::test]
+async fn what_was_not_taken_is_not_settled() {
+    settling(MemoryStore::new()).await;
+    let store = redis().build().unwrap();
+    settling(store.clone()).await;
+    store.close().await;
+    let layer = layer(&store, [rule("tried", 2).shadow()]);
+    let (_, decision) = send(&layer, request("a")).await;
+    let decision = decision.unwrap();
+    assert!(decision.limits()[0].is_refused(), "{decision:?}");
+}
+
+/// Extractors that excuse a missing key are no mistake.
+#[tokio::test]
+async fn a_key_that_may_be_missing_is_skipped_as_ever() {
+    let key = FromHeader::new("x-key").or_skip();
+    let rule = Limit::per_hour(1).by(key).enforce_share(100);
+    let layer = layer(&MemoryStore::new(), [rule]);
+    assert_eq!(send(&layer, nobody()).await.0, 200);
+    assert_eq!(send(&layer, request("a")).await.0, 200);
+    assert_eq!(send(&layer, request("a")).await.0, 429);
+}

@@ -1,0 +1,216 @@
+//! Layers around each other that have the same rules: a request is charged once, unless both are meant.
+
+use crate::scene::*;
+use tower_ratelimit::{Decisions, IntoRules};
+
+use super::{Inner, by_key, redis, request};
+
+fn layer(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
+    let builder = RateLimitLayer::builder(store).otherwise(rules);
+    builder.build().unwrap()
+}
+
+fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
+    let builder = RateLimitLayer::builder(store).otherwise(rules);
+    builder.always().build().unwrap()
+}
+
+/// How many of these requests pass both layers before the first that does not.
+async fn passed(outer: &RateLimitLayer, inner: &RateLimitLayer) -> usize {
+    let service = outer.layer(inner.layer(Inner::default()));
+    let mut passed = 0;
+    loop {
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        if answer.status() != 200 {
+            assert_eq!(answer.status(), 429);
+            return passed;
+        }
+        passed += 1;
+    }
+}
+
+async fn equal_layers_charge_once(store: impl Store) {
+    let build = |name: &str| layer(&store, by_key(3).named(name));
+    assert_eq!(passed(&build("two"), &build("two")).await, 3);
+    let (outer, inner) = (build("three"), build("three"));
+    let service = build("three").layer(Inner::default());
+    let service = outer.layer(inner.layer(service));
+    for expected in [200, 200, 200, 429] {
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        assert_eq!(answer.status(), expected);
+        // The layers that let it pass have left no decision.
+        assert!(answer.extensions().get::<Decisions>().is_none());
+    }
+}
+
+#[tokio::test]
+async fn equal_layers_charge_once_in_memory() {
+    equal_layers_charge_once(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn equal_layers_charge_once_in_redis() {
+    equal_layers_charge_once(redis().build().unwrap()).await;
+}
+
+#[tokio::test]
+async fn rules_that_differ_are_charged_by_each() {
+    let store = MemoryStore::new();
+    // One limiter in all of them, so that each charge of it is seen.
+    let on = |limiter: &str| Rule::shared(limiter).or_init(Limit::per_hour(6));
+    for (limiter, outer, inner, expected) in [
+        ("same", on("same"), on("same"), 6),
+        ("label", on("label"), on("label").named("other"), 3),
+        (
+            "cost",
+            on("cost").named("cheap"),
+            on("cost").named("dear").cost(2),
+            2,
+        ),
+        ("by", on("by").cost_by(|_| 1), on("by").cost_by(|_| 1), 3),
+        ("fixed", on("fixed").cost_by(|_| 1), on("fixed"), 3),
+        ("costly", on("costly").cost(2), on("costly").cost(2), 3),
+        ("dearer", on("dearer").cost(1), on("dearer").cost(2), 2),
+    ] {
+        let (outer, inner) = (layer(&store, outer), layer(&store, inner));
+        assert_eq!(passed(&outer, &inner).await, expected, "{limiter}");
+    }
+    let limiter = |store: &MemoryStore| layer(store, on("stores"));
+    let (one, other) = (MemoryStore::new(), MemoryStore::new());
+    assert_eq!(passed(&limiter(&one), &limiter(&other)).await, 6);
+    for store in [&one, &other] {
+        let limiter = RateLimiter::new(store, "stores").unwrap();
+        assert_eq!(
+            limiter.available_permits().await.unwrap(),
+            0,
+            "each its own"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_a_list_the_rules_that_are_new_are_charged() {
+    let store = MemoryStore::new();
+    let (both, more) = (by_key(9).named("both"), by_key(5).named("more"));
+    let outer = layer(&store, both.clone());
+    for inner in [[both.clone(), more.clone()], [more, both]] {
+        let service = outer.layer(layer(&store, inner).layer(Inner::default()));
+        let answer = service.oneshot(request("a")).await.unwrap();
+        let decision = answer.extensions().get::<Decision>().unwrap();
+        let met: Vec<_> = decision.limits().iter().map(|it| it.name()).collect();
+        assert_eq!(met, ["more"]);
+    }
+    // Two requests, two charges each.
+    let service = outer.layer(Inner::default());
+    let answer = service.oneshot(request("a")).await.unwrap();
+    let decision = answer.extensions().get::<Decision>().unwrap();
+    assert_eq!(decision.limits()[0].remaining(), Some(6));
+}
+
+#[tokio::test]
+async fn other_callers_are_other_limiters() {
+    let store = MemoryStore::new();
+    let rule = || by_key(1);
+    let inner = layer(&store, rule()).layer(Inner::default());
+    // Between the layers the request becomes another caller's.
+    let between = service_fn(move |mut request: Request<String>| {
+        let other = request.headers()["x-key"].to_str().unwrap().repeat(2);
+        request
+            .headers_mut()
+            .insert("x-key", other.parse().unwrap());
+        inner.clone().oneshot(request)
+    });
+    let service = layer(&store, rule()).layer(between);
+    for (caller, expected) in [("a", 200), ("aa", 429)] {
+        let answer = service.clone().oneshot(request(caller)).await.unwrap();
+        assert_eq!(answer.status(), expected, "{caller}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_can_charge_always() {
+    let store = MemoryStore::new();
+    let rule = |name: &str| by_key(4).named(name);
+    let inner = always(&store, rule("inner"));
+    assert_eq!(passed(&layer(&store, rule("inner")), &inner).await, 2);
+    // What counts is what the inner one says.
+    let outer = always(&store, rule("outer"));
+    assert_eq!(passed(&outer, &layer(&store, rule("outer"))).await, 4);
+    // Also of one layer and its clone.
+    let both = always(&store, rule("both"));
+    assert_eq!(passed(&both, &both.clone()).await, 2);
+    let once = layer(&store, rule("once"));
+    assert_eq!(passed(&once, &once.clone()).await, 4);
+}
+
+/// A request that is made anew, with the extensions of one whose answer is over.
+#[tokio::test]
+async fn a_charge_counts_until_its_answer_is_over() {
+    let store = MemoryStore::new();
+    let seen: Arc<Mutex<Option<Charge>>> = Arc::default();
+    let keep = Arc::clone(&seen);
+    let inner = service_fn(move |request: Request<String>| {
+        *keep.lock().unwrap() = request.extensions().get::<Charge>().cloned();
+        std::future::ready(Ok::<_, Infallible>(Response::new("answer".to_owned())))
+    });
+    let first = layer(&store, by_key(2)).layer(inner.clone());
+    let second = layer(&store, by_key(2)).layer(inner);
+    let answer = first.oneshot(request("a")).await.unwrap();
+    let again = || {
+        let mut request = request("a");
+        request
+            .extensions_mut()
+            .insert(seen.lock().unwrap().clone().unwrap());
+        request
+    };
+    let open = second.clone().oneshot(again()).await.unwrap();
+    assert!(open.extensions().get::<Decision>().is_none(), "not charged");
+    drop((answer, open));
+    for expected in [200, 429] {
+        let answer = second.clone().oneshot(again()).await.unwrap();
+        assert_eq!(answer.status(), expected);
+    }
+}
+
+/// What a handler says is said to the layer that has charged.
+#[tokio::test]
+async fn a_handler_corrects_the_one_charge() {
+    let store = MemoryStore::new();
+    let build = || layer(&store, by_key(1));
+    let inner = service_fn(async |request: Request<String>| {
+        assert!(request.extensions().get::<Charge>().unwrap().refund());
+        Ok::<_, Infallible>(Response::new("answer".to_owned()))
+    });
+    let service = build().layer(build().layer(inner));
+    for _ in 0..3 {
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+}
+
+/// A rule that is tried out and has not charged leaves it to the one that refuses.
+#[tokio::test]
+async fn what_was_only_tried_out_does_not_let_pass() {
+    let store = MemoryStore::new();
+    let (tried, kept) = (by_key(2).shadow(), by_key(2));
+    assert_eq!(passed(&layer(&store, tried), &layer(&store, kept)).await, 2);
+}
+
+/// Two routers, each with a layer that a function has built.
+#[tokio::test]
+async fn a_router_within_a_router_charges_once() {
+    use axum::{Router, body::Body, routing::get};
+
+    let store = MemoryStore::new();
+    let limit = || layer(&store, Limit::per_hour(3).by(FromHeader::new("x-key")));
+    let inner = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(limit());
+    let app: Router = Router::new().nest("/api", inner).layer(limit());
+    for expected in [200, 200, 200, 429] {
+        let request = Request::builder().uri("/api").header("x-key", "a");
+        let request = request.body(Body::empty()).unwrap();
+        let answer = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), expected);
+    }
+}

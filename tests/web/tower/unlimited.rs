@@ -1,0 +1,164 @@
+//! Set-ups that would limit nothing, and would not show it: found when the layer is built.
+
+use crate::scene::*;
+use tower_ratelimit::{RateLimitLayerBuilder, Requests, Rules};
+
+fn builder() -> RateLimitLayerBuilder {
+    RateLimitLayer::builder(&MemoryStore::new())
+}
+
+fn rule() -> Rule {
+    Limit::per_hour(1).by(PeerIp)
+}
+
+fn none() -> Vec<Rule> {
+    Vec::new()
+}
+
+fn error(builder: RateLimitLayerBuilder) -> ConfigError {
+    builder.build().unwrap_err()
+}
+
+#[test]
+fn a_layer_has_a_rule() {
+    for ruleless in [
+        builder(),
+        builder().otherwise(none()),
+        builder().on("/health", none()),
+        builder().rules(Rules::new()),
+        builder().otherwise(rule()).rules(Rules::new()),
+        builder().rules(Rules::new().deny(Requests::on("/admin"))),
+        builder().enabled(false),
+    ] {
+        let error = error(ruleless);
+        assert_eq!(error, ConfigError::NoRules);
+        assert!(error.to_string().contains(".otherwise(rule)"), "{error}");
+    }
+    assert!(
+        builder()
+            .on("/health", none())
+            .otherwise(rule())
+            .build()
+            .is_ok()
+    );
+    assert!(builder().on("/login", rule()).build().is_ok());
+}
+
+fn unreachable(entry: &str, behind: &str) -> ConfigError {
+    let [entry, behind] = [entry, behind].map(str::to_owned);
+    ConfigError::Unreachable { entry, behind }
+}
+
+#[test]
+fn every_entry_is_reached() {
+    for (first, second) in [
+        ("POST /login", "POST /login"),
+        ("/login", "POST /login"),
+        ("GET /a", "HEAD /a"),
+        ("/users/{id}", "/users/{name}"),
+        ("/users/{id}", "/users/me"),
+        ("/{*rest}", "POST /login"),
+    ] {
+        // Also where the one before exempts.
+        for rules in [vec![rule()], none()] {
+            let table = Rules::new()
+                .on(first, rules)
+                .on_request(|_| false, rule())
+                .on(second, rule());
+            let error = error(builder().rules(table));
+            assert_eq!(error, unreachable(second, first));
+            let said = error.to_string();
+            assert!(said.contains(&format!("{first:?}")), "{said}");
+            assert!(said.contains(&format!("{second:?}")), "{said}");
+        }
+        if first != second && !second.contains("{name}") {
+            let other_way = builder().on(second, rule()).on(first, rule());
+            assert!(other_way.build().is_ok(), "{second} {first}");
+        }
+    }
+    let calls = builder().on_grpc("a.B", rule()).on_grpc("a.B/C", rule());
+    assert_eq!(error(calls), unreachable("a.B/C", "a.B"));
+    // What closures match is not known.
+    let closures = Rules::new()
+        .on_request(|_| true, rule())
+        .on_request(|_| true, rule());
+    assert!(builder().rules(closures).on("/a", rule()).build().is_ok());
+}
+
+#[test]
+fn the_rules_of_otherwise_are_not_lost() {
+    let twice = builder().otherwise(rule()).otherwise(rule().named("other"));
+    assert_eq!(error(twice), unreachable("otherwise", "otherwise"));
+    let list = builder().otherwise([rule(), rule().named("other")]);
+    assert!(list.build().is_ok());
+}
+
+#[test]
+fn a_pattern_can_match() {
+    for (pattern, said) in [
+        ("FETCH /a", "none of GET, HEAD, POST"),
+        ("PROPFIND /dav", "matched by `on_request`"),
+        ("GET /a?b=c", "the query and the fragment"),
+    ] {
+        let error = error(builder().on(pattern, rule()));
+        assert!(matches!(error, ConfigError::Pattern { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(pattern) && text.contains(said), "{text}");
+    }
+    for method in [
+        "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+    ] {
+        assert!(
+            builder()
+                .on(&format!("{method} /a"), rule())
+                .build()
+                .is_ok()
+        );
+    }
+    let lock = |parts: &http::request::Parts| parts.method.as_str() == "LOCK";
+    let rules = Rules::new().on_request(lock, rule());
+    assert!(builder().rules(rules).build().is_ok());
+}
+
+#[test]
+fn no_proxies_are_no_number_of_proxies() {
+    let rules = || Rules::new().otherwise(rule());
+    for hops in [0, 65] {
+        let client = ClientIp::hops(hops);
+        let listed = Requests::from_networks(client.clone(), ["10.0.0.0/8"]);
+        let by = Limit::per_hour(1).by(client);
+        for layer in [
+            builder().otherwise(by),
+            builder().rules(rules().deny(listed.clone())),
+            builder().rules(rules().allow(listed)),
+        ] {
+            let error = error(layer);
+            assert_eq!(error, ConfigError::Hops(hops));
+            let said = error.to_string();
+            assert!(said.contains(&format!("not {hops}:")), "{said}");
+            assert!(said.contains("`PeerIp`"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn not_everybody_is_allowed() {
+    for network in ["0.0.0.0/0", "::/0"] {
+        let everybody = || Requests::from_networks(PeerIp, ["192.0.2.0/24", network]);
+        let rules = || Rules::new().otherwise(rule());
+        let error = error(builder().rules(rules().allow(everybody())));
+        assert!(
+            matches!(&error, ConfigError::Network { network: named, .. } if named == network),
+            "{error:?}"
+        );
+        assert!(
+            error.to_string().contains("nobody would be limited"),
+            "{error}"
+        );
+        // To deny everybody is no limit that is missing.
+        assert!(builder().rules(rules().deny(everybody())).build().is_ok());
+    }
+    let near = Requests::from_networks(PeerIp, ["10.0.0.0/8", "::/1"]);
+    let rules = Rules::new().otherwise(Limit::per_hour(1).by(Constant("all")));
+    assert!(builder().rules(rules.allow(near)).build().is_ok());
+}

@@ -1,0 +1,336 @@
+//! Requests that are held until there is room, in order, for a time and among so many.
+
+use crate::scene::*;
+use tokio::task::JoinHandle;
+use tower_ratelimit::RateLimitLayerBuilder;
+
+use super::{Inner, polled, redis, request};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rule(permits: u64) -> Rule {
+    Limit::new(permits, 10 * SECOND)
+        .by(FromHeader::new("x-key"))
+        .named("api")
+}
+
+struct Stage<S> {
+    store: S,
+    clock: ManualClock,
+    inner: Inner,
+}
+
+impl Stage<MemoryStore> {
+    fn memory() -> Self {
+        let clock = ManualClock::new();
+        Self {
+            store: MemoryStore::new().clock(clock.clone()),
+            clock,
+            inner: Inner::default(),
+        }
+    }
+}
+
+impl Stage<RedisStore> {
+    fn redis() -> Self {
+        let clock = ManualClock::new();
+        Self {
+            store: redis().client_clock(clock.clone()).build().unwrap(),
+            clock,
+            inner: Inner::default(),
+        }
+    }
+}
+
+impl<S: Store> Stage<S> {
+    fn builder(&self) -> RateLimitLayerBuilder {
+        RateLimitLayer::builder(&self.store)
+    }
+
+    fn layer(&self, rule: Rule) -> RateLimitLayer {
+        self.builder().otherwise(rule).build().unwrap()
+    }
+
+    fn send(&self, layer: &RateLimitLayer, request: Request<String>) -> JoinHandle<Answer> {
+        let service = layer.layer(self.inner.clone());
+        tokio::spawn(async move {
+            let answer = service.oneshot(request).await.unwrap();
+            let decision = answer.extensions().get::<Decision>().cloned();
+            (answer.status(), decision)
+        })
+    }
+
+    async fn status(&self, layer: &RateLimitLayer, request: Request<String>) -> StatusCode {
+        self.send(layer, request).await.unwrap().0
+    }
+
+    /// Until all that were sent have been asked for, and the line sleeps.
+    async fn settle(&self) {
+        until("it is so", async || self.clock.sleepers() > 0).await;
+        // What is still on its way takes a few turns of this thread, or an answer of Redis.
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+}
+
+type Answer = (StatusCode, Option<Decision>);
+
+fn refusal(answer: &Answer) -> (RefusalKind, Option<Duration>) {
+    match answer {
+        (status, Some(Decision::Deny(refusal))) => {
+            assert_eq!(*status, StatusCode::TOO_MANY_REQUESTS);
+            (refusal.kind(), refusal.retry_after())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn held<S: Store>(stage: Stage<S>) {
+    let layer = stage.layer(rule(1).wait(25 * SECOND));
+    assert_eq!(stage.status(&layer, request("a")).await, 200);
+    let second = stage.send(&layer, request("a"));
+    stage.settle().await;
+    let third = stage.send(&layer, request("a"));
+    stage.settle().await;
+    assert_eq!(stage.inner.calls(), 1, "they wait");
+    // The fourth would wait for thirty seconds.
+    let fourth = stage.send(&layer, request("a")).await.unwrap();
+    assert_eq!(
+        refusal(&fourth),
+        (RefusalKind::OverLimit, Some(30 * SECOND))
+    );
+    // Another caller has a line of its own.
+    assert_eq!(stage.status(&layer, request("b")).await, 200);
+
+    stage.advance(10 * SECOND);
+    assert_eq!(second.await.unwrap().0, 200);
+    assert!(!third.is_finished(), "in order");
+    stage.settle().await;
+    stage.advance(10 * SECOND);
+    assert_eq!(third.await.unwrap().0, 200);
+    assert_eq!(stage.inner.calls(), 4);
+}
+
+#[tokio::test]
+async fn requests_are_held_and_let_pass_in_order() {
+    held(Stage::memory()).await;
+    held(Stage::redis()).await;
+}
+
+/// A queue of so many holds so many, whether they come one after the other or at once.
+async fn full<S: Store>(stage: Stage<S>, queue: usize, at_once: bool) {
+    let layer = stage
+        .builder()
+        .otherwise(rule(1))
+        .wait(3600 * SECOND)
+        .queue(queue);
+    let layer = layer.build().unwrap();
+    assert_eq!(stage.status(&layer, request("a")).await, 200);
+    let mut waiting = Vec::new();
+    for _ in 0..queue + 10 {
+        waiting.push(stage.send(&layer, request("a")));
+        if !at_once {
+            stage.settle().await;
+        }
+    }
+    until("it is so", async || {
+        waiting.iter().filter(|it| it.is_finished()).count() >= 10
+    })
+    .await;
+    stage.settle().await;
+    let (turned_away, mut waiting): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(JoinHandle::is_finished);
+    assert_eq!(turned_away.len(), 10);
+    for answer in turned_away {
+        let answer = answer.await.unwrap();
+        let (kind, wait) = refusal(&answer);
+        assert_eq!(kind, RefusalKind::QueueFull);
+        assert!(wait.is_some_and(|wait| wait >= 10 * SECOND), "{wait:?}");
+    }
+    // A place that somebody leaves is free for the next.
+    waiting.pop().unwrap().abort();
+    stage.settle().await;
+    let next = stage.send(&layer, request("a"));
+    stage.settle().await;
+    assert!(!next.is_finished());
+    let one_more = stage.send(&layer, request("a")).await.unwrap();
+    assert_eq!(refusal(&one_more).0, RefusalKind::QueueFull);
+}
+
+#[tokio::test]
+async fn a_queue_holds_no_more_than_it_may() {
+    for at_once in [false, true] {
+        full(Stage::memory(), 2, at_once).await;
+        full(Stage::redis(), 2, at_once).await;
+    }
+    // More than one call decides for.
+    full(Stage::memory(), 100, true).await;
+    full(Stage::redis(), 100, true).await;
+}
+
+/// That many come at once is no reason to refuse, while there is room.
+async fn room<S: Store>(stage: Stage<S>) {
+    let layer = stage.layer(rule(200).wait(SECOND).queue(1));
+    let sent: Vec<_> = (0..200).map(|_| stage.send(&layer, request("a"))).collect();
+    for answer in sent {
+        assert_eq!(answer.await.unwrap().0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_queue_is_for_those_alone_for_whom_there_is_no_room() {
+    room(Stage::memory()).await;
+    room(Stage::redis()).await;
+}
+
+/// Whoever hangs up leaves the line, and takes nothing.
+async fn dropped<S: Store>(stage: Stage<S>) {
+    let layer = stage.layer(rule(2).wait(60 * SECOND));
+    for _ in 0..2 {
+        assert_eq!(stage.status(&layer, request("a")).await, 200);
+    }
+    let gone = stage.send(&layer, request("a"));
+    stage.settle().await;
+    let behind = stage.send(&layer, request("a"));
+    stage.settle().await;
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    stage.settle().await;
+    // A call that is under way when the clock is moved has asked too early: then it is asked again later.
+    until("it is so", async || {
+        stage.advance(10 * SECOND);
+        behind.is_finished()
+    })
+    .await;
+    let (status, decision) = behind.await.unwrap();
+    assert_eq!(status, 200);
+    // One of two was taken by the one behind, and none by the one that is gone.
+    assert_eq!(decision.unwrap().limits()[0].remaining(), Some(1));
+    assert_eq!(stage.inner.calls(), 3);
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_leaves_the_line() {
+    dropped(Stage::memory()).await;
+    dropped(Stage::redis()).await;
+}
+
+#[tokio::test]
+async fn the_least_patient_of_several_rules_counts() {
+    let stage = Stage::memory();
+    let named = |name: &str, permits| rule(permits).named(name);
+    for (rules, waits) in [
+        (
+            vec![
+                named("a", 1).wait(60 * SECOND),
+                named("b", 9).wait(60 * SECOND),
+            ],
+            true,
+        ),
+        (vec![named("a", 1).wait(60 * SECOND), named("b", 9)], false),
+        (
+            vec![named("a", 1).wait(60 * SECOND), named("b", 9).wait(SECOND)],
+            false,
+        ),
+        (
+            vec![
+                named("a", 1).wait(60 * SECOND),
+                named("b", 9).wait(Duration::ZERO),
+            ],
+            false,
+        ),
+        (
+            vec![named("b", 9).wait(SECOND), named("a", 1).wait(60 * SECOND)],
+            false,
+        ),
+        (
+            vec![named("a", 1).wait(60 * SECOND), named("b", 1).shadow()],
+            true,
+        ),
+        (
+            vec![named("a", 1).wait(60 * SECOND).enforce_share(0)],
+            false,
+        ),
+    ] {
+        let stage = Stage {
+            inner: Inner::default(),
+            store: MemoryStore::new().clock(stage.clock.clone()),
+            clock: stage.clock.clone(),
+        };
+        let layer = stage.builder().otherwise(rules.clone()).build().unwrap();
+        assert_eq!(stage.status(&layer, request("a")).await, 200);
+        let service = layer.layer(stage.inner.clone());
+        let answer = polled(service.oneshot(request("a")), 1).await;
+        assert_eq!(answer.is_none(), waits, "{rules:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_goes_before_its_layer() {
+    let stage = Stage::memory();
+    let impatient = rule(1).wait(Duration::ZERO);
+    let layer = stage.builder().otherwise(impatient).wait(60 * SECOND);
+    let layer = layer.build().unwrap();
+    for expected in [200, 429] {
+        assert_eq!(stage.status(&layer, request("a")).await, expected);
+    }
+}
+
+async fn windows<S: Store>(stage: Stage<S>) {
+    let rule = rule(1).algorithm(Algorithm::FixedWindow).wait(15 * SECOND);
+    let layer = stage.layer(rule);
+    assert_eq!(stage.status(&layer, request("a")).await, 200);
+    let second = stage.send(&layer, request("a"));
+    stage.settle().await;
+    let late = stage.send(&layer, request("a")).await.unwrap();
+    assert_eq!(refusal(&late).0, RefusalKind::OverLimit);
+    stage.advance(11 * SECOND);
+    assert_eq!(second.await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn a_window_is_waited_for_too() {
+    windows(Stage::memory()).await;
+}
+
+#[tokio::test]
+async fn a_queue_of_nobody_is_a_mistake() {
+    let store = MemoryStore::new();
+    let builder = || RateLimitLayer::builder(&store);
+    for layer in [
+        builder().otherwise(rule(1).wait(SECOND).queue(0)),
+        builder().otherwise(rule(1)).queue(0),
+    ] {
+        let error = layer.build().unwrap_err();
+        assert_eq!(error, ConfigError::Queue("api".to_owned()));
+        assert!(error.to_string().contains("\"api\""), "{error}");
+    }
+}
+
+/// The place in the inner service is held while a request waits, unless the layer decides first.
+#[tokio::test]
+async fn a_request_that_waits_holds_its_place_unless_it_is_decided_on_first() {
+    for decide_first in [false, true] {
+        let stage = Stage::memory();
+        let layer = stage.builder().otherwise(rule(1).wait(60 * SECOND));
+        let layer = layer.decide_first(decide_first).build().unwrap();
+        let places = Arc::new(tokio::sync::Semaphore::new(1));
+        let limited = tower::limit::ConcurrencyLimit::with_semaphore(
+            stage.inner.clone(),
+            Arc::clone(&places),
+        );
+        let service = layer.layer(limited);
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let mut waiting = Box::pin(service.clone().oneshot(request("a")));
+        assert!(polled(&mut waiting, 1).await.is_none());
+        assert_eq!(places.available_permits(), usize::from(decide_first));
+        stage.advance(10 * SECOND);
+        assert_eq!(waiting.await.unwrap().status(), 200);
+    }
+}
