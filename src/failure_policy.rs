@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, ConfigErrorKind};
 
 /// What to do with a request while the store cannot decide.
 ///
@@ -86,13 +86,16 @@ impl FailurePolicy {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::LocalShare`] for a share that is none.
+    /// Of kind [`Rule`](ConfigErrorKind::Rule) for a share that is none.
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
-            Self::Local(local) if !local.share.is_one() => Err(ConfigError::LocalShare {
-                rule: rule.to_owned(),
-                share: local.share.get().to_string(),
-            }),
+            Self::Local(local) if !local.share.is_one() => {
+                Err(ConfigErrorKind::Rule.error(format!(
+                    "the rule {rule:?} decides by {} of its limit when the store fails: it must \
+                     be above 0 and 1 at most, one divided by the number of instances",
+                    local.share.get()
+                )))
+            }
             _ => Ok(()),
         }
     }

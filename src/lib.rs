@@ -54,7 +54,7 @@ pub use tower_layer::Layer;
 pub use self::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
-    error::{ConfigError, Error, ErrorKind},
+    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     failure_policy::{FailurePolicy, Local},
     limit::{Algorithm, Limit, RateType},
     limiter::{RateLimiter, all_of::AllOf},

@@ -6,7 +6,7 @@ use super::{RateLimiter, ask, heard};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, Patience},
-    error::{ConfigError, Error, ErrorKind},
+    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     store::take,
 };
 
@@ -47,7 +47,11 @@ impl AllOf {
     pub(crate) fn new(
         mut limiters: impl Iterator<Item = RateLimiter>,
     ) -> Result<Self, ConfigError> {
-        let refuse = |reason| Err(ConfigError::NotTogether(reason));
+        let refuse = |reason| {
+            Err(ConfigErrorKind::Rule.error(format!(
+                "permits of these limiters cannot be taken together: {reason}"
+            )))
+        };
         let Some(first) = limiters.next() else {
             return refuse("there are none");
         };

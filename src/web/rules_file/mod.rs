@@ -26,8 +26,8 @@ use super::{
     rule::{ChooseTier, Defaults, Planner, Rules},
 };
 use crate::{
-    error::ConfigError,
-    name::is_word,
+    error::{ConfigError, ConfigErrorKind},
+    name::check_rule_name,
     store::{MemoryStore, Store},
 };
 
@@ -40,7 +40,7 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 /// Reads rules from TOML, and knows by name what only code can say: who the user is, which plan was paid for, the secrets.
 ///
 /// The [guide](crate::docs::guide) describes the format, field by field. What a file says is checked as what code says:
-/// every error of it is a [`ConfigError::File`] with the line, the field and what to write instead. A field that does not
+/// every error of it is a [`ConfigError`] with the line, the field and what to write instead. A field that does not
 /// exist, a rule that no entry uses and a file without rules are errors, too, because a limit that is not there is not
 /// noticed.
 ///
@@ -104,8 +104,8 @@ impl RulesFile {
 
     /// Lets files say `by = "<name>"`: count requests by this key.
     ///
-    /// Names here and below have the characters `A-Z a-z 0-9 . _ -`, else reading is a [`ConfigError::RuleName`], and mean
-    /// nothing else in a file (`peer`, `route`), else it is a [`ConfigError::ReservedName`].
+    /// Names here and below have the characters `A-Z a-z 0-9 . _ -`, else reading is a [`ConfigError`], and mean
+    /// nothing else in a file (`peer`, `route`), else it is one, too.
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
         self.note(name, &keys::WORDS);
         self.keys.insert(name.to_owned(), Any::new(key));
@@ -168,7 +168,7 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::File`], with the first line at fault, or what is wrong with a name that code has given.
+    /// [`ConfigError`], with the line and the field at fault, or a name that code has given.
     pub fn parse(&self, text: &str) -> Result<Rules, ConfigError> {
         if let Some(mistake) = &self.mistake {
             return Err(mistake.clone());
@@ -211,21 +211,21 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Unreadable`] for what is no file, no UTF-8 or longer than a mebibyte, and those of
+    /// Of kind [`Unreadable`](ConfigErrorKind::Unreadable) for what is no file, no UTF-8 or longer than a mebibyte, and those of
     /// [`parse`](Self::parse).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
         self.parse(&read(path.as_ref())?)
     }
 
     fn note(&mut self, name: &str, reserved: &[&str]) {
-        let mistake = if !is_word(name) {
-            ConfigError::RuleName(name.to_owned())
-        } else if reserved.contains(&name) {
-            ConfigError::ReservedName(name.to_owned())
-        } else {
-            return;
+        let checked = match reserved.contains(&name) {
+            true => Err(ConfigErrorKind::Name
+                .error(format!("{name:?} means something else in a rules file"))),
+            false => check_rule_name(name),
         };
-        self.mistake.get_or_insert(mistake);
+        if let Err(mistake) = checked {
+            self.mistake.get_or_insert(mistake);
+        }
     }
 }
 
@@ -267,9 +267,11 @@ fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
 
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |reason: String| ConfigError::Unreadable {
-        path: path.display().to_string(),
-        reason,
+    let unreadable = |reason: String| {
+        ConfigErrorKind::Unreadable.error(format!(
+            "the rules file {:?} cannot be read: {reason}",
+            path.display().to_string()
+        ))
     };
     // Before it is opened: opening a pipe would wait for whoever writes to it.
     let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;

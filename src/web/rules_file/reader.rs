@@ -7,7 +7,10 @@ use toml::{
     de::{DeString, DeTable, DeValue},
 };
 
-use crate::{error::ConfigError, name::is_word};
+use crate::{
+    error::{ConfigError, ConfigErrorKind},
+    name::is_word,
+};
 
 /// A text, and what it says.
 pub(crate) struct Source<'a> {
@@ -39,12 +42,12 @@ impl<'a> Source<'a> {
         let lines = Lines::new(text);
         match DeTable::parse(text) {
             Ok(table) => Ok(Self { lines, table }),
-            Err(error) => Err(ConfigError::File {
-                line: lines.line(error.span().map_or(0, |span| span.start)),
-                field: String::new(),
+            Err(error) => Err(fail(
+                lines.line(error.span().map_or(0, |span| span.start)),
+                "",
                 // Its own words may have several lines; one is for a log.
-                reason: error.message().replace('\n', ", "),
-            }),
+                error.message().replace('\n', ", "),
+            )),
         }
     }
 
@@ -253,12 +256,14 @@ impl<'a> Node<'a> {
     }
 }
 
-fn fail(line: usize, path: &str, reason: impl Display) -> ConfigError {
-    ConfigError::File {
-        line,
-        field: path.to_owned(),
-        reason: reason.to_string(),
-    }
+pub(crate) fn fail(line: usize, path: &str, reason: impl Display) -> ConfigError {
+    let place = match path {
+        "" => format!("line {line}"),
+        path => format!("line {line}, {path}"),
+    };
+    ConfigErrorKind::File
+        .error(reason.to_string())
+        .at(Some(place))
 }
 
 /// Says that there is no such thing, and what there is instead.

@@ -7,7 +7,7 @@ use http::{Method, request::Parts};
 use super::{
     RulesFile,
     keys::Keys,
-    reader::{Node, Table, no_such},
+    reader::{Node, Table, fail, no_such},
     values,
 };
 use crate::{
@@ -65,11 +65,7 @@ pub(crate) fn read<'a>(
     rules: Option<Node<'a>>,
 ) -> Result<Vec<Named<'a>>, ConfigError> {
     let Some(rules) = rules else {
-        return Err(ConfigError::File {
-            line: 1,
-            field: "rules".to_owned(),
-            reason: NO_RULES.to_owned(),
-        });
+        return Err(fail(1, "rules", NO_RULES));
     };
     let mut named = Vec::new();
     for (name, node) in rules.table()?.fields() {

@@ -41,7 +41,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Url`] if the address cannot be read.
+    /// Of kind [`Store`](crate::ConfigErrorKind::Store) if the address cannot be read.
     ///
     /// # Example
     ///
@@ -260,7 +260,7 @@ impl Endpoint {
                 let sentinels = sentinels.with_certificates(certificates)?;
                 Ok(Self::Sentinel(Box::new(sentinels)))
             }
-            Self::Ready(_) => Err(ConfigError::Certificates(
+            Self::Ready(_) => Err(super::tls::unusable(
                 "a pool or connection that is made elsewhere is given them there",
             )),
         }
@@ -292,11 +292,17 @@ fn read_addresses(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ConfigErrorKind;
 
     #[test]
     fn a_bad_address_is_an_error_without_its_password() {
         let error = RedisStore::open("http://user:secret@localhost").unwrap_err();
-        assert!(matches!(error, ConfigError::Url(_)));
+        assert_eq!(error.kind(), ConfigErrorKind::Store);
+        assert!(
+            error
+                .to_string()
+                .starts_with("the address of Redis cannot be read: ")
+        );
         assert!(!error.to_string().contains("secret"));
         let store = RedisStore::open("redis://user:secret@localhost").unwrap();
         assert!(!format!("{store:?}").contains("secret"));
