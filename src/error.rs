@@ -168,7 +168,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// An error in a limit, a rule, a name, a rules file or a store's settings, found when they are built.
+/// An error in a limit, a rule, a name, a rules file or a store's settings, found when they are
+/// built.
 ///
 /// `Display` says what is wrong and what would be right, after the place in the file where there is
 /// one. `Debug`, which `main` and `unwrap` print, begins with the same text.
@@ -208,7 +209,7 @@ pub enum ConfigErrorKind {
     Store,
     /// A rules file cannot be read
     Unreadable,
-    /// A rules file is no TOML, or has a field, a value or a name that means nothing there
+    /// A rules file says what cannot be meant: [`place`](ConfigError::place) has the line and field
     File,
 }
 
@@ -243,9 +244,12 @@ impl ConfigError {
         &self.0.reason
     }
 
-    /// Adds the place in a file, unless it is known more closely.
+    /// Makes it an error of a file, at this place of it.
     pub(crate) fn at(mut self, place: Option<impl Into<Box<str>>>) -> Self {
-        self.0.place = self.0.place.or(place.map(Into::into));
+        if let Some(place) = place {
+            self.0.kind = ConfigErrorKind::File;
+            self.0.place = Some(place.into());
+        }
         self
     }
 }

@@ -55,8 +55,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would fall into different slots of a Redis Cluster, or be
-    /// another limiter's.
+    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would fall into
+    /// different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         Ok(Self {
             store: store.handle().0,
@@ -69,7 +69,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, one of them twice, or some of another store handle.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, one of them twice, or some
+    /// of another store handle.
     pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
         AllOf::new(limiters.into_iter().cloned())
     }
@@ -97,7 +98,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10 or more than 10 000.
+    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10 or more than 10
+    /// 000.
     ///
     /// # Example
     ///
@@ -128,8 +130,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole milliseconds, or the algorithm is a
-    /// [`FixedWindow`](Algorithm::FixedWindow) or [`Gcra`](Algorithm::Gcra), or grants are noted in [`slots`](Self::slots).
+    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole milliseconds, or the
+    /// algorithm is a [`FixedWindow`](Algorithm::FixedWindow) or [`Gcra`](Algorithm::Gcra), or
+    /// grants are noted in [`slots`](Self::slots).
     ///
     /// # Example
     ///

@@ -13,6 +13,7 @@ fn told(from: &str, to: &str) -> (String, String) {
     };
     let said = error.to_string();
     assert!(!said.contains('\n'), "{said}");
+    assert_eq!(error.kind(), tower_ratelimit::ConfigErrorKind::File);
     let place = error.place().expect("the place");
     assert_eq!(said, format!("{place}: {}", error.reason()));
     let (line, field) = place.split_once(", ").unwrap_or((place, ""));
@@ -91,7 +92,7 @@ fn each_mistake_is_named_with_its_line() {
             "by = \"client\"",
             "by = 7",
             "by = 7",
-            "rules.login.by: here stands a whole number, and not a list",
+            "rules.login.by: here stands a whole number, and not a text",
         ),
         (
             "hide-headers = true",
@@ -110,6 +111,48 @@ fn each_mistake_is_named_with_its_line() {
             "rate = 5",
             "rate = 5",
             "rules.login.rate: here stands a whole number, and not a text",
+        ),
+        (
+            "rate = \"5/1m\"",
+            "rate = 1979-05-27",
+            "rate = 1979-05-27",
+            "rules.login.rate: here stands a time, and no field is one",
+        ),
+        (
+            "[rules.login]",
+            "[[rules.login]]",
+            "[[rules.login]]",
+            "rules.login: here stands a list, and not a table",
+        ),
+        (
+            "[otherwise]",
+            "[[otherwise]]",
+            "[[otherwise]]",
+            "otherwise: here stands a list, and not a table",
+        ),
+        (
+            "on-failure = { local = 0.25, for = \"30s\", then = \"deny\" }",
+            "on-failure = [0.25, \"30s\", \"deny\"]",
+            "on-failure = [0.25, \"30s\", \"deny\"]",
+            "rules.account.on-failure: here stands a list, and not a table",
+        ),
+        (
+            "ipv6-prefix = 64",
+            "ipv6-prefix = 64\nservices = [\"a.B\"]",
+            "services = [\"a.B\"]",
+            "keys.client.services: it belongs to `from = \"route\"`",
+        ),
+        (
+            "when = \"bulk\"\nrules = [\"bulk\"]",
+            "when = \"bulk\"\nvalues = [\"a\"]\nrules = [\"bulk\"]",
+            "values = [\"a\"]",
+            "on[1].values: it belongs to `[[deny]]` and `[[allow]]`",
+        ),
+        (
+            "values = [\"evil\"]",
+            "values = [\"evil\"]\nrules = [\"bulk\"]",
+            "rules = [\"bulk\"]",
+            "deny[1].rules: it belongs to `[[on]]`",
         ),
         // Numbers: by the code that checks the builders'.
         (
@@ -165,6 +208,12 @@ fn each_mistake_is_named_with_its_line() {
             "cost = 4294967296",
             "cost = 4294967296",
             "rules.export.cost: 4294967296 is out of range",
+        ),
+        (
+            "cost = 10",
+            "cost = 18446744073709551616",
+            "cost = 18446744073709551616",
+            "rules.export.cost: 18446744073709551616 is out of range",
         ),
         (
             "PUT = 5",
@@ -439,9 +488,9 @@ fn each_mistake_is_named_with_its_line() {
             "rules.tenant.init: it belongs to `shared`, which is not there",
         ),
         (
-            "init = ",
-            "keep-alive = ",
-            "keep-alive = \"3/1m\"",
+            "init = \"3/1m\"",
+            "keep-alive = \"3m\"",
+            "keep-alive = \"3m\"",
             "rules.tenant.keep-alive: it belongs to `init`, which is not there",
         ),
         (

@@ -159,8 +159,9 @@ impl ClientIp {
     /// How many bits of an IPv6 address count, 32 to 128. Default: 56, what a provider hands to one customer
     /// (RFC 6177, RIPE-690).
     ///
-    /// Others are a [`ConfigError`] when the layer is built. Fewer bits put more customers together, more
-    /// give a customer more limits: all 128 give one as many as there are addresses in a network.
+    /// Others are a [`ConfigError`] when the layer is built. Fewer bits put more customers
+    /// together, more give a customer more limits: all 128 give one as many as there are addresses
+    /// in a network.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.check_bits("IPv6", 32..=128, bits);
         self.prefixes.v6 = bits;

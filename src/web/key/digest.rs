@@ -48,8 +48,8 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// Of kind [`Secret`](ConfigErrorKind::Secret) for an id that is none, or too few bytes. Neither
-    /// is shown: the one may be the other.
+    /// Of kind [`Secret`](ConfigErrorKind::Secret) for an id that is none, or too few bytes.
+    /// Neither is shown: the one may be the other.
     pub fn new(id: &str, bytes: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let bytes = bytes.as_ref();
         if !is_word(id) || id.len() > LONGEST_ID {

@@ -102,8 +102,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// The credential, `authorization` for example, that this puts into keys as it is.
     ///
-    /// A rule whose key says so is refused with a [`ConfigError`] when a layer is built. An extractor that hands
-    /// on to others hands this on, too. Default: none.
+    /// A rule whose key says so is refused with a [`ConfigError`] when a layer is built. An
+    /// extractor that hands on to others hands this on, too. Default: none.
     fn exposed_credential(&self) -> Option<&'static str> {
         None
     }

@@ -57,15 +57,15 @@ impl Requests {
     /// Requests from these networks, as `10.0.0.0/8`, `2001:db8::/32` or single addresses: by the peer's address with
     /// [`PeerIp`](crate::key::PeerIp), by the client's with [`ClientIp`]. All of its bits count, whatever counts for keys.
     ///
-    /// What is no network, or has bits beyond its prefix, is a [`ConfigError`] when the layer is built. Behind a
-    /// proxy the peer is the proxy.
+    /// What is no network, or has bits beyond its prefix, is a [`ConfigError`] when the layer is
+    /// built. Behind a proxy the peer is the proxy.
     pub fn from_networks<N: AsRef<str>>(
         address: impl Into<ClientIp>,
         networks: impl IntoIterator<Item = N>,
     ) -> Self {
         let networks = networks.into_iter().map(|text| {
             let text = text.as_ref();
-            network_of(text).map_err(|reason| refused(&text, reason))
+            network_of(text).map_err(|reason| refused(text, reason))
         });
         let networks: Result<Vec<_>, _> = networks.collect();
         Self(networks.map(|networks| Which::From(address.into(), Networks::new(&networks))))

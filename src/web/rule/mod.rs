@@ -187,10 +187,11 @@ impl Rule {
     /// Notes what is granted in slots of the interval, so many of them, instead of each grant by itself: for large limits. See
     /// [`RateLimiter::slots`](crate::RateLimiter::slots) for what it costs. Default: none.
     ///
-    /// Other rules and processes of the name may do otherwise. It is a [`ConfigError`] when the layer is built if there
-    /// are fewer than 10 or more than 10 000, if a limit that is known by then has an interval of fewer milliseconds, or if the
-    /// rule counts by another algorithm. An interval that is found with a request, or is stored, may be as short: it then has a
-    /// slot for each millisecond.
+    /// Other rules and processes of the name may do otherwise. It is a [`ConfigError`] when the
+    /// layer is built if there are fewer than 10 or more than 10 000, if a limit that is known by
+    /// then has an interval of fewer milliseconds, or if the rule counts by another algorithm. An
+    /// interval that is found with a request, or is stored, may be as short: it then has a slot for
+    /// each millisecond.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, key::PeerIp};
@@ -215,8 +216,8 @@ impl Rule {
     /// trip to save, and takes nothing ahead; neither does a request that meets several limits, or a rule that is tried out.
     ///
     /// At most a tenth of the interval, in whole milliseconds, and only for a sliding log without [slots](Self::slots); else it is a
-    /// [`ConfigError`] when the layer is built. Where the limit is known only by the request, or is the stored one, a
-    /// longer lease is cut to a tenth of the interval in force.
+    /// [`ConfigError`] when the layer is built. Where the limit is known only by the request, or is
+    /// the stored one, a longer lease is cut to a tenth of the interval in force.
     ///
     /// # Example
     ///
@@ -354,8 +355,9 @@ impl Rule {
     ///
     /// One more is refused as [`RefusalKind::QueueFull`](crate::RefusalKind::QueueFull): 429, because the queue is the
     /// caller's own and full by what it has sent, with the time until those in it have been served as `Retry-After`. Of
-    /// several rules the least counts. Zero is a [`ConfigError`] when the layer is built. How many callers wait in
-    /// all is for the server to bound, by connections or a concurrency limit outside.
+    /// several rules the least counts. Zero is a [`ConfigError`] when the layer is built. How many
+    /// callers wait in all is for the server to bound, by connections or a concurrency limit
+    /// outside.
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = Some(requests);
         self
