@@ -61,7 +61,7 @@ pub use tower_layer::Layer;
 pub use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
-    error::{ConfigError, Error, ErrorKind},
+    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     failure_policy::{FailurePolicy, Local},
     limit::{Algorithm, Limit, RateType},
     limiter::{RateLimiter, all_of::AllOf},

@@ -5,7 +5,10 @@ mod slots;
 use std::time::Duration;
 
 pub(crate) use self::slots::Slots;
-use crate::{clock::Millis, error::ConfigError};
+use crate::{
+    clock::Millis,
+    error::{ConfigError, ConfigErrorKind},
+};
 
 /// The most permits that a script can count exactly.
 const MOST_PERMITS: u64 = (1 << 53) - 1;
@@ -116,7 +119,7 @@ pub enum Algorithm {
     /// The time from permit to permit is interval / limit, rounded up to microseconds, so that it
     /// never grants too much. At large rates that shows: of 600 000 a second, one every 2 us, 500
     /// 000 pass in the long run. Limits with a whole quotient lose nothing; more than one permit in
-    /// a microsecond is a [`ConfigError::TooFast`]. By a
+    /// a microsecond is a [`ConfigError`]. By a
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
     ///
     /// Worst case: in any time span, limit x time / interval, plus the whole limit at once: twice
@@ -151,10 +154,12 @@ impl Algorithm {
     pub(crate) fn check(self, limit: &StoredLimit) -> Result<(), ConfigError> {
         match self {
             Self::Gcra if emission(limit.rate, limit.interval).is_none() => {
-                Err(ConfigError::TooFast {
-                    permits: at_least_zero(limit.rate),
-                    interval: Duration::from_millis(at_least_zero(limit.interval)),
-                })
+                let permits = at_least_zero(limit.rate);
+                let interval = Duration::from_millis(at_least_zero(limit.interval));
+                Err(ConfigErrorKind::Limit.error(format!(
+                    "{permits} permits in {interval:?} are more than one in each microsecond, the \
+                     most that `Algorithm::Gcra` counts"
+                )))
             }
             Self::SlidingLog | Self::FixedWindow | Self::Gcra => Ok(()),
         }
@@ -203,15 +208,14 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Permits`] and [`ConfigError::Interval`], with the value, if it is out of
-    /// range.
+    /// Of kind [`Limit`](ConfigErrorKind::Limit), with the value, if one is out of range.
     pub fn try_new(permits: u64, interval: Duration) -> Result<Self, ConfigError> {
         if !(1..=MOST_PERMITS).contains(&permits) {
-            return Err(ConfigError::Permits(permits));
+            return Err(ConfigErrorKind::Limit.error(format!(
+                "a limit takes 1 to 2^53 - 1 permits, not {permits}"
+            )));
         }
-        if whole_millis(interval).is_none() {
-            return Err(ConfigError::Interval(interval));
-        }
+        checked_millis(interval)?;
         Ok(Self::new(permits, interval))
     }
 
@@ -268,15 +272,15 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::KeepAlive`] if it is shorter than the interval, as in Redisson, and
-    /// [`ConfigError::Interval`] if it is not in whole milliseconds.
+    /// Of kind [`Limit`](ConfigErrorKind::Limit) if it is shorter than the interval, as in
+    /// Redisson, or not in whole milliseconds.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
-        let millis = whole_millis(keep_alive).ok_or(ConfigError::Interval(keep_alive))?;
+        let millis = checked_millis(keep_alive)?;
         if millis < self.interval {
-            return Err(ConfigError::KeepAlive {
-                keep_alive,
-                interval: self.interval(),
-            });
+            return Err(ConfigErrorKind::Limit.error(format!(
+                "a keep-alive time of {keep_alive:?} is shorter than the interval of {:?}",
+                self.interval()
+            )));
         }
         self.keep_alive = Some(millis);
         Ok(self)
@@ -378,7 +382,7 @@ impl StoredLimit {
 ///
 /// # Errors
 ///
-/// [`ConfigError::Lease`], with the lease and what is wrong with it.
+/// Of kind [`Limit`](ConfigErrorKind::Limit), with the lease and what is wrong with it.
 pub(crate) fn check_lease(
     owner: &str,
     lease: Duration,
@@ -402,10 +406,17 @@ pub(crate) fn check_lease(
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
         }
     };
-    Err(ConfigError::Lease {
-        owner: owner.to_owned(),
-        lease,
-        reason,
+    Err(ConfigErrorKind::Limit.error(format!(
+        "{owner:?} cannot lease permits for {lease:?}: {reason}"
+    )))
+}
+
+fn checked_millis(interval: Duration) -> Result<Millis, ConfigError> {
+    whole_millis(interval).ok_or_else(|| {
+        ConfigErrorKind::Limit.error(format!(
+            "an interval is of whole milliseconds, at least one and at most a century, not \
+             {interval:?}"
+        ))
     })
 }
 
@@ -436,30 +447,32 @@ mod tests {
 
     #[test]
     fn bad_numbers_are_named() {
-        assert_eq!(
-            Limit::try_new(0, Duration::from_secs(1)),
-            Err(ConfigError::Permits(0))
-        );
-        assert_eq!(
-            Limit::try_new(1 << 53, Duration::from_secs(1)),
-            Err(ConfigError::Permits(1 << 53))
-        );
+        let refused = |limit: Result<Limit, ConfigError>| {
+            let error = limit.unwrap_err();
+            assert_eq!(error.kind(), ConfigErrorKind::Limit);
+            error.to_string()
+        };
+        for permits in [0, 1 << 53] {
+            assert_eq!(
+                refused(Limit::try_new(permits, Duration::from_secs(1))),
+                format!("a limit takes 1 to 2^53 - 1 permits, not {permits}")
+            );
+        }
         for interval in [
             Duration::ZERO,
             Duration::from_micros(999),
             Duration::from_micros(1500),
             Duration::from_millis(LONGEST + 1),
         ] {
-            assert_eq!(
-                Limit::try_new(1, interval),
-                Err(ConfigError::Interval(interval))
-            );
+            let said = refused(Limit::try_new(1, interval));
+            assert!(said.starts_with("an interval is of whole milliseconds"));
+            assert!(said.ends_with(&format!("not {interval:?}")), "{said}");
         }
         let limit = Limit::per_minute(1);
-        assert!(matches!(
-            limit.keep_alive(Duration::from_secs(59)),
-            Err(ConfigError::KeepAlive { .. })
-        ));
+        assert_eq!(
+            refused(limit.keep_alive(Duration::from_secs(59))),
+            "a keep-alive time of 59s is shorter than the interval of 60s"
+        );
     }
 
     #[test]
@@ -481,11 +494,9 @@ mod tests {
     fn only_gcra_counts_no_faster_than_microseconds() {
         let stored = |rate| Limit::new(rate, Duration::from_millis(3)).stored();
         assert_eq!(Algorithm::Gcra.check(&stored(3000)), Ok(()));
-        let too_fast = ConfigError::TooFast {
-            permits: 3001,
-            interval: Duration::from_millis(3),
-        };
-        assert_eq!(Algorithm::Gcra.check(&stored(3001)), Err(too_fast));
+        let too_fast = Algorithm::Gcra.check(&stored(3001)).unwrap_err();
+        assert_eq!(too_fast.kind(), ConfigErrorKind::Limit);
+        assert!(too_fast.reason().starts_with("3001 permits in 3ms are"));
         for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
             assert_eq!(algorithm.check(&stored(3001)), Ok(()));
         }

@@ -18,7 +18,7 @@ pub(crate) use self::{
 };
 use crate::{
     draft::Draft,
-    error::{ConfigError, Error, ErrorKind},
+    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     limit::{Algorithm, Slots, StoredLimit},
 };
 
@@ -58,34 +58,10 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::SharedName`] if its keys would be in different hash slots of a Cluster, or be
-    /// another limiter's.
+    /// Of kind [`Name`](ConfigErrorKind::Name) if its keys would be in different hash slots of a
+    /// Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
-        let refuse = |reason| {
-            Err(ConfigError::SharedName {
-                name: name.to_owned(),
-                reason,
-            })
-        };
-        if name.is_empty() {
-            return refuse("it is empty");
-        }
-        match name.split_once('{') {
-            None if name.contains('}') => return refuse("it has a `}` without a `{`"),
-            None => {}
-            Some((_, rest)) => match rest.find('}') {
-                None => return refuse("it has a `{` that is not closed"),
-                Some(0) => return refuse("its hash tag `{}` is empty"),
-                Some(end) => {
-                    let tail = &rest[end..];
-                    if [":value", ":permits"].iter().any(|suffix| {
-                        tail.ends_with(suffix) || tail.contains(&format!("{suffix}:"))
-                    }) {
-                        return refuse("it reads like a key that belongs to another limiter");
-                    }
-                }
-            },
-        }
+        check_exact(name).map_err(|reason| refused(name, reason))?;
         Ok(Self {
             text: name.into(),
             algorithm: Algorithm::default(),
@@ -185,20 +161,10 @@ impl Naming {
             return Ok(Spelling::Exact(Name::exact(name)?).into());
         };
         if after.contains(PLACEHOLDER) {
-            let reason = "it may contain `<key>` only once";
-            return Err(ConfigError::SharedName {
-                name: name.to_owned(),
-                reason,
-            });
+            return Err(refused(name, "it may contain `<key>` only once"));
         }
         // An identity has no braces and is never empty, so one sample stands for all.
-        Name::exact(&format!("{before}x{after}")).map_err(|error| match error {
-            ConfigError::SharedName { reason, .. } => ConfigError::SharedName {
-                name: name.to_owned(),
-                reason,
-            },
-            other => other,
-        })?;
+        check_exact(&format!("{before}x{after}")).map_err(|reason| refused(name, reason))?;
         let spelling = Spelling::Template {
             before: before.into(),
             after: after.into(),
@@ -263,20 +229,49 @@ impl fmt::Display for Naming {
     }
 }
 
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
-    if is_word(prefix) {
-        Ok(())
+fn check_exact(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() {
+        return Err("it is empty");
+    }
+    let Some((_, rest)) = name.split_once('{') else {
+        return match name.contains('}') {
+            true => Err("it has a `}` without a `{`"),
+            false => Ok(()),
+        };
+    };
+    let end = rest.find('}').ok_or("it has a `{` that is not closed")?;
+    let tail = &rest[end..];
+    let is_of_another =
+        |suffix: &&str| tail.ends_with(*suffix) || tail.contains(&format!("{suffix}:"));
+    if end == 0 {
+        Err("its hash tag `{}` is empty")
+    } else if [":value", ":permits"].iter().any(is_of_another) {
+        Err("it reads like a key that belongs to another limiter")
     } else {
-        Err(ConfigError::Prefix(prefix.to_owned()))
+        Ok(())
     }
 }
 
+fn refused(name: &str, reason: &str) -> ConfigError {
+    ConfigErrorKind::Name.error(format!("{name:?} cannot name a limiter: {reason}"))
+}
+
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    check_word("a prefix", prefix)
+}
+
 pub(crate) fn check_rule_name(name: &str) -> Result<(), ConfigError> {
-    if is_word(name) {
-        Ok(())
-    } else {
-        Err(ConfigError::RuleName(name.to_owned()))
+    check_word("a rule's name", name)
+}
+
+/// Checks that a text is a [word](is_word).
+pub(crate) fn check_word(what: &str, text: &str) -> Result<(), ConfigError> {
+    if is_word(text) {
+        return Ok(());
     }
+    Err(ConfigErrorKind::Name.error(format!(
+        "{what} has one or more of A-Z a-z 0-9 . _ -, not {text:?}"
+    )))
 }
 
 /// Returns whether the text is a label: one or more of `A-Z a-z 0-9 . _ -`.
@@ -406,10 +401,10 @@ mod tests {
             "{a}:value",
             "{a}:permits",
         ] {
-            assert!(
-                matches!(Name::exact(name), Err(ConfigError::SharedName { .. })),
-                "{name}"
-            );
+            let error = Name::exact(name).unwrap_err();
+            assert_eq!(error.kind(), ConfigErrorKind::Name, "{name}");
+            let said = format!("{name:?} cannot name a limiter: ");
+            assert!(error.to_string().starts_with(&said), "{error}");
         }
         assert!(Name::exact("{a}:value:7d9").is_err());
         for name in [
@@ -427,11 +422,15 @@ mod tests {
     #[test]
     fn prefixes_and_rule_names_are_labels() {
         for bad in ["", "a b", "a:b", "{a}", "é", "a\r\n"] {
-            assert_eq!(check_prefix(bad), Err(ConfigError::Prefix(bad.to_owned())));
-            assert_eq!(
-                check_rule_name(bad),
-                Err(ConfigError::RuleName(bad.to_owned()))
-            );
+            for (what, checked) in [
+                ("a prefix", check_prefix(bad)),
+                ("a rule's name", check_rule_name(bad)),
+            ] {
+                let error = checked.unwrap_err();
+                assert_eq!(error.kind(), ConfigErrorKind::Name);
+                let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
+                assert_eq!(error.to_string(), said);
+            }
         }
     }
 

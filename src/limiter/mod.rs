@@ -56,8 +56,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::SharedName`] if the limiter's keys would fall into different slots of a Redis Cluster, or be
-    /// another limiter's.
+    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would fall into
+    /// different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         Ok(Self {
             store: store.handle().0,
@@ -90,7 +90,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Slots`] if there are fewer than 10 or more than 10 000.
+    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10 or more than 10
+    /// 000.
     ///
     /// # Example
     ///
@@ -121,8 +122,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Lease`] if it is not of whole milliseconds, or the algorithm is a
-    /// [`FixedWindow`](Algorithm::FixedWindow) or [`Gcra`](Algorithm::Gcra), or grants are noted in [`slots`](Self::slots).
+    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole milliseconds, or the
+    /// algorithm is a [`FixedWindow`](Algorithm::FixedWindow) or [`Gcra`](Algorithm::Gcra), or
+    /// grants are noted in [`slots`](Self::slots).
     ///
     /// # Example
     ///

@@ -114,7 +114,6 @@ fn no_function_is_too_long_to_see() {
         "new",
         "plan",
         "poll",
-        "rule",
     ]);
     assert_eq!(names, known, "{long:#?}");
 }

@@ -87,7 +87,6 @@ fn what_is_compiled_for_redis_alone() {
         "clock",
         "decision",
         "demand",
-        "demand::outage",
         "error",
         "failure_policy",
         "limit",

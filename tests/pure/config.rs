@@ -371,29 +371,35 @@ fn every_field_is_described_and_tried() {
 fn names_that_code_gives_are_checked() {
     let peer = || PeerIp;
     let parse = |file: RulesFile| file.parse(GOOD).unwrap_err();
-    assert_eq!(
-        parse(RulesFile::new().key("peer", peer())),
-        ConfigError::ReservedName("peer".to_owned())
-    );
-    assert_eq!(
-        parse(RulesFile::new().key("a b", peer())),
-        ConfigError::RuleName("a b".to_owned())
-    );
-    assert_eq!(
-        parse(RulesFile::new().charge_if("failure", |_| true)),
-        ConfigError::ReservedName("failure".to_owned())
-    );
+    for (file, said) in [
+        (
+            RulesFile::new().key("peer", peer()),
+            "\"peer\" means something else in a rules file",
+        ),
+        (
+            RulesFile::new().key("a b", peer()),
+            "a rule's name has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
+        ),
+        (
+            RulesFile::new().charge_if("failure", |_| true),
+            "\"failure\" means something else in a rules file",
+        ),
+    ] {
+        let error = parse(file);
+        assert_eq!(error.kind(), ConfigErrorKind::Name);
+        assert_eq!(error.to_string(), said);
+    }
 }
 
 #[test]
 fn what_is_no_text_file_is_told() {
     let folder = std::env::temp_dir();
-    let load = |path: &std::path::Path| match file().load(path) {
-        Err(ConfigError::Unreadable { path: told, reason }) => {
-            assert_eq!(told, path.display().to_string());
-            reason
-        }
-        other => panic!("{other:?}"),
+    let load = |path: &std::path::Path| {
+        let error = file().load(path).unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Unreadable);
+        let said = error.to_string();
+        let about = format!("the rules file {path:?} cannot be read: ");
+        said.strip_prefix(&about).expect("the path").to_owned()
     };
     assert_eq!(load(&folder), "it is no file");
     let path = folder.join(unique("limits"));

@@ -25,7 +25,8 @@ fn the_tree_stays_light() {
     let memory = crates(&["--no-default-features"]);
     assert!(memory.len() <= 25, "{}: {memory:?}", memory.len());
     let config = crates(&["--no-default-features", "--features", "config"]);
-    assert!(config.len() <= 25, "{}: {config:?}", config.len());
+    // Seven of them are serde's, five for the build alone.
+    assert!(config.len() <= 30, "{}: {config:?}", config.len());
     let topologies = "redis,cluster,sentinel";
     let redis = crates(&["--features", topologies]);
     let others = redis.len() - 1;

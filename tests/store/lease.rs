@@ -311,7 +311,12 @@ async fn a_lease_that_cannot_be_is_an_error() {
         (Duration::from_millis(1), Algorithm::FixedWindow),
     ] {
         let error = limiter(algorithm).lease(lease).unwrap_err();
-        assert!(matches!(error, ConfigError::Lease { .. }), "{error}");
+        assert_eq!(error.kind(), ConfigErrorKind::Limit);
+        assert!(
+            error
+                .to_string()
+                .starts_with("\"hot\" cannot lease permits for ")
+        );
     }
     limiter(Algorithm::FixedWindow)
         .lease(Duration::ZERO)

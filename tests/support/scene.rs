@@ -29,9 +29,9 @@ pub use tower::{Layer, ServiceExt, service_fn};
 #[cfg(feature = "test-util")]
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
-    Algorithm, BreakerState, Charge, Clock, ConfigError, Decision, ErrorKind, ExpireWhen,
-    FailurePolicy, Grant, Limit, MemoryStore, RateLimitLayer, RateLimiter, Receipt, Refusal,
-    RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
+    Algorithm, BreakerState, Charge, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind,
+    ExpireWhen, FailurePolicy, Grant, Limit, MemoryStore, RateLimitLayer, RateLimiter, Receipt,
+    Refusal, RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
     key::{
         ClientIp, Constant, FromExtension, FromHeader, KeyExtractor, PeerAddr, PeerIp, Route,
         Secret,

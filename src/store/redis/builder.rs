@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::ConfigError,
-    name::{check_prefix, is_word},
+    error::{ConfigError, ConfigErrorKind},
+    name::{check_prefix, check_word},
     store::guard::breaker::MOST_FAILURES,
 };
 
@@ -221,14 +221,14 @@ impl RedisStoreBuilder {
     ///
     /// The first of these:
     ///
-    /// - [`ConfigError::Url`] if an address cannot be parsed or used, or there is none;
-    /// - [`ConfigError::Certificates`] if a certificate cannot be parsed, the key is not the
-    ///   certificate's, no address begins with `rediss://`, or the store is on a pool or connection
-    ///   of the caller's, which has its own;
-    /// - [`ConfigError::Prefix`] or [`ConfigError::ClientId`] if it is empty or has other
-    ///   characters than `A-Z a-z 0-9 . _ -`;
-    /// - [`ConfigError::DenyCache`] if it is longer than a minute;
-    /// - [`ConfigError::Breaker`] if it is more than 32.
+    /// - an address cannot be parsed or used, or there is none;
+    /// - a certificate cannot be parsed, the key is not the certificate's, no address begins with
+    ///   `rediss://`, or the store is on a pool or connection of the caller's, which has its own;
+    /// - the prefix or the client id is empty or has other characters than `A-Z a-z 0-9 . _ -`: an
+    ///   error of kind [`Name`](ConfigErrorKind::Name), and all others are of kind
+    ///   [`Store`](ConfigErrorKind::Store);
+    /// - the deny cache is longer than a minute;
+    /// - the breaker opens after more than 32 failures.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         let Self {
             endpoint, settings, ..
@@ -243,14 +243,20 @@ impl RedisStoreBuilder {
             None => endpoint,
         };
         check_prefix(&settings.prefix)?;
-        if let Some(id) = settings.client_id.as_deref().filter(|id| !is_word(id)) {
-            return Err(ConfigError::ClientId(id.to_owned()));
+        if let Some(id) = settings.client_id.as_deref() {
+            check_word("a client id", id)?;
         }
         if settings.deny_cache > LONGEST_DENY_CACHE {
-            return Err(ConfigError::DenyCache(settings.deny_cache));
+            return Err(ConfigErrorKind::Store.error(format!(
+                "a deny cache keeps refusals for a minute at most, not for {:?}",
+                settings.deny_cache
+            )));
         }
         if settings.breaker > MOST_FAILURES {
-            return Err(ConfigError::Breaker(settings.breaker));
+            return Err(ConfigErrorKind::Store.error(format!(
+                "a breaker opens after 32 failures at most, not after {}: 0 switches it off",
+                settings.breaker
+            )));
         }
         Ok(RedisStore::assemble(&endpoint, settings))
     }
@@ -280,24 +286,29 @@ mod tests {
     #[test]
     fn each_setting_is_checked_when_the_store_is_built() {
         for bad in ["a b", "", "{a}"] {
-            assert_eq!(
-                refused(|store| store.client_id(bad)),
-                ConfigError::ClientId(bad.to_owned())
-            );
-            assert_eq!(
-                refused(|store| store.prefix(bad)),
-                ConfigError::Prefix(bad.to_owned())
-            );
+            for (what, error) in [
+                ("a client id", refused(|store| store.client_id(bad))),
+                ("a prefix", refused(|store| store.prefix(bad))),
+            ] {
+                assert_eq!(error.kind(), ConfigErrorKind::Name);
+                let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
+                assert_eq!(error.to_string(), said);
+            }
         }
         let longer = LONGEST_DENY_CACHE + Duration::from_nanos(1);
-        assert_eq!(
-            refused(|store| store.deny_cache(longer)),
-            ConfigError::DenyCache(longer)
-        );
-        assert_eq!(
-            refused(|store| store.breaker(MOST_FAILURES + 1)),
-            ConfigError::Breaker(MOST_FAILURES + 1)
-        );
+        for (error, said) in [
+            (
+                refused(|store| store.deny_cache(longer)),
+                "at most, not for 60.000000001s",
+            ),
+            (
+                refused(|store| store.breaker(MOST_FAILURES + 1)),
+                "at most, not after 33",
+            ),
+        ] {
+            assert_eq!(error.kind(), ConfigErrorKind::Store);
+            assert!(error.to_string().contains(said), "{error}");
+        }
     }
 
     #[test]

@@ -155,7 +155,7 @@ pub enum BreakerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ConfigError;
+    use crate::error::ConfigErrorKind;
 
     #[test]
     fn more_failures_than_the_breaker_counts_are_a_mistake() {
@@ -163,7 +163,13 @@ mod tests {
             let store = RedisStore::builder("redis://127.0.0.1/").breaker(failures);
             store.build()
         };
-        assert_eq!(store(33).unwrap_err(), ConfigError::Breaker(33));
+        let error = store(33).unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Store);
+        assert!(
+            error
+                .to_string()
+                .contains("32 failures at most, not after 33")
+        );
         assert_eq!(store(32).unwrap().health().nodes().len(), 1);
         assert_eq!(store(0).unwrap().health().nodes().len(), 0);
         assert!(store(5).unwrap().health().is_well());

@@ -13,7 +13,7 @@ use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, LimitState},
     draft::Draft,
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
 };
 
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
@@ -37,8 +37,8 @@ const LEGACY: Trio = Trio {
 ///
 /// They are on every HTTP response to which a limit applied, also on the inner service's. They are
 /// as of the decision: a slow handler does not make them newer. Numbers have at most fifteen digits
-/// (RFC 9651, section 3.3.1): a rule with more permits is a [`ConfigError::HeaderPermits`] unless
-/// it is hidden, and larger ones of [`limit_by`](crate::limit_by) or the store are clamped.
+/// (RFC 9651, section 3.3.1): a rule with more permits is a [`ConfigError`] unless it is hidden,
+/// and larger ones of [`limit_by`](crate::limit_by) or the store are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderStyle {
@@ -142,22 +142,27 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Headers`] if two of them write one field differently.
+    /// Of kind [`Rule`](ConfigErrorKind::Rule) if two of them write one field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
         let mut fields = Self {
             policy: None,
             legacy: None,
         };
+        let refuse = |field| {
+            Err(ConfigErrorKind::Rule.error(format!(
+                "two header styles write {field} differently: choose one of them"
+            )))
+        };
         for style in styles {
             match *style {
                 HeaderStyle::Draft11 if fields.policy == Some(Policy::Draft6) => {
-                    return Err(ConfigError::Headers("RateLimit-Policy"));
+                    return refuse("RateLimit-Policy");
                 }
                 HeaderStyle::Draft6 if fields.policy == Some(Policy::Draft11) => {
-                    return Err(ConfigError::Headers("RateLimit-Policy"));
+                    return refuse("RateLimit-Policy");
                 }
                 HeaderStyle::Legacy { reset } if fields.legacy.is_some_and(|it| it != reset) => {
-                    return Err(ConfigError::Headers("X-RateLimit-Reset"));
+                    return refuse("X-RateLimit-Reset");
                 }
                 HeaderStyle::Draft11 => fields.policy = Some(Policy::Draft11),
                 HeaderStyle::Draft6 => fields.policy = Some(Policy::Draft6),

@@ -1,6 +1,6 @@
 //! The client's address behind proxies as the key.
 
-use std::{any::TypeId, fmt, net::IpAddr, sync::Arc};
+use std::{any::TypeId, fmt, net::IpAddr, ops::RangeInclusive, sync::Arc};
 
 use http::{
     HeaderMap, HeaderName,
@@ -12,10 +12,11 @@ use ipnet::IpNet;
 use super::{
     Key, KeyExtractor, NoKey, PeerIp,
     forwarded::{self, Syntax},
+    header::no_header_name,
     ip::{Prefixes, is_near, peer},
     mistakes::Mistakes,
 };
-use crate::error::ConfigError;
+use crate::error::{ConfigError, ConfigErrorKind};
 
 /// The longest chain of hops that is read.
 const LONGEST_CHAIN: usize = 64;
@@ -117,7 +118,7 @@ impl ClientIp {
     /// none of them the peer counts.
     ///
     /// A text that is no network, has bits beyond its prefix, or trusts every address (`0.0.0.0/0`)
-    /// is a [`ConfigError::TrustedProxy`] when the layer is built.
+    /// is a [`ConfigError`] when the layer is built.
     pub fn behind<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Self {
         let mut trusted = Vec::new();
         let mut mistake = None;
@@ -125,10 +126,10 @@ impl ClientIp {
             match trusted_network_of(network.as_ref()) {
                 Ok(network) => trusted.push(network),
                 Err(reason) => {
-                    mistake.get_or_insert(ConfigError::TrustedProxy {
-                        network: network.as_ref().to_owned(),
-                        reason,
-                    });
+                    mistake.get_or_insert(ConfigErrorKind::Network.error(format!(
+                        "{:?} cannot be a network of trusted proxies: {reason}",
+                        network.as_ref()
+                    )));
                 }
             }
         }
@@ -137,9 +138,9 @@ impl ClientIp {
 
     /// Expects so many proxies, each of which adds one element: with 1, the peer is the only proxy.
     ///
-    /// None, and more than 64, are a [`ConfigError::Hops`] when the layer is built: without a proxy
-    /// count by [`PeerIp`]. Here the peer's address need not be known: servers on a Unix socket
-    /// have none.
+    /// None, and more than 64, are a [`ConfigError`] when the layer is built: without a proxy count
+    /// by [`PeerIp`]. Here the peer's address need not be known: servers on a Unix socket have
+    /// none.
     ///
     /// # Deployment caveat
     ///
@@ -148,13 +149,18 @@ impl ClientIp {
     /// [`behind`](Self::behind) is safer.
     pub fn hops(proxies: usize) -> Self {
         let known = (1..=LONGEST_CHAIN).contains(&proxies);
-        let mistake = (!known).then_some(ConfigError::Hops(proxies));
+        let mistake = (!known).then(|| {
+            ConfigErrorKind::Network.error(format!(
+                "1 to 64 proxies can be trusted, not {proxies}: without a proxy count by \
+                 `PeerIp`, in a file by `peer`"
+            ))
+        });
         Self::new(Trust::Hops(proxies), mistake)
     }
 
     /// Sets the header that counts. Default: [`ForwardedHeader::XForwardedFor`].
     ///
-    /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
+    /// A name that HTTP does not allow is a [`ConfigError`] when the layer is built.
     pub fn header(mut self, header: ForwardedHeader) -> Self {
         self.name = match header {
             ForwardedHeader::XForwardedFor => Some(X_FORWARDED_FOR),
@@ -162,8 +168,7 @@ impl ClientIp {
             ForwardedHeader::Single(name) => HeaderName::from_bytes(name.as_bytes()).ok(),
         };
         if let (None, ForwardedHeader::Single(name)) = (&self.name, header) {
-            self.mistake
-                .get_or_insert(ConfigError::HeaderName(name.to_owned()));
+            self.mistake.get_or_insert_with(|| no_header_name(name));
         }
         self.header = header;
         self
@@ -172,26 +177,30 @@ impl ClientIp {
     /// Sets how many bits of an IPv6 address count, 32 to 128. Default: 56, what a provider assigns
     /// to one customer (RFC 6177, RIPE-690).
     ///
-    /// Others are a [`ConfigError::AddressPrefix`] when the layer is built. Fewer bits put more
-    /// customers together, more bits give a customer more limits: all 128 give one as many as a
-    /// network has addresses.
+    /// Others are a [`ConfigError`] when the layer is built. Fewer bits put more customers
+    /// together, more bits give a customer more limits: all 128 give one as many as a network has
+    /// addresses.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        if !(32..=128).contains(&bits) {
-            self.mistake
-                .get_or_insert(ConfigError::AddressPrefix { version: 6, bits });
-        }
+        self.check_bits("IPv6", 32..=128, bits);
         self.prefixes.v6 = bits;
         self
     }
 
+    fn check_bits(&mut self, version: &str, allowed: RangeInclusive<u8>, bits: u8) {
+        if !allowed.contains(&bits) {
+            let (least, most) = allowed.into_inner();
+            self.mistake
+                .get_or_insert(ConfigErrorKind::Key.error(format!(
+                    "{least} to {most} bits of an {version} address can count, not {bits}"
+                )));
+        }
+    }
+
     /// Sets how many bits of an IPv4 address count, 8 to 32. Default: 32, all of them.
     ///
-    /// Others are a [`ConfigError::AddressPrefix`] when the layer is built.
+    /// Others are a [`ConfigError`] when the layer is built.
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
-        if !(8..=32).contains(&bits) {
-            self.mistake
-                .get_or_insert(ConfigError::AddressPrefix { version: 4, bits });
-        }
+        self.check_bits("IPv4", 8..=32, bits);
         self.prefixes.v4 = bits;
         self
     }
@@ -443,10 +452,14 @@ mod tests {
 
     #[test]
     fn a_chain_has_1_to_64_hops() {
-        assert_eq!(ClientIp::hops(0).check(), Err(ConfigError::Hops(0)));
+        for hops in [0, 65] {
+            let error = ClientIp::hops(hops).check().unwrap_err();
+            assert_eq!(error.kind(), ConfigErrorKind::Network);
+            let said = format!("1 to 64 proxies can be trusted, not {hops}: ");
+            assert!(error.to_string().starts_with(&said), "{error}");
+        }
         assert_eq!(ClientIp::hops(1).check(), Ok(()));
         assert_eq!(ClientIp::hops(64).check(), Ok(()));
-        assert_eq!(ClientIp::hops(65).check(), Err(ConfigError::Hops(65)));
     }
 
     #[test]

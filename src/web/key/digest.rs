@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::{Key, KeyExtractor, NoKey};
 use crate::{
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
     name::{is_word, push_hex},
 };
 
@@ -50,14 +50,20 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::SecretId`] or [`ConfigError::SecretTooShort`]. Neither shows the secret.
+    /// Of kind [`Secret`](ConfigErrorKind::Secret) for an id that is none, or too few bytes.
+    /// Neither is shown: the one may be the other.
     pub fn new(id: &str, bytes: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let bytes = bytes.as_ref();
         if !is_word(id) || id.len() > LONGEST_ID {
-            return Err(ConfigError::SecretId);
+            return Err(
+                ConfigErrorKind::Secret.error("a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -")
+            );
         }
         if bytes.len() < SHORTEST {
-            return Err(ConfigError::SecretTooShort(bytes.len()));
+            return Err(ConfigErrorKind::Secret.error(format!(
+                "a secret of a key needs at least 32 bytes, not {}",
+                bytes.len()
+            )));
         }
         Ok(Self {
             id: id.into(),

@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, ConfigErrorKind};
 
 /// The default maximum length: servers' own limits for all headers together are seldom lower, and
 /// hashing it takes a fraction of a millisecond.
@@ -45,11 +45,10 @@ const CREDENTIALS: [&str; 10] = [
 /// # Credentials
 ///
 /// The value becomes part of a key in Redis, where operators can see it. So a header that holds a
-/// credential must be [digested](KeyExtractor::digest): without that it is a
-/// [`ConfigError::Credential`] when the layer is built. Those are the ones from
-/// [`credential`](Self::credential), and by their names Authorization, Cookie, Proxy-Authorization,
-/// X-Api-Key, Api-Key, Apikey, X-Auth-Token, X-Access-Token, X-Goog-Api-Key and
-/// X-Amz-Security-Token.
+/// credential must be [digested](KeyExtractor::digest): without that it is a [`ConfigError`] when
+/// the layer is built. Those are the ones from [`credential`](Self::credential), and by their names
+/// Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
+/// X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
 ///
 /// # Caveat
 ///
@@ -79,7 +78,7 @@ pub struct FromHeader {
 impl FromHeader {
     /// Counts by the header of this name.
     ///
-    /// A name that HTTP does not allow is a [`ConfigError::HeaderName`] when the layer is built.
+    /// A name that HTTP does not allow is a [`ConfigError`] when the layer is built.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         match HeaderName::from_bytes(name.as_bytes()) {
@@ -167,7 +166,7 @@ impl KeyExtractor for FromHeader {
     fn check(&self) -> Result<(), ConfigError> {
         match &self.name {
             Ok(_) => Ok(()),
-            Err(name) => Err(ConfigError::HeaderName((*name).to_owned())),
+            Err(name) => Err(no_header_name(name)),
         }
     }
 
@@ -175,6 +174,10 @@ impl KeyExtractor for FromHeader {
         let (Ok((_, name)) | Err(name)) = &self.name;
         self.is_credential.then_some(name)
     }
+}
+
+pub(super) fn no_header_name(name: &str) -> ConfigError {
+    ConfigErrorKind::Key.error(format!("{name:?} is not a header's name"))
 }
 
 #[cfg(test)]
@@ -235,10 +238,9 @@ mod tests {
 
     #[test]
     fn a_name_that_http_does_not_allow_is_found_when_built() {
-        assert_eq!(
-            FromHeader::new("x api key").check(),
-            Err(ConfigError::HeaderName("x api key".to_owned()))
-        );
+        let error = FromHeader::new("x api key").check().unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Key);
+        assert_eq!(error.to_string(), "\"x api key\" is not a header's name");
         assert_eq!(FromHeader::new("x-api-key").check(), Ok(()));
     }
 

@@ -103,8 +103,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the credential, `authorization` for example, that this puts into keys as it is.
     ///
-    /// A rule whose key returns one is refused with [`ConfigError::Credential`] when a layer is
-    /// built. An extractor that delegates to others delegates this, too. Default: none.
+    /// A rule whose key returns one is refused with a [`ConfigError`] when a layer is built. An
+    /// extractor that delegates to others delegates this, too. Default: none.
     fn exposed_credential(&self) -> Option<&'static str> {
         None
     }

@@ -17,7 +17,7 @@ use super::{ChooseTier, Cost, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::{Charge, Labels},
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind as Kind},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, LimitSource, Slots},
     macros::warning,
@@ -97,6 +97,13 @@ impl Named {
     }
 }
 
+/// Returns the error of two rules that would count in one place.
+pub(super) fn duplicate(name: &str) -> ConfigError {
+    Kind::Duplicate.error(format!(
+        "two rules are named {name:?} and differ in limit or key: name one of them otherwise"
+    ))
+}
+
 impl Ready {
     pub(crate) fn new(
         rule: Rule,
@@ -108,25 +115,32 @@ impl Ready {
         let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
         check_rule_name(&label)?;
         if rule.misplaced_init {
-            return Err(ConfigError::NotShared(label));
+            return Err(Kind::Rule.error(format!(
+                "rule {label:?} is not shared: `or_init` is for `Rule::shared`"
+            )));
         }
         if rule.share.0 > Share::ALL.0 {
-            return Err(ConfigError::EnforceShare {
-                rule: label,
-                percent: rule.share.0,
-            });
+            return Err(Kind::Rule.error(format!(
+                "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
+                rule.share.0
+            )));
         }
         rule.check_lease(rule.lease)?;
         rule.on_failure.check(&label)?;
         let wait = rule.wait.or(defaults.wait);
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
-            return Err(ConfigError::Queue(label));
+            return Err(Kind::Rule.error(format!(
+                "rule {label:?} has a queue of 0 requests: for none to wait leave `wait` out"
+            )));
         }
         if let Some(key) = &rule.key {
             key.check()?;
             if let Some(header) = key.exposed_credential() {
-                return Err(ConfigError::Credential(header.to_owned()));
+                return Err(Kind::Key.error(format!(
+                    "the header {header:?} holds a credential, which would be seen in Redis: add \
+                     `.digest(&secret)`, or `.plain()` if it may be seen"
+                )));
             }
         }
         rule.check_countable()?;
@@ -136,6 +150,8 @@ impl Ready {
             Cost::Parts(_) => None,
         };
         let labels = |name: &str| Labels::new(name, hidden, fixed_cost);
+        let bad_tiers =
+            || Kind::Rule.error(format!("rule {label:?} has no tiers, or two of one name"));
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
@@ -154,14 +170,14 @@ impl Ready {
                     check_rule_name(tier)?;
                     check_cost(&label, &rule.cost, Some(limit))?;
                     if named.iter().any(|(other, ..)| other == tier) {
-                        return Err(ConfigError::Tiers(label));
+                        return Err(bad_tiers());
                     }
                     let name = format!("{label}.{tier}");
                     let name = Named::derived(prefix, labels(&name), counted)?;
                     named.push((tier.clone(), name, limit.for_request_key()));
                 }
                 if named.is_empty() {
-                    return Err(ConfigError::Tiers(label));
+                    return Err(bad_tiers());
                 }
                 Limits::Tiers(named, Arc::clone(&tiers.choose))
             }
@@ -185,13 +201,19 @@ impl Ready {
             Limits::Tiers(..) => true,
         };
         match (&rule.key, takes_identity) {
-            (None, true) => return Err(ConfigError::MissingKey(label)),
-            (Some(_), false) => return Err(ConfigError::UnusedKey(label)),
+            (None, true) => {
+                let reason = format!("rule {label:?} has no key: add `.by(..)`");
+                return Err(Kind::Key.error(reason));
+            }
+            (Some(_), false) => {
+                let reason = format!("rule {label:?} has a key, but no `<key>` in its shared name");
+                return Err(Kind::Key.error(reason));
+            }
             _ => {}
         }
         for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
             if !names.claim(&name, fingerprint, holder) {
-                return Err(ConfigError::DuplicateName(name.to_string()));
+                return Err(duplicate(&name));
             }
         }
         Ok(Self {
@@ -278,7 +300,7 @@ impl Ready {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::OneLimiter`] if two of them differ in what says how that is done.
+    /// Of kind [`Rule`](Kind::Rule) if two of them differ in what says how that is done.
     pub(crate) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
         let named = |rule: &Self| match &rule.limits {
             Limits::One(named, _) | Limits::Parts(named, _) => {
@@ -303,8 +325,12 @@ impl Ready {
                 && !judges
                 && !*that_judges;
             if !agree {
-                let names = [&*that, &this].map(|named| named.labels.name.to_string());
-                return Err(ConfigError::OneLimiter(names));
+                let [one, other] = [&*that, &this].map(|named| &named.labels.name);
+                return Err(Kind::Rule.error(format!(
+                    "rules {one:?} and {other:?} of one entry charge the same limiter: give them \
+                     the same algorithm, the same slots and no `charge_if`, or make one rule of \
+                     them"
+                )));
             }
         }
         Ok(())
@@ -380,10 +406,9 @@ pub(crate) fn check_cost(
         Cost::Fixed(cost)
             if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
         {
-            Err(ConfigError::Cost {
-                rule: rule.to_owned(),
-                cost: *cost,
-            })
+            Err(Kind::Rule.error(format!(
+                "rule {rule:?} costs {cost} permits: the cost lies between 1 and the limit"
+            )))
         }
         _ => Ok(()),
     }

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use super::pattern::Pattern;
 use crate::{
     decision::{Missing, Refusal},
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
     macros::warning,
     name::Identity,
     web::{
@@ -55,18 +55,15 @@ impl Requests {
     /// Requests from these networks, as `10.0.0.0/8`, `2001:db8::/32` or single addresses: by the peer's address with
     /// [`PeerIp`](crate::key::PeerIp), by the client's with [`ClientIp`]. All of its bits count, whatever counts for keys.
     ///
-    /// What is no network, or has bits beyond its prefix, is a [`ConfigError::Network`] when the layer is built. Behind a
-    /// proxy the peer is the proxy.
+    /// What is no network, or has bits beyond its prefix, is a [`ConfigError`] when the layer is
+    /// built. Behind a proxy the peer is the proxy.
     pub fn from_networks<N: AsRef<str>>(
         address: impl Into<ClientIp>,
         networks: impl IntoIterator<Item = N>,
     ) -> Self {
         let networks = networks.into_iter().map(|text| {
             let text = text.as_ref();
-            network_of(text).map_err(|reason| ConfigError::Network {
-                network: text.to_owned(),
-                reason,
-            })
+            network_of(text).map_err(|reason| refused(text, reason))
         });
         let networks: Result<Vec<_>, _> = networks.collect();
         Self(networks.map(|networks| Which::From(address.into(), Networks::new(&networks))))
@@ -150,6 +147,12 @@ pub(crate) struct Lists {
     warned_of_missing_peer: AtomicBool,
 }
 
+fn refused(network: &str, reason: &str) -> ConfigError {
+    ConfigErrorKind::Network.error(format!(
+        "{network:?} cannot be in a list of networks: {reason}"
+    ))
+}
+
 impl Lists {
     pub(crate) fn new(
         deny: Vec<Requests>,
@@ -164,10 +167,7 @@ impl Lists {
             if let Which::From(_, networks) = which
                 && let Some(network) = networks.everybody
             {
-                return Err(ConfigError::Network {
-                    network: network.to_string(),
-                    reason: EVERYBODY,
-                });
+                return Err(refused(&network.to_string(), EVERYBODY));
             }
         }
         Ok(Self {

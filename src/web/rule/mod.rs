@@ -24,7 +24,7 @@ use super::{
     key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, Slots, check_lease},
 };
@@ -128,8 +128,8 @@ impl Rule {
         )
     }
 
-    /// Sets this limit where none is stored, in the same call. Only for [`shared`](Self::shared) rules: with others it is a
-    /// [`ConfigError::NotShared`], as they have their own.
+    /// Sets this limit where none is stored, in the same call. Only for [`shared`](Self::shared)
+    /// rules: with others it is a [`ConfigError`], as they have their own.
     pub fn or_init(mut self, limit: Limit) -> Self {
         match &mut self.limit {
             LimitOf::Shared { init, .. } => *init = Some(limit),
@@ -175,7 +175,7 @@ impl Rule {
     /// How permits in use are counted. Default: [`Algorithm::SlidingLog`].
     ///
     /// It goes with the name: every rule, process and Java peer of a name must say the same. Two rules of one name that
-    /// differ in it are a [`ConfigError::DuplicateName`]; what other processes say cannot be seen.
+    /// differ in it are a [`ConfigError`]; what other processes say cannot be seen.
     ///
     /// ```
     /// use tower_ratelimit::{Algorithm, Limit, key::PeerIp};
@@ -190,10 +190,11 @@ impl Rule {
     /// Notes what is granted in slots of the interval, so many of them, instead of each grant by itself: for large limits. See
     /// [`RateLimiter::slots`](crate::RateLimiter::slots) for what it costs. Default: none.
     ///
-    /// Other rules and processes of the name may do otherwise. It is a [`ConfigError::Slots`] when the layer is built if there
-    /// are fewer than 10 or more than 10 000, if a limit that is known by then has an interval of fewer milliseconds, or if the
-    /// rule counts by another algorithm. An interval that is found with a request, or is stored, may be as short: it then has a
-    /// slot for each millisecond.
+    /// Other rules and processes of the name may do otherwise. It is a [`ConfigError`] when the
+    /// layer is built if there are fewer than 10 or more than 10 000, if a limit that is known by
+    /// then has an interval of fewer milliseconds, or if the rule counts by another algorithm. An
+    /// interval that is found with a request, or is stored, may be as short: it then has a slot for
+    /// each millisecond.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, key::PeerIp};
@@ -218,8 +219,8 @@ impl Rule {
     /// trip to save, and takes nothing ahead; neither does a request that meets several limits, or a rule that is tried out.
     ///
     /// At most a tenth of the interval, in whole milliseconds, and only for a sliding log without [slots](Self::slots); else it is a
-    /// [`ConfigError::Lease`] when the layer is built. Where the limit is known only by the request, or is the stored one, a
-    /// longer lease is cut to a tenth of the interval in force.
+    /// [`ConfigError`] when the layer is built. Where the limit is known only by the request, or is
+    /// the stored one, a longer lease is cut to a tenth of the interval in force.
     ///
     /// # Example
     ///
@@ -303,7 +304,7 @@ impl Rule {
     }
 
     /// Refuses for so many of a hundred keys, and tries the rule out for all others: see [`shadow`](Self::shadow).
-    /// Default: 100. More are a [`ConfigError::EnforceShare`] when the layer is built.
+    /// Default: 100. More are a [`ConfigError`] when the layer is built.
     ///
     /// Which keys these are is decided by the first 32 bits of the SHA-256 of the limiter's name in Redis: the same in all
     /// processes and releases. With a greater share others come to them, and none goes. So a rule on one exact name is
@@ -357,8 +358,9 @@ impl Rule {
     ///
     /// One more is refused as [`RefusalKind::QueueFull`](crate::RefusalKind::QueueFull): 429, because the queue is the
     /// caller's own and full by what it has sent, with the time until those in it have been served as `Retry-After`. Of
-    /// several rules the least counts. Zero is a [`ConfigError::Queue`] when the layer is built. How many callers wait in
-    /// all is for the server to bound, by connections or a concurrency limit outside.
+    /// several rules the least counts. Zero is a [`ConfigError`] when the layer is built. How many
+    /// callers wait in all is for the server to bound, by connections or a concurrency limit
+    /// outside.
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = Some(requests);
         self
@@ -396,19 +398,20 @@ impl Rule {
     }
 
     /// Where a file defines it.
-    fn place(&self) -> Option<(usize, String)> {
+    fn place(&self) -> Option<String> {
         self.line
-            .map(|line| (line, format!("rules.{}", self.label())))
+            .map(|line| format!("line {line}, rules.{}", self.label()))
     }
 
     /// Checks that answers can tell its permits, unless they are not to.
     fn check_told(&self, most: u64) -> Result<(), ConfigError> {
         let mut permits = self.known_limits().map(Limit::permits);
         match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => Err(ConfigError::HeaderPermits {
-                rule: self.label().to_owned(),
-                permits,
-            }),
+            Some(permits) if !self.hide_headers => Err(ConfigErrorKind::Rule.error(format!(
+                "rule {:?} has {permits} permits, and answers can tell at most {most}: add \
+                 `.hide_headers()`, or turn the fields off",
+                self.label()
+            ))),
             _ => Ok(()),
         }
     }
@@ -416,11 +419,10 @@ impl Rule {
     /// Into how many slots its intervals are divided.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if self.algorithm != Algorithm::SlidingLog => Err(ConfigError::Slots {
-                name: self.label().to_owned(),
-                slots,
-                reason: "only a sliding log has slots",
-            }),
+            Some(slots) if self.algorithm != Algorithm::SlidingLog => {
+                let reason = "only a sliding log has slots";
+                Err(Slots::refused(slots, self.label(), reason))
+            }
             Some(slots) => {
                 let intervals = self.known_limits().map(Limit::interval);
                 Slots::try_new(slots, self.label(), intervals).map(Some)

@@ -5,7 +5,7 @@ use std::{fmt, iter, sync::Arc};
 use http::{Extensions, Method, request::Parts};
 
 use crate::{
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
     web::request::{is_grpc_name, template},
 };
 
@@ -41,10 +41,7 @@ pub(crate) enum Place<'a> {
 impl Pattern {
     /// Reads `/path` or `METHOD /path`, with axum's `{name}` and `{*rest}` in the path.
     pub(crate) fn route(pattern: &str) -> Result<Self, ConfigError> {
-        let refuse = |reason| ConfigError::Pattern {
-            pattern: pattern.to_owned(),
-            reason,
-        };
+        let refuse = |reason| refused(pattern, reason);
         let (method, path) = match pattern.split_once(' ') {
             Some((method, path)) => (Some(method_of(method).map_err(refuse)?), path),
             None => (None, pattern),
@@ -60,16 +57,15 @@ impl Pattern {
 
     /// Reads `package.Service/Method`, or `package.Service` for all of its methods.
     pub(crate) fn grpc(method: &str) -> Result<Self, ConfigError> {
-        let refuse = |reason| ConfigError::Pattern {
-            pattern: method.to_owned(),
-            reason,
-        };
         let (service, name) = match method.split_once('/') {
             Some((service, name)) => (service, Some(name)),
             None => (method, None),
         };
         if !is_grpc_name(service) || name.is_some_and(|name| !is_grpc_name(name)) {
-            return Err(refuse("a gRPC method is written `package.Service/Method`"));
+            return Err(refused(
+                method,
+                "a gRPC method is written `package.Service/Method`",
+            ));
         }
         Ok(match name {
             Some(name) => Self::Grpc {
@@ -122,6 +118,12 @@ impl Pattern {
             }),
         }
     }
+}
+
+fn refused(pattern: &str, reason: &str) -> ConfigError {
+    ConfigErrorKind::Pattern.error(format!(
+        "{pattern:?} is not `/path` or `METHOD /path`: {reason}"
+    ))
 }
 
 impl fmt::Debug for Pattern {

@@ -14,7 +14,7 @@ use http::request::Parts;
 
 use super::{
     IntoRules, Rule,
-    compiled::{Defaults, Ready},
+    compiled::{Defaults, Ready, duplicate},
     index::Index,
     list::{Listed, Lists, Requests},
     pattern::Pattern,
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     decision::{Fault, Refusal},
     demand::{Acquire, Charge, Patience},
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
     failure_policy::FailurePolicy,
     macros::warning,
     store::{AnyStore, rule_names::Holder},
@@ -86,7 +86,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// No rules yet. A layer needs one, else it is a [`ConfigError::NoRules`].
+    /// No rules yet. A layer needs one, else it is a [`ConfigError`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -140,11 +140,16 @@ impl Rules {
             .map(|(_, _, rules)| rules)
             .chain([&self.otherwise]);
         if all.all(Vec::is_empty) {
-            return Err(ConfigError::NoRules);
+            return Err(ConfigErrorKind::LimitsNothing.error(
+                "there is no rule, so nothing would be limited: add `.otherwise(rule)`, or \
+                 `.on(pattern, rule)`",
+            ));
         }
-        let unreachable = |entry: &str, behind: &str| ConfigError::Unreachable {
-            entry: entry.to_owned(),
-            behind: behind.to_owned(),
+        let unreachable = |entry: &str, behind: &str| {
+            ConfigErrorKind::LimitsNothing.error(format!(
+                "the entry {entry:?} is never reached, as {behind:?} before it matches the same \
+                 requests: put the narrower one first, or the rules of both into one list"
+            ))
         };
         if self.otherwise_twice {
             return Err(unreachable("otherwise", "otherwise"));
@@ -156,7 +161,7 @@ impl Rules {
     }
 
     /// All other requests. Several rules stand in one list: a second call, which would replace the
-    /// rules of the first, is a [`ConfigError::Unreachable`] when the layer is built.
+    /// rules of the first, is a [`ConfigError`] when the layer is built.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
         self.otherwise_twice |= !self.otherwise.is_empty();
         self.otherwise = rules.into_rules();
@@ -291,7 +296,7 @@ impl Planner {
         let ready = |entry: &str, rules: Vec<Rule>| {
             let mut labels = HashSet::new();
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
-                return Err(ConfigError::DuplicateName(twice.label().to_owned()));
+                return Err(duplicate(twice.label()));
             }
             let rules: Vec<_> = rules
                 .into_iter()

@@ -7,175 +7,213 @@ use std::{
 };
 
 use http::{HeaderMap, Method, header, request::Parts};
+use serde::Deserialize;
+use toml::Spanned;
 
 use super::{
     RulesFile,
     keys::Keys,
-    reader::{Node, Table, no_such},
+    reader::{Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, span},
     rules::Named,
 };
-use crate::{
-    error::ConfigError,
-    web::{
-        key::network_of,
-        rule::{
-            Requests, Rule, Rules,
-            list::{EVERYBODY, is_everybody},
-            pattern::{self, Pattern},
-            reach::{Entry, first_unreached},
-        },
+use crate::web::{
+    key::network_of,
+    rule::{
+        Requests, Rule, Rules,
+        list::{EVERYBODY, is_everybody},
+        pattern::{self, Pattern},
+        reach::{Entry, first_unreached},
     },
 };
 
-/// Fields of an entry of a list; after the third those that entries have, too.
-const LISTED: [&str; 8] = [
-    "by", "networks", "values", "route", "method", "host", "grpc", "when",
-];
-const FIELDS: [&str; 6] = ["route", "method", "host", "grpc", "when", "rules"];
+/// A table of `on`, `deny` or `allow`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fields {
+    route: Option<Spanned<String>>,
+    method: Option<Spanned<Texts>>,
+    host: Option<Spanned<Texts>>,
+    grpc: Option<Spanned<String>>,
+    when: Option<Spanned<String>>,
+    rules: Option<Spanned<Vec<Spanned<String>>>>,
+    by: Option<Spanned<Texts>>,
+    networks: Option<Spanned<Texts>>,
+    values: Option<Spanned<Texts>>,
+}
+
+/// The table `otherwise`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Otherwise {
+    rules: Option<Spanned<Vec<Spanned<String>>>>,
+}
 
 pub(crate) fn read(
     code: &RulesFile,
-    mut named: Vec<Named<'_>>,
-    file: &Table<'_>,
-) -> Result<Rules, ConfigError> {
+    text: &str,
+    mut named: Vec<Named>,
+    on: &[Spanned<Table<Fields>>],
+    otherwise: Option<&Spanned<Table<Otherwise>>>,
+) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
     // Looked up: each of thousands of entries may name another rule.
     let places = named.iter().enumerate();
-    let places: HashMap<_, _> = places.map(|(at, named)| (named.name, at)).collect();
-    if let Some(entries) = file.get("on") {
-        let mut tables = Vec::new();
-        for entry in entries.items()? {
-            let entry = entry.table()?;
-            entry.known(&FIELDS)?;
-            let pattern = pattern(code, &entry)?;
-            let chosen = chosen(&mut named, &places, &entry)?;
-            let place = format!("on[{}]", rules.entries.len());
-            rules.entries.push((place, Ok(pattern), chosen));
-            tables.push(entry);
+    let places: HashMap<_, _> = places
+        .map(|(at, named)| (named.name.get_ref().clone(), at))
+        .collect();
+    for entry in on {
+        let fields = &entry.get_ref().0;
+        let foreign = [
+            span(&fields.by),
+            span(&fields.networks),
+            span(&fields.values),
+        ];
+        if let Some(field) = foreign.into_iter().flatten().next() {
+            return Err(field.fail("it belongs to `[[deny]]` and `[[allow]]`"));
         }
-        check_reached(&rules.entries, &tables)?;
+        let pattern = pattern(code, entry)?;
+        let chosen = chosen(&mut named, &places, entry, fields.rules.as_ref())?;
+        let place = format!("on[{}]", rules.entries.len());
+        rules.entries.push((place, Ok(pattern), chosen));
     }
-    if let Some(otherwise) = file.get("otherwise") {
-        let otherwise = otherwise.table()?;
-        otherwise.known(&["rules"])?;
-        rules.otherwise = chosen(&mut named, &places, &otherwise)?;
+    check_reached(text, &rules.entries, on)?;
+    if let Some(table) = otherwise {
+        rules.otherwise = chosen(&mut named, &places, table, table.get_ref().0.rules.as_ref())?;
     }
     match named.iter().find(|named| !named.used) {
-        Some(unused) => Err(unused.table.fail(
-            "no entry uses this rule: name it in the `rules` of an `[[on]]` or of `[otherwise]`, or remove it",
+        Some(unused) => Err(unused.name.fail(
+            "no entry uses this rule: name it in the `rules` of an `[[on]]` or of `[otherwise]`, \
+             or remove it",
         )),
         None => Ok(rules),
     }
 }
 
 /// Checks that requests reach every entry: the first that matches counts.
-fn check_reached(entries: &[Entry], tables: &[Table<'_>]) -> Result<(), ConfigError> {
+fn check_reached(
+    text: &str,
+    entries: &[Entry],
+    on: &[Spanned<Table<Fields>>],
+) -> Result<(), Mistake> {
     // What several conditions match together is known only to be the same where they are.
     let mut seen = HashMap::new();
-    let twice = tables.iter().find_map(|table| {
-        let earlier = seen.insert(conditions(table), table)?;
-        Some((table, earlier))
+    let twice = on.iter().find_map(|entry| {
+        let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
+        Some((entry, earlier))
     });
     let table_of = |entry: &Entry| {
         let place = entries.iter().position(|other| ptr::eq(other, entry))?;
-        tables.get(place)
+        on.get(place)
     };
     let behind =
         || first_unreached(entries).and_then(|(late, early)| table_of(late).zip(table_of(early)));
     match twice.or_else(behind) {
         Some((late, early)) => Err(late.fail(format!(
-            "it is never reached, as the entry in line {} before it matches the same requests: put \
-             the narrower one first, or the rules of both into one list",
-            early.line()
+            "it is never reached, as the entry in line {} before it matches the same requests: \
+             put the narrower one first, or the rules of both into one list",
+            line_at(text, early.span().start)
         ))),
         None => Ok(()),
     }
 }
 
-/// What an entry says of requests, in whatever order.
-fn conditions(entry: &Table<'_>) -> Vec<(&'static str, Vec<String>)> {
-    let fields = FIELDS.iter().filter(|name| **name != "rules");
-    let said = fields.filter_map(|name| Some((*name, entry.get(name)?.one_or_more().ok()?)));
-    said.map(|(name, nodes)| {
-        let texts = nodes.iter().filter_map(|node| node.text().ok());
-        let mut texts: Vec<_> = texts.map(str::to_owned).collect();
-        texts.sort();
-        (name, texts)
-    })
-    .collect()
+impl Fields {
+    /// Returns all conditions in a form that is equal where they are, in whatever order.
+    fn conditions(&self) -> Vec<(&str, Vec<String>)> {
+        let one = |field: &Option<Spanned<String>>| Some(vec![field.as_ref()?.get_ref().clone()]);
+        let many = |field: &Option<Spanned<Texts>>| {
+            let texts = one_or_more(field.as_ref()?).ok()?.into_iter();
+            let mut texts: Vec<_> = texts.map(Spanned::into_inner).collect();
+            texts.sort();
+            Some(texts)
+        };
+        let all = [
+            ("route", one(&self.route)),
+            ("method", many(&self.method)),
+            ("host", many(&self.host)),
+            ("grpc", one(&self.grpc)),
+            ("when", one(&self.when)),
+        ];
+        let said = all
+            .into_iter()
+            .filter_map(|(name, texts)| Some((name, texts?)));
+        said.collect()
+    }
 }
 
-/// The entries of a list: addresses, keys, or what entries match by.
-pub(crate) fn list(
+/// Reads an entry of a list: addresses, keys, or what entries match by.
+pub(crate) fn listed(
     code: &RulesFile,
     keys: &Keys,
-    list: Option<Node<'_>>,
+    entry: &Spanned<Table<Fields>>,
     allows: bool,
-) -> Result<Vec<Requests>, ConfigError> {
-    let mut requests = Vec::new();
-    for entry in list.map_or(Ok(Vec::new()), |list| list.items())? {
-        let entry = entry.table()?;
-        entry.known(&LISTED)?;
-        let (networks, values) = (entry.get("networks"), entry.get("values"));
-        let conditions = LISTED.iter().skip(3).find_map(|name| entry.get(name));
-        requests.push(match (networks, values, conditions) {
-            (Some(networks), None, None) => {
-                let address = keys.address(&entry.need("by", "\"peer\"")?)?;
-                let mut texts = Vec::new();
-                for network in networks.one_or_more()? {
-                    let text = network.text()?;
-                    // Each alone first: so the error is the network's.
-                    let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
-                    let read = network_of(text).map_err(refuse)?;
-                    if allows && is_everybody(&read) {
-                        return Err(refuse(EVERYBODY));
-                    }
-                    texts.push(text);
-                }
-                Requests::from_networks(address, texts)
-            }
-            (None, Some(values), None) => {
-                let key = keys.key(&entry.need("by", "\"header:x-tenant\"")?)?;
-                let mut texts = Vec::new();
-                for value in values.one_or_more()? {
-                    texts.push(value.text()?);
-                }
-                Requests::with_key(key, texts)
-            }
-            (None, None, _) => {
-                if let Some(by) = entry.get("by") {
-                    return Err(by.fail("it belongs to `networks` or `values`, which are not there"));
-                }
-                let pattern = pattern(code, &entry)?;
-                Requests::on_request(move |parts| pattern.matches(parts))
-            }
-            _ => {
-                return Err(entry.fail(
-                    "`networks`, `values` and what a request asks for exclude each other: write an entry for each",
-                ));
-            }
-        });
+) -> Result<Requests, Mistake> {
+    let fields = &entry.get_ref().0;
+    let by = fields.by.as_ref();
+    if let Some(rules) = &fields.rules {
+        return Err(rules.fail("it belongs to `[[on]]`: no rule counts what a list decides"));
     }
-    Ok(requests)
+    match (
+        &fields.networks,
+        &fields.values,
+        fields.conditions().is_empty(),
+    ) {
+        (Some(networks), None, true) => {
+            let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
+            let networks = one_or_more(networks)?;
+            for network in &networks {
+                // Each alone first: so the error is the network's.
+                let text = network.get_ref();
+                let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
+                let read = network_of(text).map_err(refuse)?;
+                if allows && is_everybody(&read) {
+                    return Err(refuse(EVERYBODY));
+                }
+            }
+            let networks = networks.iter().map(Spanned::get_ref);
+            Ok(Requests::from_networks(address, networks))
+        }
+        (None, Some(values), true) => {
+            let key = keys.key(need(by, entry, "by", "\"header:x-tenant\"")?)?;
+            let values = one_or_more(values)?;
+            Ok(Requests::with_key(key, values.iter().map(Spanned::get_ref)))
+        }
+        (None, None, _) => {
+            if let Some(by) = by {
+                return Err(by.fail("it belongs to `networks` or `values`, which are not there"));
+            }
+            let pattern = pattern(code, entry)?;
+            Ok(Requests::on_request(move |parts| pattern.matches(parts)))
+        }
+        _ => Err(entry.fail(
+            "`networks`, `values` and what a request asks for exclude each other: write an entry \
+             for each",
+        )),
+    }
 }
 
 /// The rules that an entry names; `places` says where each of them stands.
 fn chosen(
-    named: &mut [Named<'_>],
-    places: &HashMap<&str, usize>,
-    entry: &Table<'_>,
-) -> Result<Vec<Rule>, ConfigError> {
-    let names = entry.need("rules", "[\"api\"]")?;
+    named: &mut [Named],
+    places: &HashMap<String, usize>,
+    entry: &impl Fail,
+    names: Option<&Spanned<Vec<Spanned<String>>>>,
+) -> Result<Vec<Rule>, Mistake> {
     let mut chosen = Vec::new();
     let mut seen = HashSet::new();
-    for node in names.items()? {
-        let name = node.text()?;
-        let Some(rule) = places.get(name).and_then(|place| named.get_mut(*place)) else {
-            let known: Vec<_> = named.iter().map(|named| named.name).collect();
-            return Err(node.fail(no_such("rule", name, &known)));
+    for name in need(names, entry, "rules", "[\"api\"]")?.get_ref() {
+        let rule = places
+            .get(name.get_ref())
+            .and_then(|place| named.get_mut(*place));
+        let Some(rule) = rule else {
+            let known: Vec<_> = named
+                .iter()
+                .map(|named| named.name.get_ref().as_str())
+                .collect();
+            return Err(name.fail(no_such("rule", name.get_ref(), &known)));
         };
-        if !seen.insert(name) {
-            return Err(node.fail(format!("the rule {name:?} stands here twice")));
+        if !seen.insert(name.get_ref()) {
+            return Err(name.fail(format!("the rule {:?} stands here twice", name.get_ref())));
         }
         rule.used = true;
         chosen.push(rule.rule.clone());
@@ -184,32 +222,27 @@ fn chosen(
 }
 
 /// The conditions of an entry, all of which a request meets.
-fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> {
+fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, Mistake> {
+    let fields = &entry.get_ref().0;
     let mut all = Vec::new();
-    if let Some(route) = entry.get("route") {
-        let pattern = Pattern::route(route.text()?).map_err(|error| route.fail(error))?;
-        all.push(pattern);
+    if let Some(route) = &fields.route {
+        all.push(Pattern::route(route.get_ref()).map_err(|error| route.fail(error))?);
     }
-    if let Some(grpc) = entry.get("grpc") {
-        let pattern = Pattern::grpc(grpc.text()?).map_err(|error| grpc.fail(error))?;
-        all.push(pattern);
+    if let Some(grpc) = &fields.grpc {
+        all.push(Pattern::grpc(grpc.get_ref()).map_err(|error| grpc.fail(error))?);
     }
-    if let Some(method) = entry.get("method") {
-        let route = entry.get("route");
-        if route.is_some_and(|route| route.text().is_ok_and(|route| !route.starts_with('/'))) {
+    if let Some(method) = &fields.method {
+        let route = fields.route.as_ref();
+        if route.is_some_and(|route| !route.get_ref().starts_with('/')) {
             return Err(method.fail("the route has a method, too: say it once"));
         }
-        all.push(methods(&method)?);
+        all.push(methods(method)?);
     }
-    if let Some(host) = entry.get("host") {
-        all.push(hosts(&host)?);
+    if let Some(host) = &fields.host {
+        all.push(hosts(host)?);
     }
-    if let Some(when) = entry.get("when") {
-        let name = when.text()?;
-        let Some(condition) = code.conditions.get(name) else {
-            let known: Vec<_> = code.conditions.keys().map(String::as_str).collect();
-            return Err(when.fail(no_such("condition", name, &known)));
-        };
+    if let Some(when) = &fields.when {
+        let condition = given(when, "condition", when.get_ref(), &code.conditions)?;
         all.push(Pattern::Predicate(Arc::clone(condition)));
     }
     match (all.pop(), all.is_empty()) {
@@ -219,18 +252,18 @@ fn pattern(code: &RulesFile, entry: &Table<'_>) -> Result<Pattern, ConfigError> 
             Ok(Pattern::All(all))
         }
         (None, _) => Err(entry.fail(
-            "it says no `route`, `grpc`, `host`, `method` or `when`: the rules for all other requests stand in \
-             `[otherwise]`",
+            "it says no `route`, `grpc`, `host`, `method` or `when`: the rules for all other \
+             requests stand in `[otherwise]`",
         )),
     }
 }
 
-fn methods(node: &Node<'_>) -> Result<Pattern, ConfigError> {
+fn methods(texts: &Spanned<Texts>) -> Result<Pattern, Mistake> {
     let mut methods: Vec<Method> = Vec::new();
-    for method in node.one_or_more()? {
-        let text = method.text()?;
-        let read = pattern::method_of(text);
-        methods.push(read.map_err(|reason| method.fail(format!("{text:?}: {reason}")))?);
+    for text in one_or_more(texts)? {
+        let method = pattern::method_of(text.get_ref());
+        let refuse = |reason| text.fail(format!("{:?}: {reason}", text.get_ref()));
+        methods.push(method.map_err(refuse)?);
     }
     Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
         let mut methods = methods.iter();
@@ -238,10 +271,10 @@ fn methods(node: &Node<'_>) -> Result<Pattern, ConfigError> {
     })))
 }
 
-fn hosts(node: &Node<'_>) -> Result<Pattern, ConfigError> {
+fn hosts(texts: &Spanned<Texts>) -> Result<Pattern, Mistake> {
     let mut hosts = Vec::new();
-    for host in node.one_or_more()? {
-        hosts.push(Host::new(host.text()?).map_err(|reason| host.fail(reason))?);
+    for text in one_or_more(texts)? {
+        hosts.push(Host::new(text.get_ref()).map_err(|reason| text.fail(reason))?);
     }
     Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
         let asked = host_of(parts);

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use toml::Spanned;
+
 use super::{
     RulesFile,
-    reader::{Node, Table, no_such},
+    reader::{
+        ByName, Fail, Mistake, Table, Texts, given, in_order, need, no_such, one_or_more, span,
+    },
 };
 use crate::{
-    error::ConfigError,
     name::is_word,
     web::key::{
         All, Any, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route,
@@ -18,6 +22,21 @@ use crate::{
 /// What files say without being told how.
 pub(crate) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
+/// A table below `keys`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Definition {
+    from: Option<Spanned<Texts>>,
+    digest: Option<Spanned<String>>,
+    trusted: Option<Spanned<Texts>>,
+    hops: Option<Spanned<usize>>,
+    header: Option<Spanned<String>>,
+    ipv4_prefix: Option<Spanned<u8>>,
+    ipv6_prefix: Option<Spanned<u8>>,
+    services: Option<Spanned<Texts>>,
+    plain: Option<Spanned<bool>>,
+}
+
 /// The keys that a file may name: the code's and its own.
 pub(crate) struct Keys {
     known: BTreeMap<String, Any>,
@@ -26,72 +45,71 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn read(code: &RulesFile, keys: Option<Node<'_>>) -> Result<Self, ConfigError> {
+    pub(crate) fn read(code: &RulesFile, keys: ByName<Table<Definition>>) -> Result<Self, Mistake> {
         let mut known = Self {
             known: code.keys.clone(),
             addresses: BTreeMap::new(),
         };
-        let Some(keys) = keys else {
-            return Ok(known);
-        };
-        for (name, node) in keys.table()?.fields() {
-            if !is_word(name) {
-                return Err(node.fail("a key's name has one or more of A-Z a-z 0-9 . _ -"));
+        for (name, table) in in_order(keys) {
+            if !is_word(name.get_ref()) {
+                return Err(name.fail("a key's name has one or more of A-Z a-z 0-9 . _ -"));
             }
-            if WORDS.contains(&name) {
-                return Err(node.fail(format!(
+            if WORDS.contains(&name.get_ref().as_str()) {
+                return Err(name.fail(format!(
                     "`{name}` means something else: choose another name"
                 )));
             }
-            if known.known.contains_key(name) {
-                return Err(node.fail(format!("the code has a key `{name}`: choose another name")));
+            if known.known.contains_key(name.get_ref()) {
+                return Err(name.fail(format!("the code has a key `{name}`: choose another name")));
             }
-            let key = known.definition(code, name, &node.table()?)?;
-            key.check().map_err(|error| node.fail(error))?;
+            let key = known.definition(code, name.get_ref(), &table)?;
+            check(&name, &key)?;
             // Those further down may be made of it.
-            known.known.insert(name.to_owned(), key);
+            known.known.insert(name.into_inner(), key);
         }
         Ok(known)
     }
 
-    /// An address: `peer`, or a key of this file that is `client-ip`.
-    pub(crate) fn address(&self, node: &Node<'_>) -> Result<ClientIp, ConfigError> {
-        let name = node.text()?;
+    /// Returns an address: `peer`, or a key of this file that is `client-ip`.
+    pub(crate) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
+        let name = match by.get_ref() {
+            Texts::Scalar(name) | Texts::Text(name) => name.as_str(),
+            Texts::Many(_) => "a list",
+        };
         if name == "peer" {
             return Ok(PeerIp.into());
         }
         self.addresses.get(name).cloned().ok_or_else(|| {
-            node.fail(format!(
-                "networks need an address: `peer`, or a key of this file with `from = \"client-ip\"`, not {name:?}"
+            by.fail(format!(
+                "networks need an address: `peer`, or a key of this file with \
+                 `from = \"client-ip\"`, not {name:?}"
             ))
         })
     }
 
-    /// What counts: an expression, or several, all of which count together.
-    pub(crate) fn key(&self, node: &Node<'_>) -> Result<Any, ConfigError> {
-        if node.is_text() {
-            return self.expression(node);
+    /// Returns what counts: an expression, or several, all of which count together.
+    pub(crate) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
+        if let Texts::Text(text) = by.get_ref() {
+            return self.expression(by, text);
         }
-        let parts: Vec<_> = node
-            .one_or_more()?
+        let texts = one_or_more(by)?;
+        let parts = texts
             .iter()
-            .map(|part| self.expression(part))
-            .collect::<Result<_, _>>()?;
-        Ok(Any::new(All(parts)))
+            .map(|text| self.expression(text, text.get_ref()));
+        Ok(Any::new(All(parts.collect::<Result<_, _>>()?)))
     }
 
-    /// `user or header:x-tenant or shared`.
-    fn expression(&self, node: &Node<'_>) -> Result<Any, ConfigError> {
-        let text = node.text()?;
+    /// Reads `user or header:x-tenant or shared`.
+    fn expression(&self, at: &impl Fail, text: &str) -> Result<Any, Mistake> {
         let mut terms: Vec<_> = text.split(" or ").map(str::trim).collect();
         let last = terms.pop_if(|last| ["shared", "skip"].contains(last));
         let terms: Vec<_> = terms
             .into_iter()
-            .map(|term| self.term(node, term))
+            .map(|term| self.term(at, term))
             .collect::<Result<_, _>>()?;
         let Some(key) = Any::first_of(terms) else {
             return Err(
-                node.fail("a key stands before `or shared` and `or skip`, as in `user or skip`")
+                at.fail("a key stands before `or shared` and `or skip`, as in `user or skip`")
             );
         };
         Ok(match last {
@@ -101,9 +119,9 @@ impl Keys {
         })
     }
 
-    fn term(&self, node: &Node<'_>, term: &str) -> Result<Any, ConfigError> {
+    fn term(&self, at: &impl Fail, term: &str) -> Result<Any, Mistake> {
         let text = |text: &str| match text {
-            "" => Err(node.fail(format!("something must follow `{term}`"))),
+            "" => Err(at.fail(format!("something must follow `{term}`"))),
             text => Ok(intern(text)),
         };
         let key = match (term, term.split_once(':')) {
@@ -113,121 +131,140 @@ impl Keys {
             ("peer", _) => Any::new(PeerIp),
             ("route", _) => Any::new(Route::new()),
             ("client-ip", _) => {
-                return Err(node.fail(
-                    "`client-ip` must know your proxies: define `[keys.client]` with `from = \"client-ip\"` and \
-                     `trusted = [\"10.0.0.0/8\"]` or `hops = 1`, and name `client` here",
+                return Err(at.fail(
+                    "`client-ip` must know your proxies: define `[keys.client]` with \
+                     `from = \"client-ip\"` and `trusted = [\"10.0.0.0/8\"]` or `hops = 1`, and \
+                     name `client` here",
                 ));
             }
             ("shared" | "skip", _) => {
-                return Err(node.fail(format!("`{term}` stands at the end")));
+                return Err(at.fail(format!("`{term}` stands at the end")));
             }
             _ => match self.known.get(term) {
                 Some(key) => key.clone(),
                 None => {
                     let mut known = vec!["peer", "route", "header:NAME", "constant:TEXT"];
                     known.extend(self.known.keys().map(String::as_str));
-                    return Err(node.fail(no_such("key", term, &known)));
+                    return Err(at.fail(no_such("key", term, &known)));
                 }
             },
         };
-        key.check().map_err(|error| node.fail(error))?;
+        check(at, &key)?;
         Ok(key)
     }
 
-    /// A table below `keys`.
     fn definition(
         &mut self,
         code: &RulesFile,
         name: &str,
-        table: &Table<'_>,
-    ) -> Result<Any, ConfigError> {
-        let from = table.need("from", "\"peer\"")?;
-        let source = if from.is_text() { from.text()? } else { "" };
-        let mut known = vec!["from", "digest"];
-        match source.split_once(':') {
-            None if source == "client-ip" => {
-                known.extend(["trusted", "hops", "header", "ipv4-prefix", "ipv6-prefix"]);
-            }
-            None if source == "route" => known.push("services"),
-            Some(("header", _)) => known.push("plain"),
-            _ => {}
-        }
-        table.known(&known)?;
-        let key = match (source, source.split_once(':')) {
-            ("client-ip", _) => {
+        table: &Spanned<Table<Definition>>,
+    ) -> Result<Any, Mistake> {
+        let fields = &table.get_ref().0;
+        let from = need(fields.from.as_ref(), table, "from", "\"peer\"")?;
+        let source = match from.get_ref() {
+            Texts::Text(text) => text,
+            _ => "",
+        };
+        fields.check_owners(source)?;
+        let key = match (source, source.split_once(':'), &fields.plain) {
+            ("client-ip", ..) => {
                 let client = client_ip(table)?;
                 self.addresses.insert(name.to_owned(), client.clone());
                 Any::new(client)
             }
-            ("route", _) => Any::new(match table.get("services") {
+            ("route", ..) => Any::new(match &fields.services {
                 None => Route::new(),
                 Some(services) => {
-                    let mut names = Vec::new();
-                    for service in services.one_or_more()? {
-                        names.push(intern(service.text()?));
-                    }
-                    Route::services(names)
+                    let names = one_or_more(services)?;
+                    Route::services(names.iter().map(|name| intern(name.get_ref())))
                 }
             }),
-            (_, Some(("header", header))) if table.get("plain").is_some() => {
+            (_, Some(("header", header)), Some(plain)) => {
                 let header = FromHeader::new(intern(header));
-                let plain = table.get("plain").map_or(Ok(false), |plain| plain.flag())?;
+                let plain = *plain.get_ref();
                 Any::new(if plain { header.plain() } else { header })
             }
-            _ => self.key(&from)?,
+            _ => self.key(from)?,
         };
-        let Some(digest) = table.get("digest") else {
+        let Some(digest) = &fields.digest else {
             return Ok(key);
         };
-        let id = digest.text()?;
-        let Some(secret) = code.secrets.get(id) else {
-            let known: Vec<_> = code.secrets.keys().map(String::as_str).collect();
-            return Err(digest.fail(no_such("secret", id, &known)));
-        };
+        let secret = given(digest, "secret", digest.get_ref(), &code.secrets)?;
         Ok(Any::new(key.digest(secret)))
     }
 }
 
-fn client_ip(table: &Table<'_>) -> Result<ClientIp, ConfigError> {
-    let mut client = match (table.get("trusted"), table.get("hops")) {
-        (Some(trusted), None) => {
-            let mut networks = Vec::new();
-            for network in trusted.one_or_more()? {
-                let text = network.text()?;
-                // Each alone first: so the error is the network's.
-                let alone = ClientIp::behind([text]);
-                KeyExtractor::check(&alone).map_err(|error| network.fail(error))?;
-                networks.push(text);
+impl Definition {
+    /// Checks that each field belongs to what the key is from.
+    fn check_owners(&self, source: &str) -> Result<(), Mistake> {
+        let client_ip = [
+            span(&self.trusted),
+            span(&self.hops),
+            span(&self.header),
+            span(&self.ipv4_prefix),
+            span(&self.ipv6_prefix),
+        ];
+        let is_header = source.starts_with("header:");
+        for (owner, is_source, field) in [
+            (
+                "client-ip",
+                source == "client-ip",
+                client_ip.into_iter().flatten().next(),
+            ),
+            ("route", source == "route", span(&self.services)),
+            ("header:NAME", is_header, span(&self.plain)),
+        ] {
+            if let (Some(field), false) = (field, is_source) {
+                return Err(field.fail(format!("it belongs to `from = \"{owner}\"`")));
             }
-            ClientIp::behind(networks)
+        }
+        Ok(())
+    }
+}
+
+fn check(at: &impl Fail, key: &impl KeyExtractor) -> Result<(), Mistake> {
+    key.check().map_err(|error| at.fail(error))
+}
+
+fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
+    let fields = &table.get_ref().0;
+    let mut client = match (&fields.trusted, &fields.hops) {
+        (Some(trusted), None) => {
+            let networks = one_or_more(trusted)?;
+            for network in &networks {
+                // Each alone first: so the error is the network's.
+                check(network, &ClientIp::behind([network.get_ref()]))?;
+            }
+            ClientIp::behind(networks.iter().map(Spanned::get_ref))
         }
         (None, Some(hops)) => {
-            let client = ClientIp::hops(hops.number()?);
-            KeyExtractor::check(&client).map_err(|error| hops.fail(error))?;
+            let client = ClientIp::hops(*hops.get_ref());
+            check(hops, &client)?;
             client
         }
         _ => {
             return Err(table.fail(
-                "one of `trusted = [\"10.0.0.0/8\"]` and `hops = 1` says which proxies are yours; without any it is `peer`",
+                "one of `trusted = [\"10.0.0.0/8\"]` and `hops = 1` says which proxies are yours; \
+                 without any it is `peer`",
             ));
         }
     };
-    if let Some(header) = table.get("header") {
-        let name = header.text()?;
+    if let Some(header) = &fields.header {
+        let name = header.get_ref();
         client = client.header(match name.to_ascii_lowercase().as_str() {
             "x-forwarded-for" => ForwardedHeader::XForwardedFor,
             "forwarded" => ForwardedHeader::Forwarded,
             _ => ForwardedHeader::Single(intern(name)),
         });
-        KeyExtractor::check(&client).map_err(|error| header.fail(error))?;
+        check(header, &client)?;
     }
-    if let Some(bits) = table.get("ipv4-prefix") {
-        client = client.ipv4_prefix(bits.number()?);
-        KeyExtractor::check(&client).map_err(|error| bits.fail(error))?;
+    if let Some(bits) = &fields.ipv4_prefix {
+        client = client.ipv4_prefix(*bits.get_ref());
+        check(bits, &client)?;
     }
-    if let Some(bits) = table.get("ipv6-prefix") {
-        client = client.ipv6_prefix(bits.number()?);
-        KeyExtractor::check(&client).map_err(|error| bits.fail(error))?;
+    if let Some(bits) = &fields.ipv6_prefix {
+        client = client.ipv6_prefix(*bits.get_ref());
+        check(bits, &client)?;
     }
     Ok(client)
 }

@@ -17,17 +17,19 @@ use std::{
 };
 
 use http::request::Parts;
+use serde::Deserialize;
+use toml::Spanned;
 
-use self::reader::{Node, Source};
+use self::reader::{ByName, Fail, Mistake, Table, one_of};
 use super::{
-    answer::{HeaderStyle, ResetUnit},
+    answer::{Fields, HeaderStyle, ResetUnit},
     charge::{ChargeIf, Outcome},
     key::{Any, KeyExtractor, Secret},
     rule::{ChooseTier, Defaults, Planner, Rules},
 };
 use crate::{
-    error::ConfigError,
-    name::is_word,
+    error::{ConfigError, ConfigErrorKind},
+    name::check_rule_name,
     store::{MemoryStore, Store},
 };
 
@@ -40,9 +42,9 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 /// Reads rules from TOML, and knows by name what only code can say: who the user is, which plan was paid for, the secrets.
 ///
 /// The [guide](crate::docs::guide) describes the format, field by field. What a file says is checked as what code says:
-/// every error of it is a [`ConfigError::File`] with the line, the field and what to write instead. A field that does not
-/// exist, a rule that no entry uses and a file without rules are errors, too, because a limit that is not there is not
-/// noticed.
+/// every error of it is a [`ConfigError`] with the line, the field and what to write instead. A
+/// field that does not exist, a rule that no entry uses and a file without rules are errors, too,
+/// because a limit that is not there is not noticed.
 ///
 /// # Example
 ///
@@ -104,8 +106,8 @@ impl RulesFile {
 
     /// Lets files say `by = "<name>"`: count requests by this key.
     ///
-    /// Names here and below have the characters `A-Z a-z 0-9 . _ -`, else reading is a [`ConfigError::RuleName`], and mean
-    /// nothing else in a file (`peer`, `route`), else it is a [`ConfigError::ReservedName`].
+    /// Names here and below have the characters `A-Z a-z 0-9 . _ -`, else reading is a
+    /// [`ConfigError`], and mean nothing else in a file (`peer`, `route`), else it is one, too.
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
         self.note(name, &keys::WORDS);
         self.keys.insert(name.to_owned(), Any::new(key));
@@ -168,40 +170,14 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::File`], with the first line at fault, or what is wrong with a name that code has given.
+    /// [`ConfigError`], with the line and the field at fault, or a name that code has given.
     pub fn parse(&self, text: &str) -> Result<Rules, ConfigError> {
         if let Some(mistake) = &self.mistake {
             return Err(mistake.clone());
         }
-        let source = Source::new(text)?;
-        let file = source.root();
-        file.known(&[
-            "headers",
-            "keys",
-            "rules",
-            "on",
-            "otherwise",
-            "deny",
-            "allow",
-        ])?;
-        let keys = keys::Keys::read(self, file.get("keys"))?;
-        let named = rules::read(self, &keys, file.get("rules"))?;
-        let mut rules = entries::read(self, named, &file)?;
-        for requests in entries::list(self, &keys, file.get("deny"), false)? {
-            rules = rules.deny(requests);
-        }
-        for requests in entries::list(self, &keys, file.get("allow"), true)? {
-            rules = rules.allow(requests);
-        }
-        if let Some(headers) = file.get("headers") {
-            let styles: Vec<_> = headers
-                .items()?
-                .iter()
-                .map(header_style)
-                .collect::<Result<_, _>>()?;
-            crate::web::answer::Fields::new(&styles).map_err(|error| headers.fail(error))?;
-            rules = rules.headers(styles);
-        }
+        // Editors of another system begin a file with it, and TOML does not know it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
         // What only a layer finds is found here, too, so that a file can be checked without one.
         check(rules.clone(), &MemoryStore::new())?;
         Ok(rules)
@@ -211,21 +187,41 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Unreadable`] for what is no file, no UTF-8 or longer than a mebibyte, and those of
-    /// [`parse`](Self::parse).
+    /// Of kind [`Unreadable`](ConfigErrorKind::Unreadable) for what is no file, no UTF-8 or longer
+    /// than a mebibyte, and those of [`parse`](Self::parse).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
         self.parse(&read(path.as_ref())?)
     }
 
+    fn read(&self, text: &str) -> Result<Rules, Mistake> {
+        let file: Document = reader::read(text)?;
+        let keys = keys::Keys::read(self, file.keys)?;
+        let named = rules::read(self, &keys, text, file.rules)?;
+        let mut rules = entries::read(self, text, named, &file.on, file.otherwise.as_ref())?;
+        for entry in &file.deny {
+            rules = rules.deny(entries::listed(self, &keys, entry, false)?);
+        }
+        for entry in &file.allow {
+            rules = rules.allow(entries::listed(self, &keys, entry, true)?);
+        }
+        if let Some(headers) = file.headers {
+            let styles = headers.get_ref().iter().map(header_style);
+            let styles: Vec<_> = styles.collect::<Result<_, _>>()?;
+            Fields::new(&styles).map_err(|error| headers.fail(error))?;
+            rules = rules.headers(styles);
+        }
+        Ok(rules)
+    }
+
     fn note(&mut self, name: &str, reserved: &[&str]) {
-        let mistake = if !is_word(name) {
-            ConfigError::RuleName(name.to_owned())
-        } else if reserved.contains(&name) {
-            ConfigError::ReservedName(name.to_owned())
-        } else {
-            return;
+        let checked = match reserved.contains(&name) {
+            true => Err(ConfigErrorKind::Name
+                .error(format!("{name:?} means something else in a rules file"))),
+            false => check_rule_name(name),
         };
-        self.mistake.get_or_insert(mistake);
+        if let Err(mistake) = checked {
+            self.mistake.get_or_insert(mistake);
+        }
     }
 }
 
@@ -242,23 +238,32 @@ impl fmt::Debug for RulesFile {
     }
 }
 
-fn header_style(style: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
-    style.one_of(&[
+/// A whole file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    headers: Option<Spanned<Vec<Spanned<String>>>>,
+    #[serde(default)]
+    keys: ByName<Table<keys::Definition>>,
+    rules: Option<Spanned<ByName<Table<rules::Definition>>>>,
+    #[serde(default)]
+    on: Vec<Spanned<Table<entries::Fields>>>,
+    otherwise: Option<Spanned<Table<entries::Otherwise>>>,
+    #[serde(default)]
+    deny: Vec<Spanned<Table<entries::Fields>>>,
+    #[serde(default)]
+    allow: Vec<Spanned<Table<entries::Fields>>>,
+}
+
+fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
+    let legacy = |reset| HeaderStyle::Legacy { reset };
+    let styles = [
         ("draft-11", HeaderStyle::Draft11),
         ("draft-6", HeaderStyle::Draft6),
-        (
-            "legacy-epoch",
-            HeaderStyle::Legacy {
-                reset: ResetUnit::EpochSeconds,
-            },
-        ),
-        (
-            "legacy-delta",
-            HeaderStyle::Legacy {
-                reset: ResetUnit::DeltaSeconds,
-            },
-        ),
-    ])
+        ("legacy-epoch", legacy(ResetUnit::EpochSeconds)),
+        ("legacy-delta", legacy(ResetUnit::DeltaSeconds)),
+    ];
+    one_of(style, style.get_ref(), &styles)
 }
 
 fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
@@ -267,9 +272,11 @@ fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
 
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |reason: String| ConfigError::Unreadable {
-        path: path.display().to_string(),
-        reason,
+    let unreadable = |reason: String| {
+        ConfigErrorKind::Unreadable.error(format!(
+            "the rules file {:?} cannot be read: {reason}",
+            path.display().to_string()
+        ))
     };
     // Before it is opened: opening a pipe would wait for whoever writes to it.
     let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;

@@ -1,263 +1,314 @@
-//! Walks what the TOML parser has read, and knows of each value its line and its place.
+//! Reads TOML into structs by serde, and says where in the text a mistake stands.
 
-use std::{fmt::Display, ops::Range};
-
-use toml::{
-    Spanned,
-    de::{DeString, DeTable, DeValue},
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+    marker::PhantomData,
+    ops::Range,
 };
 
-use crate::{error::ConfigError, name::is_word};
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
+};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
-/// A text, and what it says.
-pub(crate) struct Source<'a> {
-    lines: Lines,
-    table: Spanned<DeTable<'a>>,
-}
+use crate::{
+    error::{ConfigError, ConfigErrorKind},
+    name::is_word,
+};
 
-/// The places at which the lines of a text end.
-///
-/// Each value is asked for its line, so that counting from the start would be quadratic in the
-/// text.
-struct Lines(Vec<usize>);
+/// A place in a text, and what is wrong there.
+pub(crate) struct Mistake(Range<usize>, String);
 
-impl Lines {
-    fn new(text: &str) -> Self {
-        Self(text.match_indices('\n').map(|(end, _)| end).collect())
-    }
-
-    /// Returns the line of the byte at this place, counted from 1.
-    fn line(&self, at: usize) -> usize {
-        self.0.partition_point(|end| *end < at) + 1
-    }
-}
-
-impl<'a> Source<'a> {
-    pub(crate) fn new(text: &'a str) -> Result<Self, ConfigError> {
-        // Editors of another system begin a file with it, and TOML does not know it.
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let lines = Lines::new(text);
-        match DeTable::parse(text) {
-            Ok(table) => Ok(Self { lines, table }),
-            Err(error) => Err(ConfigError::File {
-                line: lines.line(error.span().map_or(0, |span| span.start)),
-                field: String::new(),
-                // Its own words may have several lines; one is for a log.
-                reason: error.message().replace('\n', ", "),
-            }),
-        }
-    }
-
-    pub(crate) fn root(&self) -> Table<'_> {
-        Table {
-            lines: &self.lines,
-            path: String::new(),
-            line: 1,
-            table: self.table.get_ref(),
-        }
-    }
-}
-
-/// A value and its place.
-#[derive(Clone)]
-pub(crate) struct Node<'a> {
-    lines: &'a Lines,
-    path: String,
-    line: usize,
-    value: &'a DeValue<'a>,
-}
-
-/// A table and its place.
-#[derive(Clone)]
-pub(crate) struct Table<'a> {
-    lines: &'a Lines,
-    path: String,
-    line: usize,
-    table: &'a DeTable<'a>,
-}
-
-impl<'a> Table<'a> {
-    /// # Errors
-    ///
-    /// A field that is none of these: the first, with the one that was probably meant.
-    pub(crate) fn known(&self, names: &[&str]) -> Result<(), ConfigError> {
-        for (name, node) in self.fields() {
-            if !names.contains(&name) {
-                return Err(node.fail(no_such("field", name, names)));
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn get(&self, name: &str) -> Option<Node<'a>> {
-        let mut fields = self.table.iter();
-        fields
-            .find(|(field, _)| field.get_ref() == name)
-            .map(|(field, value)| self.node(field, value))
-    }
-
-    pub(crate) fn need(&self, name: &str, example: &str) -> Result<Node<'a>, ConfigError> {
-        self.get(name)
-            .ok_or_else(|| self.fail(format!("it lacks `{name}`, as in `{name} = {example}`")))
-    }
-
-    /// The fields in the order in which they were written.
-    pub(crate) fn fields(&self) -> Vec<(&'a str, Node<'a>)> {
-        let mut fields: Vec<_> = self
-            .table
-            .iter()
-            .map(|(field, value)| {
-                let name = field.get_ref().as_ref();
-                (field.span().start, name, self.node(field, value))
-            })
-            .collect();
-        fields.sort_by_key(|(start, ..)| *start);
-        fields
-            .into_iter()
-            .map(|(_, name, node)| (name, node))
-            .collect()
-    }
-
-    fn node(&self, field: &Spanned<DeString<'a>>, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
-        let name = field.get_ref().as_ref();
-        let path = match (self.path.as_str(), is_word(name)) {
-            ("", true) => name.to_owned(),
-            ("", false) => format!("{name:?}"),
-            (path, true) => format!("{path}.{name}"),
-            (path, false) => format!("{path}.{name:?}"),
-        };
-        Node::new(self.lines, path, &field.span(), value)
-    }
-
-    pub(crate) fn line(&self) -> usize {
-        self.line
-    }
-
-    pub(crate) fn fail(&self, reason: impl Display) -> ConfigError {
-        fail(self.line, &self.path, reason)
-    }
-}
-
-impl<'a> Node<'a> {
-    fn new(
-        lines: &'a Lines,
-        path: String,
-        at: &Range<usize>,
-        value: &'a Spanned<DeValue<'a>>,
-    ) -> Self {
-        Self {
-            lines,
-            path,
-            line: lines.line(at.start),
-            value: value.get_ref(),
-        }
-    }
-
-    pub(crate) fn is_table(&self) -> bool {
-        self.value.is_table()
-    }
-
-    pub(crate) fn is_text(&self) -> bool {
-        self.value.is_str()
-    }
-
-    pub(crate) fn text(&self) -> Result<&'a str, ConfigError> {
-        self.value.as_str().ok_or_else(|| self.other("a text"))
-    }
-
-    pub(crate) fn flag(&self) -> Result<bool, ConfigError> {
-        self.value
-            .as_bool()
-            .ok_or_else(|| self.other("true or false"))
-    }
-
-    /// A whole number that `T` can hold.
-    pub(crate) fn number<T: TryFrom<u64>>(&self) -> Result<T, ConfigError> {
-        let number = self
-            .value
-            .as_integer()
-            .ok_or_else(|| self.other("a whole number"))?;
-        u64::from_str_radix(number.as_str(), number.radix())
+impl Mistake {
+    /// Returns the error that names the line and the field.
+    pub(crate) fn in_text(self, text: &str) -> ConfigError {
+        let Self(at, reason) = self;
+        // The tables of `[[on]]` and the first of them have one span: their list is not what is
+        // wrong, unless a table belongs there.
+        let innermost = !reason.starts_with("here stands a list");
+        let table = DeTable::parse(text).map(|table| DeValue::Table(table.into_inner()));
+        let field = table
             .ok()
-            .and_then(|number| T::try_from(number).ok())
-            .ok_or_else(|| self.fail(format!("{} is out of range", number.as_str())))
-    }
-
-    /// A number, whole or not.
-    pub(crate) fn fraction(&self) -> Result<f64, ConfigError> {
-        let whole = || self.value.as_integer().map(|number| number.as_str());
-        let text = self.value.as_float().map(|number| number.as_str());
-        let text = text.or_else(whole).ok_or_else(|| self.other("a number"))?;
-        // What TOML writes otherwise, in another base say, is no share of anything.
-        text.parse()
-            .map_err(|_| self.fail(format!("{text} is no number such as 0.25")))
-    }
-
-    pub(crate) fn table(&self) -> Result<Table<'a>, ConfigError> {
-        Ok(Table {
-            lines: self.lines,
-            path: self.path.clone(),
-            line: self.line,
-            table: self.value.as_table().ok_or_else(|| self.other("a table"))?,
-        })
-    }
-
-    pub(crate) fn items(&self) -> Result<Vec<Self>, ConfigError> {
-        let array = self.value.as_array().ok_or_else(|| self.other("a list"))?;
-        let items = array.iter().enumerate();
-        Ok(items
-            .map(|(place, item)| {
-                let path = format!("{}[{place}]", self.path);
-                Self::new(self.lines, path, &item.span(), item)
-            })
-            .collect())
-    }
-
-    /// The items of a list, or the one that stands there alone.
-    pub(crate) fn one_or_more(&self) -> Result<Vec<Self>, ConfigError> {
-        if self.is_text() {
-            return Ok(vec![self.clone()]);
-        }
-        let items = self.items()?;
-        if items.is_empty() {
-            return Err(self.fail("the list is empty: leave the field out, or name something"));
-        }
-        Ok(items)
-    }
-
-    /// What one of these words stands for.
-    pub(crate) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, ConfigError> {
-        let text = self.text()?;
-        let found = words.iter().find(|(word, _)| *word == text);
-        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
-            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            self.fail(no_such("value", text, &words))
-        })
-    }
-
-    pub(crate) fn fail(&self, reason: impl Display) -> ConfigError {
-        fail(self.line, &self.path, reason)
-    }
-
-    fn other(&self, wanted: &str) -> ConfigError {
-        let found = match self.value {
-            DeValue::String(_) => "a text",
-            DeValue::Integer(_) => "a whole number",
-            DeValue::Float(_) => "a number with a fraction",
-            DeValue::Boolean(_) => "true or false",
-            DeValue::Datetime(_) => "a time",
-            DeValue::Array(_) => "a list",
-            DeValue::Table(_) => "a table",
+            .and_then(|table| field_at("", &table, &at, innermost));
+        let line = line_at(text, at.start);
+        let place = match field {
+            Some(field) => format!("line {line}, {field}"),
+            None => format!("line {line}"),
         };
-        self.fail(format!("here stands {found}, and not {wanted}"))
+        ConfigErrorKind::File.error(reason).at(Some(place))
     }
 }
 
-fn fail(line: usize, path: &str, reason: impl Display) -> ConfigError {
-    ConfigError::File {
-        line,
-        field: path.to_owned(),
-        reason: reason.to_string(),
+impl From<toml::de::Error> for Mistake {
+    fn from(error: toml::de::Error) -> Self {
+        Self(error.span().unwrap_or_default(), reason_of(error.message()))
+    }
+}
+
+/// Makes a [`Mistake`] of what stands at a place.
+pub(crate) trait Fail {
+    fn fail(&self, reason: impl Display) -> Mistake;
+}
+
+impl Fail for Range<usize> {
+    fn fail(&self, reason: impl Display) -> Mistake {
+        Mistake(self.clone(), reason.to_string())
+    }
+}
+
+impl<T> Fail for Spanned<T> {
+    fn fail(&self, reason: impl Display) -> Mistake {
+        self.span().fail(reason)
+    }
+}
+
+/// Returns the place of a field, if it is there.
+pub(crate) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
+    field.as_ref().map(Spanned::span)
+}
+
+/// Reads a text. A byte order mark is no part of it.
+pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
+    let table = DeTable::parse(text)?;
+    let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
+    let document = Spanned::new(span, table);
+    if let Some(time) = time_in(&document) {
+        return Err(time.fail("here stands a time, and no field is one: write texts in quotes"));
+    }
+    Ok(T::deserialize(toml::de::ValueDeserializer::from(document))?)
+}
+
+/// Returns the line of the byte at this place, counted from 1.
+pub(crate) fn line_at(text: &str, at: usize) -> usize {
+    let before = text.bytes().take(at);
+    before.filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// Returns the first date or time, which serde would take for a table.
+fn time_in<'a, 'v>(value: &'a Spanned<DeValue<'v>>) -> Option<&'a Spanned<DeValue<'v>>> {
+    match value.get_ref() {
+        DeValue::Datetime(_) => Some(value),
+        DeValue::Array(items) => items.iter().find_map(time_in),
+        DeValue::Table(table) => table.values().find_map(time_in),
+        _ => None,
+    }
+}
+
+/// Returns the field whose name or value stands at a place, as in `rules.login.rate`: the innermost
+/// or the outermost.
+fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool) -> Option<String> {
+    let below = |path: String, value: &Spanned<DeValue<'_>>, is_here: bool| {
+        let deeper = field_at(&path, value.get_ref(), at, innermost);
+        let here = (is_here || value.span() == *at).then_some(path);
+        if innermost {
+            deeper.or(here)
+        } else {
+            here.or(deeper)
+        }
+    };
+    match value {
+        DeValue::Table(table) => table.iter().find_map(|(field, value)| {
+            let name = field.get_ref();
+            let dot = if path.is_empty() { "" } else { "." };
+            let path = match is_word(name) {
+                true => format!("{path}{dot}{name}"),
+                false => format!("{path}{dot}{name:?}"),
+            };
+            below(path, value, field.span() == *at)
+        }),
+        DeValue::Array(items) => items.iter().enumerate().find_map(|(place, item)| {
+            let path = format!("{path}[{place}]");
+            below(path, item, false)
+        }),
+        _ => None,
+    }
+}
+
+/// A table with the fields of `T`. By itself serde takes a list for one, too, and its items for the
+/// fields in their order.
+pub(crate) struct Table<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+struct Fields<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+    type Value = Table<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields)).map(Table)
+    }
+}
+
+/// Values by name.
+pub(crate) type ByName<T> = BTreeMap<Spanned<String>, Spanned<T>>;
+
+/// Returns values in the order in which they were written.
+pub(crate) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>)> {
+    let mut values: Vec<_> = values.into_iter().collect();
+    values.sort_by_key(|(name, _)| name.span().start);
+    values
+}
+
+/// A value that has several forms: a number or flag, a text, a list or table.
+pub(crate) enum Value<Scalar, Many> {
+    Scalar(Scalar),
+    Text(String),
+    Many(Many),
+}
+
+/// A text, or a list of texts.
+pub(crate) type Texts = Value<String, Vec<Spanned<String>>>;
+
+/// Returns the texts of a list, or the one that stands there alone.
+pub(crate) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
+    match texts.get_ref() {
+        Value::Scalar(one) | Value::Text(one) => Ok(vec![Spanned::new(texts.span(), one.clone())]),
+        Value::Many(many) if many.is_empty() => {
+            Err(texts.fail("the list is empty: leave the field out, or name something"))
+        }
+        Value::Many(many) => Ok(many.clone()),
+    }
+}
+
+struct Forms<Scalar, Many>(PhantomData<(Scalar, Many)>);
+
+impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Deserialize<'de> for Value<S, M> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Forms(PhantomData))
+    }
+}
+
+impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M> {
+    type Value = Value<S, M>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Of integers that no number can hold.
+        f.write_str("u64")
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Self::Value, E> {
+        S::deserialize(flag.into_deserializer()).map(Value::Scalar)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+        S::deserialize(number.into_deserializer()).map(Value::Scalar)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        S::deserialize(number.into_deserializer()).map(Value::Scalar)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+        S::deserialize(number.into_deserializer()).map(Value::Scalar)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
+        M::deserialize(SeqAccessDeserializer::new(items)).map(Value::Many)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
+        M::deserialize(MapAccessDeserializer::new(fields)).map(Value::Many)
+    }
+}
+
+/// Returns a field that a table must have.
+pub(crate) fn need<T>(
+    field: Option<T>,
+    table: &impl Fail,
+    name: &str,
+    example: &str,
+) -> Result<T, Mistake> {
+    field.ok_or_else(|| table.fail(format!("it lacks `{name}`, as in `{name} = {example}`")))
+}
+
+/// Returns the meaning of one of these words.
+pub(crate) fn one_of<T: Copy>(
+    at: &impl Fail,
+    text: &str,
+    words: &[(&str, T)],
+) -> Result<T, Mistake> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        at.fail(no_such("value", text, &words))
+    })
+}
+
+/// Returns what the code has given under this name.
+pub(crate) fn given<'c, T>(
+    at: &impl Fail,
+    what: &str,
+    name: &str,
+    code: &'c BTreeMap<String, T>,
+) -> Result<&'c T, Mistake> {
+    code.get(name).ok_or_else(|| {
+        let known: Vec<_> = code.keys().map(String::as_str).collect();
+        at.fail(no_such(what, name, &known))
+    })
+}
+
+/// How serde begins to name what it found and what it wanted, and how the guide names it.
+const TYPES: [(&str, &str); 12] = [
+    ("string", "a text"),
+    ("a string", "a text"),
+    ("integer", "a whole number"),
+    ("u", "a whole number"),
+    ("floating point", "a number with a fraction"),
+    ("f64", "a number"),
+    ("boolean", "true or false"),
+    ("a boolean", "true or false"),
+    ("sequence", "a list"),
+    ("a sequence", "a list"),
+    ("map", "a table"),
+    ("a map", "a table"),
+];
+
+/// Says in the guide's words what serde says of a field or of a value's type.
+fn reason_of(message: &str) -> String {
+    let (said, wanted) = message.rsplit_once(", expected ").unwrap_or_default();
+    if let Some(name) = said.strip_prefix("unknown field `") {
+        // Each stands between a pair of backticks.
+        let known: Vec<_> = wanted.split('`').skip(1).step_by(2).collect();
+        return no_such("field", name.strip_suffix('`').unwrap_or(name), &known);
+    }
+    let is_type = said.strip_prefix("invalid type: ");
+    let Some(found) = is_type.or_else(|| said.strip_prefix("invalid value: ")) else {
+        // The parser's own words may have several lines, and a log wants one.
+        return message.replace('\n', ", ");
+    };
+    let in_words = |text| {
+        let mut types = TYPES.iter();
+        let known = types.find(|(begins, _)| str::starts_with(text, begins));
+        known.map_or(text, |(_, words)| words)
+    };
+    let number = found.split('`').nth(1);
+    let (found, wanted) = (in_words(found), in_words(wanted));
+    match number {
+        Some(number) if found == "a whole number" && wanted.ends_with("number") => {
+            format!("{number} is out of range")
+        }
+        _ => format!("here stands {found}, and not {wanted}"),
     }
 }
 

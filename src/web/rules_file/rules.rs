@@ -1,17 +1,21 @@
 //! The tables below `rules`: one for each rule.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use http::{Method, request::Parts};
+use serde::Deserialize;
+use toml::Spanned;
 
 use super::{
     RulesFile,
     keys::Keys,
-    reader::{Node, Table, no_such},
-    values,
+    reader::{
+        ByName, Fail, Mistake, Table, Texts, Value, given, in_order, line_at, need, no_such,
+        one_of, span,
+    },
+    values::{Rate, Time},
 };
 use crate::{
-    error::ConfigError,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
     name::check_rule_name,
@@ -25,189 +29,199 @@ use crate::{
 /// Outcomes that files may name without being told what they are.
 pub(crate) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
-const FIELDS: [&str; 19] = [
-    "rate",
-    "tiers",
-    "tier-by",
-    "shared",
-    "init",
-    "by",
-    "cost",
-    "algorithm",
-    "slots",
-    "lease",
-    "keep-alive",
-    "per-client",
-    "on-failure",
-    "charge-if",
-    "hide-headers",
-    "shadow",
-    "enforce-share",
-    "wait",
-    "queue",
-];
-
 /// A file that is about to be written looks like one that is to limit nothing.
 const NO_RULES: &str = "there are no rules, and nothing would be limited: write one, as \
                         `[rules.api]`, and name it in the `rules` of an `[[on]]` or `[otherwise]`";
 
+/// A table below `rules`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Definition {
+    rate: Option<Spanned<Rate>>,
+    tiers: Option<Spanned<ByName<Rate>>>,
+    tier_by: Option<Spanned<String>>,
+    shared: Option<Spanned<String>>,
+    init: Option<Spanned<Rate>>,
+    by: Option<Spanned<Texts>>,
+    cost: Option<Spanned<Value<u32, ByName<u32>>>>,
+    algorithm: Option<Spanned<String>>,
+    slots: Option<u32>,
+    lease: Option<Spanned<Time>>,
+    keep_alive: Option<Spanned<Time>>,
+    per_client: Option<Spanned<bool>>,
+    on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
+    charge_if: Option<Spanned<String>>,
+    #[serde(default)]
+    hide_headers: bool,
+    #[serde(default)]
+    shadow: bool,
+    enforce_share: Option<Spanned<u8>>,
+    wait: Option<Time>,
+    queue: Option<usize>,
+}
+
+/// `{ local = 0.25 }`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnFailure {
+    local: Option<Spanned<f64>>,
+}
+
 /// A rule, and whether an entry has named it.
-pub(crate) struct Named<'a> {
-    pub(crate) name: &'a str,
+pub(crate) struct Named {
+    pub(crate) name: Spanned<String>,
     pub(crate) rule: Rule,
-    pub(crate) table: Table<'a>,
     pub(crate) used: bool,
 }
 
-pub(crate) fn read<'a>(
+pub(crate) fn read(
     code: &RulesFile,
     keys: &Keys,
-    rules: Option<Node<'a>>,
-) -> Result<Vec<Named<'a>>, ConfigError> {
-    let Some(rules) = rules else {
-        return Err(ConfigError::File {
-            line: 1,
-            field: "rules".to_owned(),
-            reason: NO_RULES.to_owned(),
-        });
-    };
+    text: &str,
+    rules: Option<Spanned<ByName<Table<Definition>>>>,
+) -> Result<Vec<Named>, Mistake> {
+    let at = span(&rules).unwrap_or_default();
     let mut named = Vec::new();
-    for (name, node) in rules.table()?.fields() {
-        check_rule_name(name).map_err(|error| node.fail(error))?;
-        let table = node.table()?;
+    let (mut line, mut counted) = (1, 0);
+    for (name, table) in rules.map(Spanned::into_inner).map_or(Vec::new(), in_order) {
+        check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
+        let mut rule = rule(code, keys, name.get_ref(), &table)?;
+        // Counting from the start for each rule would be quadratic in the text.
+        line += line_at(&text[counted..], name.span().start - counted) - 1;
+        counted = name.span().start;
+        rule.line = Some(line);
         named.push(Named {
             name,
-            rule: rule(code, keys, name, &table)?,
-            table,
+            rule,
             used: false,
         });
     }
-    if named.is_empty() {
-        return Err(rules.fail(NO_RULES));
+    match named.is_empty() {
+        true => Err(at.fail(NO_RULES)),
+        false => Ok(named),
     }
-    Ok(named)
 }
 
-fn rule(code: &RulesFile, keys: &Keys, name: &str, table: &Table<'_>) -> Result<Rule, ConfigError> {
-    table.known(&FIELDS)?;
+fn rule(
+    code: &RulesFile,
+    keys: &Keys,
+    name: &str,
+    table: &Spanned<Table<Definition>>,
+) -> Result<Rule, Mistake> {
+    let fields = &table.get_ref().0;
     let limit = limit_of(code, table)?;
     let takes_key = match &limit {
         LimitOf::Shared { name, .. } => name.contains("<key>"),
         _ => true,
     };
-    let key = match table.get("by") {
-        Some(by) => Some(key(keys, &by)?),
-        None if takes_key => {
-            return Err(table.fail(
-                "it lacks `by`, which says whom it counts, as in `by = \"peer\"`; everybody together is \
-                 `by = \"constant:all\"`",
-            ));
-        }
-        None => None,
-    };
-    let mut rule = Rule::of(Some(name.to_owned()), limit, key.map(|key| key.0));
-    rule.line = Some(table.line());
-    if let Some(cost) = table.get("cost") {
-        rule.cost = cost_of(code, name, &rule.limit, &cost)?;
+    let key = fields.by.as_ref().map(|by| key(keys, by)).transpose()?;
+    if takes_key && key.is_none() {
+        return Err(table.fail(
+            "it lacks `by`, which says what it counts by, as in `by = \"peer\"`; all requests \
+             together are `by = \"constant:all\"`",
+        ));
     }
-    if let Some(algorithm) = table.get("algorithm") {
-        rule = rule.algorithm(algorithm.one_of(&[
+    let mut rule = Rule::of(Some(name.to_owned()), limit, key.map(|key| key.0));
+    if let Some(cost) = &fields.cost {
+        rule.cost = cost_of(code, name, &rule.limit, cost)?;
+    }
+    if let Some(algorithm) = &fields.algorithm {
+        let algorithms = [
             ("sliding-log", Algorithm::SlidingLog),
             ("fixed-window", Algorithm::FixedWindow),
             ("gcra", Algorithm::Gcra),
-        ])?);
+        ];
+        rule.algorithm = one_of(algorithm, algorithm.get_ref(), &algorithms)?;
     }
-    if let Some(slots) = table.get("slots") {
-        rule = rule.slots(slots.number()?);
-    }
-    if let Some(lease) = table.get("lease") {
-        let time = values::duration(lease.text()?).map_err(|reason| lease.fail(reason))?;
+    rule.slots = fields.slots;
+    if let Some(lease) = &fields.lease {
+        let time = lease.get_ref().0;
         rule.check_lease(time).map_err(|error| lease.fail(error))?;
-        rule = rule.lease(time);
+        rule.lease = time;
     }
-    if let Some(policy) = table.get("on-failure") {
-        rule = rule.on_failure(failure_policy(name, &policy)?);
+    if let Some(policy) = &fields.on_failure {
+        rule = rule.on_failure(failure_policy(name, policy)?);
     }
-    if let Some(outcome) = table.get("charge-if") {
-        rule.charge_if = Some(charge_if(code, &outcome)?);
+    if let Some(outcome) = &fields.charge_if {
+        rule.charge_if = Some(charge_if(code, outcome)?);
     }
-    if table
-        .get("hide-headers")
-        .map_or(Ok(false), |hide| hide.flag())?
-    {
-        rule = rule.hide_headers();
-    }
-    if let Some(wait) = table.get("wait") {
-        rule = rule.wait(values::duration(wait.text()?).map_err(|reason| wait.fail(reason))?);
-    }
-    if let Some(queue) = table.get("queue") {
-        rule = rule.queue(queue.number()?);
-    }
-    let shadow = table
-        .get("shadow")
-        .map_or(Ok(false), |shadow| shadow.flag())?;
-    match table.get("enforce-share") {
-        Some(share) if shadow => {
-            return Err(share.fail("`shadow` says that it refuses nobody: choose one of the two"));
+    rule.hide_headers = fields.hide_headers;
+    rule.wait = fields.wait.map(|wait| wait.0);
+    rule.queue = fields.queue;
+    match &fields.enforce_share {
+        Some(share) if fields.shadow => {
+            Err(share.fail("`shadow` says that it refuses no request: choose one of the two"))
         }
-        Some(share) => rule = rule.enforce_share(share.number()?),
-        None if shadow => rule = rule.shadow(),
-        None => {}
+        Some(share) => Ok(rule.enforce_share(*share.get_ref())),
+        None if fields.shadow => Ok(rule.shadow()),
+        None => Ok(rule),
     }
-    Ok(rule)
 }
 
 /// Reads `"allow"`, `"deny"` or `{ local = 0.25 }`.
-fn failure_policy(rule: &str, node: &Node<'_>) -> Result<FailurePolicy, ConfigError> {
-    if !node.is_table() {
-        return node.one_of(&[
-            ("allow", FailurePolicy::Allow),
-            ("deny", FailurePolicy::Deny),
-        ]);
-    }
-    let table = node.table()?;
-    table.known(&["local"])?;
-    let share = table.need("local", "0.25")?;
-    let policy = FailurePolicy::local(share.fraction()?);
+fn failure_policy(
+    rule: &str,
+    policy: &Spanned<Value<String, Table<OnFailure>>>,
+) -> Result<FailurePolicy, Mistake> {
+    let fields = match policy.get_ref() {
+        Value::Many(fields) => &fields.0,
+        Value::Scalar(word) | Value::Text(word) => {
+            let words = [
+                ("allow", FailurePolicy::Allow),
+                ("deny", FailurePolicy::Deny),
+            ];
+            return one_of(policy, word, &words);
+        }
+    };
+    let share = need(fields.local.as_ref(), policy, "local", "0.25")?;
+    let policy = FailurePolicy::local(*share.get_ref());
     policy.check(rule).map_err(|error| share.fail(error))?;
     Ok(policy)
 }
 
-fn key(keys: &Keys, by: &Node<'_>) -> Result<Any, ConfigError> {
+fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
     let key = keys.key(by)?;
     match KeyExtractor::exposed_credential(&key) {
         Some(header) => Err(by.fail(format!(
-            "the header {header:?} holds a credential, which would be seen in Redis: define a key with \
-             `from = \"credential:{header}\"` and the `digest` of a secret that the code names, or with \
-             `from = \"header:{header}\"` and `plain = true` if it may be seen"
+            "the header {header:?} holds a credential, which would be seen in Redis: define a key \
+             with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
+             names, or with `from = \"header:{header}\"` and `plain = true` if it may be seen"
         ))),
         None => Ok(key),
     }
 }
 
 /// One of `rate`, `tiers` and `shared`, with what belongs to it.
-fn limit_of(code: &RulesFile, table: &Table<'_>) -> Result<LimitOf, ConfigError> {
-    let sources = ["rate", "tiers", "shared"].map(|name| table.get(name));
-    for (field, owner, its) in [
-        ("tier-by", "tiers", &sources[1]),
-        ("init", "shared", &sources[2]),
+fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
+    let fields = &table.get_ref().0;
+    let (tiers, shared) = (&fields.tiers, &fields.shared);
+    for (field, owner, has_owner) in [
+        (span(&fields.tier_by), "tiers", tiers.is_some()),
+        (span(&fields.init), "shared", shared.is_some()),
+        (
+            span(&fields.keep_alive),
+            "init",
+            shared.is_none() || fields.init.is_some(),
+        ),
+        (
+            span(&fields.per_client),
+            "init",
+            shared.is_none() || fields.init.is_some(),
+        ),
     ] {
-        if let (Some(field), None) = (table.get(field), its) {
+        if let (Some(field), false) = (field, has_owner) {
             return Err(field.fail(format!("it belongs to `{owner}`, which is not there")));
         }
     }
-    match sources {
-        [Some(rate), None, None] => Ok(LimitOf::Fixed(limit(table, &rate)?)),
-        [None, Some(tiers), None] => {
-            let by = table.need("tier-by", "\"plan\"")?;
-            let Some(choose) = code.tiers.get(by.text()?) else {
-                let known: Vec<_> = code.tiers.keys().map(String::as_str).collect();
-                return Err(by.fail(no_such("chooser of tiers", by.text()?, &known)));
-            };
+    match (&fields.rate, tiers, shared) {
+        (Some(rate), None, None) => Ok(LimitOf::Fixed(limit(fields, rate)?)),
+        (None, Some(tiers), None) => {
+            let by = need(fields.tier_by.as_ref(), table, "tier-by", "\"plan\"")?;
+            let choose = given(by, "chooser of tiers", by.get_ref(), &code.tiers)?;
             let mut limits = Vec::new();
-            for (name, rate) in tiers.table()?.fields() {
-                check_rule_name(name).map_err(|error| rate.fail(error))?;
-                limits.push((Cow::Owned(name.to_owned()), limit(table, &rate)?));
+            for (name, rate) in in_order(tiers.get_ref().clone()) {
+                check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
+                limits.push((Cow::Owned(name.into_inner()), limit(fields, &rate)?));
             }
             if limits.is_empty() {
                 return Err(tiers
@@ -218,19 +232,14 @@ fn limit_of(code: &RulesFile, table: &Table<'_>) -> Result<LimitOf, ConfigError>
                 choose: Arc::clone(choose),
             }))
         }
-        [None, None, Some(shared)] => {
-            let init = table.get("init");
-            for field in ["keep-alive", "per-client"] {
-                if let (Some(field), None) = (table.get(field), &init) {
-                    return Err(field.fail("it belongs to `init`, which is not there"));
-                }
-            }
+        (None, None, Some(shared)) => {
+            let init = fields.init.as_ref();
             Ok(LimitOf::Shared {
-                name: shared.text()?.to_owned(),
-                init: init.map(|init| limit(table, &init)).transpose()?,
+                name: shared.get_ref().clone(),
+                init: init.map(|init| limit(fields, init)).transpose()?,
             })
         }
-        [None, None, None] => {
+        (None, None, None) => {
             Err(table.fail("it lacks `rate`, as in `rate = \"100/1m\"`; or `tiers`, or `shared`"))
         }
         _ => Err(table.fail("`rate`, `tiers` and `shared` exclude each other: choose one")),
@@ -238,16 +247,21 @@ fn limit_of(code: &RulesFile, table: &Table<'_>) -> Result<LimitOf, ConfigError>
 }
 
 /// A rate, and what the rule says of all its rates.
-fn limit(table: &Table<'_>, rate: &Node<'_>) -> Result<Limit, ConfigError> {
-    let limit = values::rate(rate.text()?).map_err(|reason| rate.fail(reason))?;
-    let per_client = table
-        .get("per-client")
-        .map_or(Ok(false), |flag| flag.flag())?;
-    let Some(keep_alive) = table.get("keep-alive") else {
-        return values::kept(limit, per_client, None);
-    };
-    let time = values::duration(keep_alive.text()?).map_err(|reason| keep_alive.fail(reason))?;
-    values::kept(limit, per_client, Some(time)).map_err(|error| keep_alive.fail(error))
+fn limit(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
+    let mut limit = rate.get_ref().0;
+    if fields
+        .per_client
+        .as_ref()
+        .is_some_and(|flag| *flag.get_ref())
+    {
+        limit = limit.per_client();
+    }
+    match &fields.keep_alive {
+        Some(time) => limit
+            .keep_alive(time.get_ref().0)
+            .map_err(|error| time.fail(error)),
+        None => Ok(limit),
+    }
 }
 
 /// A number, a name that the code knows, or numbers by method.
@@ -255,53 +269,56 @@ fn cost_of(
     code: &RulesFile,
     rule: &str,
     limit: &LimitOf,
-    cost: &Node<'_>,
-) -> Result<Cost, ConfigError> {
-    let permits = |node: &Node<'_>| {
-        let permits = node.number()?;
+    cost: &Spanned<Value<u32, ByName<u32>>>,
+) -> Result<Cost, Mistake> {
+    let check = |permits: u32, at: Range<usize>| {
         let fixed = Cost::Fixed(permits);
-        let check = |limit| check_cost(rule, &fixed, limit).map_err(|error| node.fail(error));
+        let check = |limit| check_cost(rule, &fixed, limit).map_err(|error| at.fail(error));
         match limit {
-            LimitOf::Fixed(limit) => check(Some(limit))?,
-            LimitOf::Tiers(tiers) => {
-                for (_, limit) in &tiers.tiers {
-                    check(Some(limit))?;
-                }
-            }
-            LimitOf::Shared { init, .. } => check(init.as_ref())?,
-            LimitOf::Parts(_) => check(None)?,
+            LimitOf::Fixed(limit) => check(Some(limit)),
+            LimitOf::Tiers(tiers) => tiers
+                .tiers
+                .iter()
+                .try_for_each(|(_, limit)| check(Some(limit))),
+            LimitOf::Shared { init, .. } => check(init.as_ref()),
+            LimitOf::Parts(_) => check(None),
         }
-        Ok(permits)
     };
-    if cost.is_text() {
-        let name = cost.text()?;
-        let known: Vec<_> = code.costs.keys().map(String::as_str).collect();
-        let found = code.costs.get(name).cloned().map(Cost::Parts);
-        return found.ok_or_else(|| cost.fail(no_such("cost", name, &known)));
+    match cost.get_ref() {
+        Value::Text(name) => Ok(Cost::Parts(Arc::clone(given(
+            cost,
+            "cost",
+            name,
+            &code.costs,
+        )?))),
+        Value::Scalar(permits) => {
+            check(*permits, cost.span())?;
+            Ok(Cost::Fixed(*permits))
+        }
+        Value::Many(methods) => {
+            let methods = in_order(methods.clone());
+            // Free methods are the one cost of zero that makes sense.
+            for (_, permits) in methods.iter().filter(|(_, permits)| *permits.get_ref() > 0) {
+                check(*permits.get_ref(), permits.span())?;
+            }
+            cost_by_method(cost, methods)
+        }
     }
-    if !cost.is_table() {
-        return Ok(Cost::Fixed(permits(cost)?));
-    }
-    cost_by_method(cost, permits)
 }
 
 fn cost_by_method(
-    cost: &Node<'_>,
-    permits: impl Fn(&Node<'_>) -> Result<u32, ConfigError>,
-) -> Result<Cost, ConfigError> {
+    cost: &impl Fail,
+    methods: Vec<(Spanned<String>, Spanned<u32>)>,
+) -> Result<Cost, Mistake> {
     let mut by_method: Vec<(Method, u32)> = Vec::new();
     let mut otherwise = 1;
-    for (name, node) in cost.table()?.fields() {
-        // Free methods are the one cost of zero that makes sense.
-        let permits = match node.number::<u32>()? {
-            0 => 0,
-            _ => permits(&node)?,
-        };
-        if name == "otherwise" {
+    for (name, permits) in methods {
+        let permits = permits.into_inner();
+        if name.get_ref() == "otherwise" {
             otherwise = permits;
         } else {
-            let method = pattern::method_of(name).map_err(|reason| {
-                node.fail(format!("{reason}; all other methods are `otherwise`"))
+            let method = pattern::method_of(name.get_ref()).map_err(|reason| {
+                name.fail(format!("{reason}; all other methods are `otherwise`"))
             })?;
             by_method.push((method, permits));
         }
@@ -322,8 +339,8 @@ fn cost_by_method(
     })))
 }
 
-fn charge_if(code: &RulesFile, outcome: &Node<'_>) -> Result<ChargeIf, ConfigError> {
-    let name = outcome.text()?;
+fn charge_if(code: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mistake> {
+    let name = outcome.get_ref().as_str();
     match name {
         "success" => return Ok(Arc::new(|outcome| outcome.is_success())),
         "failure" => return Ok(Arc::new(|outcome| !outcome.is_success())),

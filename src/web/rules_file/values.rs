@@ -2,48 +2,53 @@
 
 use std::time::Duration;
 
-use crate::{error::ConfigError, limit::Limit};
+use serde::Deserialize;
+
+use crate::limit::Limit;
 
 /// A rate: `100/1m`, `5/s`.
-pub(crate) fn rate(text: &str) -> Result<Limit, String> {
-    let refuse = || {
-        format!(
-            "{text:?} is no rate: write permits, a slash and a time, as in `100/1m` or `5/s`; times end in ms, s, m, h \
-             or d"
-        )
-    };
-    let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
-    let permits = number(permits.trim()).ok_or_else(refuse)?;
-    let interval = interval.trim();
-    // `5/s` is short for `5/1s`.
-    let interval = match interval.as_bytes().first() {
-        Some(first) if first.is_ascii_digit() => time(interval),
-        _ => time(&format!("1{interval}")),
-    };
-    Limit::try_new(permits, interval.ok_or_else(refuse)?).map_err(|error| error.to_string())
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Rate(pub(crate) Limit);
+
+impl TryFrom<String> for Rate {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let refuse = || {
+            format!(
+                "{text:?} is no rate: write permits, a slash and a time, as in `100/1m` or `5/s`; \
+                 times end in ms, s, m, h or d"
+            )
+        };
+        let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
+        let permits = number(permits.trim()).ok_or_else(refuse)?;
+        let interval = interval.trim();
+        // `5/s` is short for `5/1s`.
+        let interval = match interval.as_bytes().first() {
+            Some(first) if first.is_ascii_digit() => time(interval),
+            _ => time(&format!("1{interval}")),
+        };
+        let limit = Limit::try_new(permits, interval.ok_or_else(refuse)?);
+        limit.map(Self).map_err(|error| error.to_string())
+    }
 }
 
 /// A time: `500ms`, `90s`, `1h`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    time(text).ok_or_else(|| {
-        format!(
-            "{text:?} is no time: write a whole number and one of ms, s, m, h or d, as in `90s`"
-        )
-    })
-}
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Time(pub(crate) Duration);
 
-/// A limit with the options that belong to it.
-pub(crate) fn kept(
-    limit: Limit,
-    per_client: bool,
-    keep_alive: Option<Duration>,
-) -> Result<Limit, ConfigError> {
-    let limit = if per_client {
-        limit.per_client()
-    } else {
-        limit
-    };
-    keep_alive.map_or(Ok(limit), |keep_alive| limit.keep_alive(keep_alive))
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        time(&text).map(Self).ok_or_else(|| {
+            format!(
+                "{text:?} is no time: write a whole number and one of ms, s, m, h or d, as in `90s`"
+            )
+        })
+    }
 }
 
 fn time(text: &str) -> Option<Duration> {
@@ -75,6 +80,14 @@ fn number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn rate(text: &str) -> Result<Limit, String> {
+        Rate::try_from(text.to_owned()).map(|rate| rate.0)
+    }
+
+    fn duration(text: &str) -> Result<Duration, String> {
+        Time::try_from(text.to_owned()).map(|time| time.0)
+    }
 
     #[test]
     fn rates_are_read() {

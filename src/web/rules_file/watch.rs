@@ -9,7 +9,7 @@ use std::{
 
 use super::RulesFile;
 use crate::{
-    error::ConfigError,
+    error::{ConfigError, ConfigErrorKind},
     macros::{notice, warning},
     web::layer::{RateLimitLayer, Shared},
 };
@@ -159,10 +159,9 @@ async fn read(path: PathBuf) -> Result<String, ConfigError> {
     let shown = path.display().to_string();
     let reading = tokio::task::spawn_blocking(move || super::read(&path));
     reading.await.unwrap_or_else(|_| {
-        Err(ConfigError::Unreadable {
-            path: shown,
-            reason: "the runtime is shutting down".to_owned(),
-        })
+        Err(ConfigErrorKind::Unreadable.error(format!(
+            "the rules file {shown:?} cannot be read: the runtime is shutting down"
+        )))
     })
 }
 

@@ -11,18 +11,19 @@ use super::{GOOD, file};
 fn told(from: &str, to: &str) -> (String, String) {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
-    let Err(ConfigError::File {
-        line,
-        field,
-        reason,
-    }) = file().parse(&text)
-    else {
+    let Err(error) = file().parse(&text) else {
         panic!("{to:?} was taken");
     };
-    assert!(!reason.contains('\n'), "{reason}");
-    let said = match field.as_str() {
-        "" => reason,
-        field => format!("{field}: {reason}"),
+    let said = error.to_string();
+    assert!(!said.contains('\n'), "{said}");
+    assert_eq!(error.kind(), ConfigErrorKind::File);
+    let place = error.place().expect("the place");
+    assert_eq!(said, format!("{place}: {}", error.reason()));
+    let (line, field) = place.split_once(", ").unwrap_or((place, ""));
+    let line: usize = line.strip_prefix("line ").unwrap().parse().unwrap();
+    let said = match field {
+        "" => error.reason().to_owned(),
+        field => format!("{field}: {}", error.reason()),
     };
     (text.lines().nth(line - 1).unwrap().to_owned(), said)
 }

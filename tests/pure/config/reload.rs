@@ -93,12 +93,16 @@ async fn bad_rules_change_nothing() {
     assert_eq!(met(&layer, get()).await, one("all", 3, 2));
     // Nor do they keep the names that they would have had.
     let kept = RateLimitLayer::builder(&store).rules(rules(7)).build();
-    assert_eq!(
-        kept.unwrap_err(),
-        ConfigError::DuplicateName("all".to_owned())
-    );
+    assert!(is_duplicate(&kept.unwrap_err()));
     let same = RateLimitLayer::builder(&store).rules(rules(3)).build();
     assert!(same.is_ok());
+}
+
+fn is_duplicate(error: &ConfigError) -> bool {
+    error.kind() == ConfigErrorKind::Duplicate
+        && error
+            .reason()
+            .starts_with("two rules are named \"all\" and differ in limit or key")
 }
 
 fn rules_of(permits: u64) -> Rule {
@@ -116,17 +120,11 @@ async fn names_go_with_the_rules() {
     };
     let (first, second) = (build(3).unwrap(), build(3).unwrap());
     // The other one counts in the same place, by the old limit.
-    assert_eq!(
-        first.reload(rules(5)),
-        Err(ConfigError::DuplicateName("all".to_owned()))
-    );
+    assert!(is_duplicate(&first.reload(rules(5)).unwrap_err()));
     assert_eq!(met(&first, get()).await, one("all", 3, 2));
     drop(second);
     first.reload(rules(5)).unwrap();
-    assert_eq!(
-        build(3).err(),
-        Some(ConfigError::DuplicateName("all".to_owned()))
-    );
+    assert!(is_duplicate(&build(3).unwrap_err()));
     assert!(build(5).is_ok());
     let other = Limit::per_minute(9).by(PeerIp).named("other");
     first.reload(Rules::new().otherwise(other)).unwrap();

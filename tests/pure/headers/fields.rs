@@ -219,8 +219,9 @@ async fn styles_that_contradict_each_other_are_refused() {
     ] {
         let builder = RateLimitLayer::builder(&MemoryStore::new()).otherwise(limit);
         let error = builder.headers(styles).build().unwrap_err();
-        assert_eq!(error, ConfigError::Headers(field));
-        assert!(error.to_string().contains(field), "{error}");
+        assert_eq!(error.kind(), ConfigErrorKind::Rule);
+        let said = format!("two header styles write {field} differently: ");
+        assert!(error.to_string().starts_with(&said), "{error}");
     }
 }
 
@@ -446,13 +447,17 @@ fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
         builder.headers(styles.to_vec()).build().map(drop)
     };
     let big = |permits| by_key(Limit::per_hour(permits)).named("big");
-    let too_big = Err(ConfigError::HeaderPermits {
-        rule: "big".to_owned(),
-        permits: MOST + 1,
-    });
+    let too_big = |built: Result<(), ConfigError>| {
+        let error = built.unwrap_err();
+        error.kind() == ConfigErrorKind::Rule
+            && error.to_string().starts_with(
+                "rule \"big\" has 1000000000000000 permits, and answers can tell at most \
+                 999999999999999: ",
+            )
+    };
     for style in [DRAFT11, DRAFT6, DELTA, EPOCH] {
         assert_eq!(build(big(MOST), &[style]), Ok(()));
-        assert_eq!(build(big(MOST + 1), &[style]), too_big);
+        assert!(too_big(build(big(MOST + 1), &[style])));
         assert_eq!(build(big(MOST + 1).hide_headers(), &[style]), Ok(()));
     }
     assert_eq!(build(big(MOST + 1), &[]), Ok(()));
@@ -463,11 +468,11 @@ fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
         Tiers::new(tiers, |_| "free"),
         FromHeader::new("x-key"),
     );
-    assert_eq!(build(tiers, &[DRAFT11]), too_big);
+    assert!(too_big(build(tiers, &[DRAFT11])));
     let shared = Rule::shared("big").or_init(Limit::per_hour(MOST + 1));
-    assert_eq!(build(shared, &[DRAFT11]), too_big);
+    assert!(too_big(build(shared, &[DRAFT11])));
     let otherwise = RateLimitLayer::builder(&MemoryStore::new()).otherwise(big(MOST + 1));
-    assert_eq!(otherwise.build().map(drop), too_big);
+    assert!(too_big(otherwise.build().map(drop)));
 }
 
 #[tokio::test]

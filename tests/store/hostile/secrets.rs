@@ -275,6 +275,7 @@ async fn no_debug_output_shows_a_secret() {
         let error: ConfigError = error.unwrap();
         shown.show("ConfigError", &error);
         shown.show("ConfigError", &error.to_string());
+        shown.show("ConfigErrorKind", &error.kind());
     }
     assert!(patient(&server).ping().await.is_ok());
 

@@ -20,11 +20,8 @@ fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
         let layer = RateLimitLayer::builder(&store).otherwise(rule.algorithm(algorithm));
         layer.build().map(drop)
     };
-    let error = ConfigError::TooFast {
-        permits: 1_000_001,
-        interval: Duration::from_secs(1),
-    };
-    assert!(error.to_string().contains("1000001 permits in 1s"));
+    let said = "1000001 permits in 1s are more than one in each microsecond, the most that \
+                `Algorithm::Gcra` counts";
     let rules = |limit: Limit| {
         let tiers = Tiers::new(
             [("slow", Limit::per_second(1)), ("fast", limit)],
@@ -37,7 +34,9 @@ fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
         ]
     };
     for rule in rules(faster) {
-        assert_eq!(build(rule.clone(), Algorithm::Gcra), Err(error.clone()));
+        let error = build(rule.clone(), Algorithm::Gcra).unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Limit);
+        assert_eq!(error.to_string(), said);
         assert_eq!(build(rule, Algorithm::FixedWindow), Ok(()));
     }
     for rule in rules(fastest) {

@@ -293,27 +293,30 @@ fn mistakes_in_lists_are_named() {
     ] {
         let network = network.to_owned();
         let found = error(Requests::from_networks(PeerIp, ["192.0.2.1", &network]));
-        assert_eq!(
-            found,
-            ConfigError::Network {
-                network: network.clone(),
-                reason
-            }
-        );
-        assert!(
-            found.to_string().contains(&format!("{network:?}")),
-            "{found}"
-        );
+        assert_eq!(found.kind(), ConfigErrorKind::Network);
+        let said = format!("{network:?} cannot be in a list of networks: {reason}");
+        assert_eq!(found.to_string(), said);
     }
     let found = error(Requests::from_networks(ClientIp::hops(65), ["::/0"]));
-    assert_eq!(found, ConfigError::Hops(65));
+    assert_eq!(found.kind(), ConfigErrorKind::Network);
+    assert!(
+        found
+            .to_string()
+            .starts_with("1 to 64 proxies can be trusted, not 65: ")
+    );
     let found = error(Requests::with_key(FromHeader::new("x key"), ["a"]));
-    assert_eq!(found, ConfigError::HeaderName("x key".to_owned()));
+    assert_eq!(found.kind(), ConfigErrorKind::Key);
+    assert_eq!(found.to_string(), "\"x key\" is not a header's name");
     for found in [
         error(Requests::on("health")),
         error(Requests::on_grpc("/a")),
     ] {
-        assert!(matches!(found, ConfigError::Pattern { .. }), "{found:?}");
+        assert_eq!(found.kind(), ConfigErrorKind::Pattern);
+        assert!(
+            found
+                .to_string()
+                .contains("is not `/path` or `METHOD /path`: ")
+        );
     }
     // Whom it names is not told.
     let listed = Requests::with_key(FromParts(|_: &_| Some("ann")), ["ann"]);

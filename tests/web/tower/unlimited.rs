@@ -31,7 +31,12 @@ fn a_layer_has_a_rule() {
         builder().enabled(false),
     ] {
         let error = error(ruleless);
-        assert_eq!(error, ConfigError::NoRules);
+        assert_eq!(error.kind(), ConfigErrorKind::LimitsNothing);
+        assert!(
+            error
+                .to_string()
+                .starts_with("there is no rule, so nothing")
+        );
         assert!(error.to_string().contains(".otherwise(rule)"), "{error}");
     }
     assert!(
@@ -44,9 +49,11 @@ fn a_layer_has_a_rule() {
     assert!(builder().on("/login", rule()).build().is_ok());
 }
 
-fn unreachable(entry: &str, behind: &str) -> ConfigError {
-    let [entry, behind] = [entry, behind].map(str::to_owned);
-    ConfigError::Unreachable { entry, behind }
+#[track_caller]
+fn assert_unreachable(error: &ConfigError, entry: &str, behind: &str) {
+    assert_eq!(error.kind(), ConfigErrorKind::LimitsNothing);
+    let said = format!("the entry {entry:?} is never reached, as {behind:?} before it matches");
+    assert!(error.to_string().starts_with(&said), "{error}");
 }
 
 #[test]
@@ -66,10 +73,7 @@ fn every_entry_is_reached() {
                 .on_request(|_| false, rule())
                 .on(second, rule());
             let error = error(builder().rules(table));
-            assert_eq!(error, unreachable(second, first));
-            let said = error.to_string();
-            assert!(said.contains(&format!("{first:?}")), "{said}");
-            assert!(said.contains(&format!("{second:?}")), "{said}");
+            assert_unreachable(&error, second, first);
         }
         if first != second && !second.contains("{name}") {
             let other_way = builder().on(second, rule()).on(first, rule());
@@ -77,7 +81,7 @@ fn every_entry_is_reached() {
         }
     }
     let calls = builder().on_grpc("a.B", rule()).on_grpc("a.B/C", rule());
-    assert_eq!(error(calls), unreachable("a.B/C", "a.B"));
+    assert_unreachable(&error(calls), "a.B/C", "a.B");
     // What closures match is not known.
     let closures = Rules::new()
         .on_request(|_| true, rule())
@@ -88,7 +92,7 @@ fn every_entry_is_reached() {
 #[test]
 fn the_rules_of_otherwise_are_not_lost() {
     let twice = builder().otherwise(rule()).otherwise(rule().named("other"));
-    assert_eq!(error(twice), unreachable("otherwise", "otherwise"));
+    assert_unreachable(&error(twice), "otherwise", "otherwise");
     let list = builder().otherwise([rule(), rule().named("other")]);
     assert!(list.build().is_ok());
 }
@@ -101,7 +105,7 @@ fn a_pattern_can_match() {
         ("GET /a?b=c", "the query and the fragment"),
     ] {
         let error = error(builder().on(pattern, rule()));
-        assert!(matches!(error, ConfigError::Pattern { .. }), "{error:?}");
+        assert_eq!(error.kind(), ConfigErrorKind::Pattern);
         let text = error.to_string();
         assert!(text.contains(pattern) && text.contains(said), "{text}");
     }
@@ -133,7 +137,7 @@ fn no_proxies_are_no_number_of_proxies() {
             builder().rules(rules().allow(listed)),
         ] {
             let error = error(layer);
-            assert_eq!(error, ConfigError::Hops(hops));
+            assert_eq!(error.kind(), ConfigErrorKind::Network);
             let said = error.to_string();
             assert!(said.contains(&format!("not {hops}:")), "{said}");
             assert!(said.contains("`PeerIp`"), "{said}");
@@ -147,9 +151,10 @@ fn not_everybody_is_allowed() {
         let everybody = || Requests::from_networks(PeerIp, ["192.0.2.0/24", network]);
         let rules = || Rules::new().otherwise(rule());
         let error = error(builder().rules(rules().allow(everybody())));
+        assert_eq!(error.kind(), ConfigErrorKind::Network);
         assert!(
-            matches!(&error, ConfigError::Network { network: named, .. } if named == network),
-            "{error:?}"
+            error.to_string().contains(&format!("{network:?}")),
+            "{error}"
         );
         assert!(
             error.to_string().contains("nobody would be limited"),

@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv6Addr};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, ConfigErrorKind};
 
 const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
@@ -33,9 +33,9 @@ pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
 pub(crate) fn refused(error: &RedisError) -> ConfigError {
     #[cfg(not(feature = "tls"))]
     if error.to_string().contains("with TLS") {
-        return ConfigError::Url("TLS needs the feature `tls`".to_owned());
+        return unusable("TLS needs the feature `tls`");
     }
-    ConfigError::Url(error.category().to_owned())
+    unusable(error.category())
 }
 
 /// Formats an address without user and password.
@@ -59,7 +59,11 @@ pub(crate) fn shown(info: &ConnectionInfo) -> String {
 }
 
 fn wrong(reason: impl fmt::Display) -> ConfigError {
-    ConfigError::Url(format!("{reason}; {FORM}"))
+    unusable(format!("{reason}; {FORM}"))
+}
+
+fn unusable(reason: impl fmt::Display) -> ConfigError {
+    ConfigErrorKind::Store.error(format!("the address of Redis cannot be read: {reason}"))
 }
 
 /// The parts of an address over TCP that hold no secret.

@@ -79,7 +79,7 @@ impl Endpoint {
                 let sentinels = sentinels.with_certificates(certificates)?;
                 Ok(Self::Sentinel(Box::new(sentinels)))
             }
-            Self::Ready(_) => Err(ConfigError::Certificates(
+            Self::Ready(_) => Err(super::tls::unusable(
                 "a pool or connection made elsewhere has its own",
             )),
         }

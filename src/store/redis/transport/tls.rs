@@ -9,7 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::error::{ConfigError, Error, ErrorKind};
+use crate::error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 
 /// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
 /// own, and rustls panics if there is none, or several to choose from.
@@ -29,20 +29,20 @@ pub(crate) fn is_wanted(info: &ConnectionInfo) -> bool {
 pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
     let mut roots = RootCertStore::empty();
     if let Some(pem) = &certificates.root_cert {
-        for root in read(pem).ok_or(UNREADABLE_ROOT)? {
-            roots.add(root).map_err(|_| UNREADABLE_ROOT)?;
+        let unreadable =
+            || unusable("the certificate of the authority is not a certificate in PEM");
+        for root in read(pem).ok_or_else(unreadable)? {
+            roots.add(root).map_err(|_| unreadable())?;
         }
     }
     let Some(own) = &certificates.client_tls else {
         return Ok(());
     };
-    let chain = read(&own.client_cert).ok_or(ConfigError::Certificates(
-        "the certificate of this process is not a certificate in PEM",
-    ))?;
+    let chain = read(&own.client_cert)
+        .ok_or_else(|| unusable("the certificate of this process is not a certificate in PEM"))?;
     // Not the parser's own message: it may repeat a line of the key.
-    let key = PrivateKeyDer::from_pem_slice(&own.client_key).map_err(|_| {
-        ConfigError::Certificates("the key of this process is not a private key in PEM")
-    })?;
+    let key = PrivateKeyDer::from_pem_slice(&own.client_key)
+        .map_err(|_| unusable("the key of this process is not a private key in PEM"))?;
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
     ClientConfig::builder_with_provider(provider)
@@ -52,17 +52,18 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
                 .with_root_certificates(roots)
                 .with_client_auth_cert(chain, key)
         })
-        .map_err(|_| {
-            ConfigError::Certificates("the key of this process does not match its certificate")
-        })?;
+        .map_err(|_| unusable("the key of this process does not match its certificate"))?;
     Ok(())
 }
 
-const UNREADABLE_ROOT: ConfigError =
-    ConfigError::Certificates("the certificate of the authority is not a certificate in PEM");
+/// Returns the error of certificates that cannot be used. Nothing of them is shown.
+pub(crate) fn unusable(reason: &str) -> ConfigError {
+    ConfigErrorKind::Store.error(format!("the certificates for TLS cannot be used: {reason}"))
+}
 
-pub(crate) const NO_TLS: ConfigError =
-    ConfigError::Certificates("TLS needs an address with `rediss://`");
+pub(crate) fn no_tls() -> ConfigError {
+    unusable("TLS needs an address with `rediss://`")
+}
 
 fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
@@ -74,7 +75,7 @@ pub(crate) fn equip(
     info: &ConnectionInfo,
     certificates: TlsCertificates,
 ) -> Result<ConnectionInfo, ConfigError> {
-    let client = redis::Client::build_with_tls(info.clone(), certificates).map_err(|_| NO_TLS)?;
+    let client = redis::Client::build_with_tls(info.clone(), certificates).map_err(|_| no_tls())?;
     Ok(client.get_connection_info().clone())
 }
 
@@ -118,7 +119,13 @@ mod tests {
         // Redis-rs takes the first two for a list without authorities, and would then trust none.
         let torn = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in [&b""[..], b"nothing", torn] {
-            assert_eq!(check(&root(pem)), Err(UNREADABLE_ROOT));
+            let error = check(&root(pem)).unwrap_err();
+            assert_eq!(error.kind(), ConfigErrorKind::Store);
+            assert!(
+                error
+                    .reason()
+                    .ends_with("the authority is not a certificate in PEM")
+            );
         }
         let none = TlsCertificates {
             client_tls: None,

@@ -84,7 +84,7 @@ mod cluster {
             certificates: redis::TlsCertificates,
         ) -> Result<Self, ConfigError> {
             if !self.wants_tls() {
-                return Err(tls::NO_TLS);
+                return Err(tls::no_tls());
             }
             Ok(Self {
                 certificates: Some(certificates),
@@ -337,7 +337,7 @@ mod sentinel {
                 certificates: TlsCertificates,
             ) -> Result<Self, ConfigError> {
                 if !self.wants_tls() {
-                    return Err(tls::NO_TLS);
+                    return Err(tls::no_tls());
                 }
                 for address in self.addresses.iter_mut().filter(|it| tls::is_wanted(it)) {
                     *address = tls::equip(address, certificates.clone())?;
