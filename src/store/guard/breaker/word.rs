@@ -73,9 +73,16 @@ impl Word {
         }
     }
 
-    /// After a probe of which nothing was learnt: its time is over, so that the next one may ask at once.
+    /// Returns the state after a probe from which nothing was learnt: the next one may ask at once.
+    ///
+    /// Not a probe's, or that of an earlier probe whose time ended in this millisecond would be
+    /// taken for the present one, and its failure for news.
     pub(crate) fn unanswered(self, now: u64) -> Self {
-        Self { until: now, ..self }
+        Self {
+            phase: Phase::Open,
+            until: now,
+            ..self
+        }
     }
 
     pub(crate) fn closed(self) -> Self {
