@@ -3,8 +3,6 @@
 use super::{proxy::Proxy, wait::until};
 use crate::scene::*;
 
-const HOUR: Duration = Duration::from_secs(3600);
-
 /// A limiter of a hundred permits, of which ten are taken.
 async fn ten_taken(store: &RedisStore, interval: Duration) -> (RateLimiter, Receipt) {
     let limiter = RateLimiter::new(store, &unique("settled")).unwrap();

@@ -1,4 +1,4 @@
-//! Holds the scripts against the pure functions of `store/window.rs`.
+//! Holds the scripts against the pure functions of `algorithm/sliding_log.rs`.
 //!
 //! Every test has both go through the same steps, the scripts on a real server, and compares reply and keys after each.
 

@@ -20,8 +20,7 @@ use super::{
 
 const TASKS_PER_LANE: usize = 2;
 
-/// Far longer than anything here takes on a busy machine.
-pub const LONG: Duration = Duration::from_secs(30);
+pub use crate::scene::LONG;
 
 /// A load, from its first request to its end.
 #[derive(Debug)]

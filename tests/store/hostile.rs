@@ -19,11 +19,8 @@ use std::net::SocketAddr;
 use http::HeaderValue;
 use tower_ratelimit::RateLimitBody;
 
-/// A store whose decisions a busy machine does not turn into answers by policy.
 fn patient(server: &RedisServer) -> RedisStore {
-    let long = Duration::from_secs(20);
-    let store = RedisStore::builder(server.url()).response_timeout(long);
-    store.deadline(long).build().unwrap()
+    crate::scene::patient(server.url()).build().unwrap()
 }
 
 /// A request from this address that says so in its header.

@@ -46,32 +46,35 @@ const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
 /// One decision is one command, the first for a new key included. Clones share the connection, the
 /// breaker and what is cached.
 ///
-/// [`open`](Self::open) takes an address and the defaults. All else begins with a
-/// [`RedisStoreBuilder`](super::RedisStoreBuilder): [`builder`](Self::builder) for one server, [`cluster`](Self::cluster),
-/// [`sentinel`](Self::sentinel), or a pool or connection of your own.
+/// [`open`](Self::open) takes an address and the defaults. Everything else starts with a
+/// [`RedisStoreBuilder`](super::RedisStoreBuilder): [`builder`](Self::builder) for one server,
+/// [`cluster`](Self::cluster), [`sentinel`](Self::sentinel), or your own pool or connection.
 ///
 /// # Connection
 ///
-/// One multiplexed connection carries all commands. It is made by the first of them, so a service starts while Redis is
-/// down; [`ping`](Self::ping) checks. A lost connection is replaced within a second of Redis being back, and a command
-/// whose connection was lost is sent once more with the same ids, which takes nothing twice. TCP_NODELAY and keepalive
-/// are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the response timeout 500 milliseconds.
-/// A request waits at most for the [`deadline`](super::RedisStoreBuilder::deadline), 50 milliseconds.
+/// One multiplexed connection carries all commands. The first command opens it, so a service starts
+/// while Redis is down; [`ping`](Self::ping) checks. A lost connection is replaced within a second
+/// of Redis being back, and a command whose connection was lost is sent once more with the same
+/// ids, which takes nothing twice. TCP_NODELAY and keepalive are on; TCP_USER_TIMEOUT is 5 seconds
+/// on Linux, the connect timeout 1 second, the response timeout 500 milliseconds. A request waits
+/// at most for the [`deadline`](super::RedisStoreBuilder::deadline), 50 milliseconds.
 ///
-/// # Requests that come together
+/// # Concurrent requests
 ///
-/// While a call for some limiters is in flight, other requests for the same ones wait for its reply and then go together, in
-/// one call: a busy key costs as few calls as there are round trips, and nobody waits for others to come. See
-/// [tuning](crate::docs::tuning).
+/// While a call for some limiters is in flight, other requests for the same ones wait for its reply
+/// and then share one call: a busy key costs as few calls as there are round trips, without a
+/// timer. See [tuning](crate::docs::tuning).
 ///
 /// # Clock
 ///
-/// The server's by default: no process with a wrong clock can bend a limit.
-/// [`client_clock`](super::RedisStoreBuilder::client_clock) counts by this process's, as Redisson does.
+/// The server's by default, so that no process with a wrong clock can bend a limit.
+/// [`client_clock`](super::RedisStoreBuilder::client_clock) counts by this process's clock, as
+/// Redisson does.
 ///
 /// # Server
 ///
-/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The README lists the permissions that an ACL user needs.
+/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The README lists the permissions that an
+/// ACL user needs.
 ///
 /// # Example
 ///

@@ -1,7 +1,7 @@
 //! The header fields with the state of a caller's limits, on refusals and on the inner service's
 //! responses alike.
 //!
-//! Written by hand in the canonical form of RFC 9651; `tests/headers.rs` reads them with an
+//! Written by hand in the canonical form of RFC 9651; `tests/pure/headers.rs` reads them with an
 //! independent parser.
 
 use std::time::Duration;

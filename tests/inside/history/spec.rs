@@ -1,7 +1,8 @@
 //! What the bare store would have answered: one step of a history, taken on the model.
 //!
-//! The model is that of `store/window.rs` and `store/call.rs`, which the scripts are held against. Only what L4 allows is
-//! added to it: a refusal that is told from memory, and one that is told to who waits behind others.
+//! The model is that of `algorithm/sliding_log.rs` and `algorithm/call.rs`, which the scripts are
+//! held against. It adds only what L4 allows: a refusal repeated from memory, and one for a caller
+//! that waits behind others.
 
 use std::time::Duration;
 

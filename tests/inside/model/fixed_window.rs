@@ -1,4 +1,5 @@
-//! Random histories of fixed windows: the scripts against the pure functions of `store/fixed_window.rs`.
+//! Random histories of fixed windows: the scripts against the pure functions of
+//! `algorithm/fixed_window.rs`.
 //!
 //! Keys vanish by the server's clock, which cannot be moved: so what a window has left is, and windows are so long that a
 //! busy machine does not end one. The model reads the keys before each step; times may differ by what passes meanwhile.

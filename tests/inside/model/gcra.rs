@@ -1,4 +1,5 @@
-//! Random histories of GCRA limiters: the scripts against the pure functions of `store/gcra.rs`, by a clock that is moved.
+//! Random histories of GCRA limiters: the scripts against the pure functions of
+//! `algorithm/gcra.rs`, by a clock that is moved.
 //!
 //! That clock tells milliseconds. By the server's, which tells microseconds, each step is held against what it says of
 //! itself: see the end.

@@ -35,8 +35,6 @@ on_both_stores! {
     tonic_webs_client_reads_a_refusal,
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
-
 /// When a client is told to come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Told {

@@ -6,8 +6,6 @@ use tower_ratelimit::RateLimitLayerBuilder;
 
 use super::{Inner, polled, redis, request};
 
-const SECOND: Duration = Duration::from_secs(1);
-
 fn rule(permits: u64) -> Rule {
     Limit::new(permits, 10 * SECOND)
         .by(FromHeader::new("x-key"))
