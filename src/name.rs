@@ -243,8 +243,12 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
     let tail = &rest[end..];
     let is_of_another =
         |suffix: &&str| tail.ends_with(*suffix) || tail.contains(&format!("{suffix}:"));
+    // `RedissonObject.suffixName` puts braces around a name without any, and only then.
+    let is_enclosed = name.starts_with('{') && tail == "}" && !rest.contains('{');
     if end == 0 {
         Err("its hash tag `{}` is empty")
+    } else if is_enclosed {
+        Err("the limiter named like it, without the braces, would have the same keys")
     } else if [":value", ":permits"].iter().any(is_of_another) {
         Err("it reads like a key that belongs to another limiter")
     } else {
@@ -398,6 +402,7 @@ mod tests {
             "x{}y",
             "x{}y{z}",
             "a}{b",
+            "{a}",
             "{a}:value",
             "{a}:permits",
         ] {
@@ -411,6 +416,8 @@ mod tests {
             "orders",
             "svc{tenant1}:api",
             "{a}{b}",
+            "{a}b",
+            "{a{b}",
             "a}b{c}",
             "ключ/限流 é",
             "a:value",
