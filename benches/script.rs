@@ -24,9 +24,10 @@ use support::RedisServer;
 use tower_ratelimit::redis::{self, Cmd, Connection, Pipeline};
 
 const OURS: &str = concat!(
-    include_str!("../lua/acquire.lua"),
+    include_str!("../lua/sliding_log/acquire.lua"),
     include_str!("../lua/lib/state.lua"),
-    include_str!("../lua/acquire_list.lua")
+    include_str!("../lua/sliding_log/entries.lua"),
+    include_str!("../lua/sliding_log/acquire_list.lua")
 );
 
 /// Many short turns: on a busy machine most are then left alone.

@@ -12,6 +12,8 @@
 -- Redisson has no such operation. One call is one instant, so that value and log fit together if
 -- the log is one page. If it is more, the same value and number of entries on each page show that
 -- nothing has changed.
+--
+--- @include lib/state.lua
 
 local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local value_key, log = KEYS[2], KEYS[4]

@@ -1,10 +1,10 @@
 -- Takes permits of one limiter for one caller or several, or reports when they will be free. The
 -- hot path.
 --
--- KEYS  1-5, see lib/state.lua and lib/fixed_window.lua
--- ARGV  those of acquire_list.lua for one limiter; not used are 1, now, as windows end by the
---       server's clock, 2, as the permits left are always exact, and the callers' members, as there
---       is no log:
+-- KEYS  1-5, see lib/state.lua and state.lua
+-- ARGV  those of sliding_log/acquire_list.lua for one limiter; not used are 1, now, as windows end
+--       by the server's clock, 2, as the permits left are always exact, and the callers' members,
+--       as there is no log:
 --       3  whose limit counts: 'redis' the stored one; 'init' the stored one, else the one given;
 --          'code' the one given, 'keep' the same but a differing stored one is left for now
 --       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
@@ -27,6 +27,10 @@
 -- after the window and not with it. Each caller is granted whole or not at all. A caller that waits
 -- in the queue and does not fit blocks those behind it; a caller that does not wait takes what is
 -- left. Not safe to send twice: one grant looks like another.
+--
+--- @include lib/state.lua
+--- @include lib/callers.lua
+--- @include fixed_window/state.lua
 
 local now = clock('')
 local source = ARGV[3]
@@ -57,59 +61,24 @@ if source == 'code' and (limit[1] ~= ARGV[4] or limit[2] ~= ARGV[5]) then
   changed = 2
 end
 
-local possible = changed > 0
-for i = 8, #ARGV, 4 do
-  possible = possible or tonumber(ARGV[i + 1]) <= rate
-end
 local reply = { 1, now, 0, 0, rate, interval, changed, 0, 0 }
-if not possible then
-  for _ = 8, #ARGV, 4 do
-    reply[#reply + 1] = ABOVE_RATE
-    reply[#reply + 1] = 0
-  end
+if changed == 0 and not is_possible(rate) then
+  decide(reply, 0, rate)
   return reply
 end
 
 -- The decisions.
 
-local value_key, log = KEYS[2], KEYS[4]
-if limit[3] == '1' then
-  value_key, log = KEYS[3], KEYS[5]
-end
+local value_key, log = keys_of(limit[3])
 local stored, left = open_window(value_key, log, interval)
 if changed > 0 then
   -- Not earlier: a key of another type under the value's name is an error, and must leave the limit
   -- as it is.
-  redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2],
-    'keepAliveTime', limit[4] or '0', 'type', limit[3])
+  write_limit(KEYS[1], limit)
 end
 -- A lowered rate holds at once: value may fall below zero.
-local value = stored and math.min(stored + raised, rate) or rate
-local closed, in_line = false, 0
--- For each refused caller: its place in the reply, and the windows after the next one that it waits
--- for.
-local refused = {}
-for i = 8, #ARGV, 4 do
-  local waits, permits = ARGV[i] == '1', tonumber(ARGV[i + 1])
-  local status = REFUSED
-  if value >= permits and not (closed and waits) then
-    status = GRANTED
-    value = value - permits
-  elseif permits > rate then
-    status = ABOVE_RATE
-  else
-    local needs = permits
-    if waits then
-      needs = in_line + permits
-      in_line = needs
-      closed = true
-    end
-    refused[#refused + 1] = { reply = #reply + 2,
-      later = math.floor((needs - 1) / rate) * (interval + 1) }
-  end
-  reply[#reply + 1] = status
-  reply[#reply + 1] = 0
-end
+local before = stored and math.min(stored + raised, rate) or rate
+local value, refused = decide(reply, before, rate)
 
 -- The stored state. A call that takes nothing opens no window.
 
@@ -126,7 +95,8 @@ end
 left = keep_limit(value_key, left, tonumber(limit[4]) or 0, interval, changed == 1)
 
 for _, caller in ipairs(refused) do
-  reply[caller.reply] = left + 1 + caller.later
+  -- More than the rate is never free in one window.
+  reply[caller.place] = left + 1 + math.floor((caller.needs - 1) / rate) * (interval + 1)
 end
 reply[3] = value
 reply[4] = value < rate and left + 1 or 0

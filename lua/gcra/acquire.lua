@@ -11,7 +11,7 @@
 --       nil: the value is counted by another limit, belongs to another algorithm or comes from a
 --       wrong clock. Nothing was taken; acquire_run.lua decides
 --
--- Redisson has no such limiter. This script stands alone, without lib/state.lua and lib/gcra.lua,
+-- Redisson has no such limiter. This script stands alone, without lib/state.lua and state.lua,
 -- which describes the value. Numbers cost more than commands: so the caller sends them as Redis
 -- keeps them, and computes the rest of the reply. Not safe to send twice: one grant looks like
 -- another.
@@ -51,7 +51,7 @@ if tat <= ends then
 else
   -- Extended by as much as all permits take, so that most calls leave it alone and only overwrite
   -- tat, at a third of the cost. With a caller's clock it lives a minute longer, as in
-  -- lib/gcra.lua.
+  -- state.lua.
   ends = math.min(tat + cost + room, 9007199254740991)
   local life = (ends - now) / 1000 + (ARGV[1] == '' and 1 or 60001)
   call('SET', KEYS[1], limit .. struct.pack('<ddd', tat, ends, given),

@@ -1,9 +1,9 @@
 -- Takes permits of one limiter for one caller or several, or reports when they will be free,
 -- whichever limit counts.
 --
--- KEYS  1-5, see lib/state.lua and lib/gcra.lua
--- ARGV  those of acquire_list.lua for one limiter; not used are 2, as the permits left are always
---       exact, and the callers' members, as there is no log:
+-- KEYS  1-5, see lib/state.lua and state.lua
+-- ARGV  those of sliding_log/acquire_list.lua for one limiter; not used are 2, as the permits left
+--       are always exact, and the callers' members, as there is no log:
 --       1  now, ms; empty for the server's clock
 --       3  whose limit counts: 'redis' the hash's; 'init' the hash's, else the one given; 'code'
 --          the one given, 'keep' the same but a differing one by which the value is counted is
@@ -12,13 +12,17 @@
 --       8, 9, 10, 11, and so on in fours, for each caller in the order of arrival:
 --          '1' if it waits in the queue, else '0';  permits to take, 1 .. 2^32 - 1;  not used;
 --          not used
--- Reply 1 to 9 and then in pairs, for each caller: those of acquire_list.lua for one limiter; 4 is
+-- Reply 1 to 9 and then in pairs, for each caller: those of sliding_log/acquire_list.lua; 4 is
 --       when tat is past
 --       and two more  tat, us since the epoch, and what was given back, us: what receipts know
 --
 -- Redisson has no such limiter. Each caller is granted whole or not at all. A caller that waits in
 -- the queue and does not fit blocks those behind it; a caller that does not wait takes what is
 -- left. Not safe to send twice: one grant looks like another.
+--
+--- @include lib/state.lua
+--- @include lib/callers.lua
+--- @include gcra/state.lua
 
 local given_clock = ARGV[1] ~= ''
 local now = micros(ARGV[1])
@@ -45,7 +49,7 @@ local pace = pace_of(number_of(limit[1]), number_of(limit[2]))
 if not pace then
   return { UNREADABLE }
 end
-local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
+local value_key = keys_of(limit[3])
 local state = read_state(value_key)
 if differ(state, pace) and source == 'keep' then
   pace = state.pace
@@ -54,16 +58,9 @@ elseif differ(state, pace) and of_code then
 end
 local rate, emission = pace.rate, pace.emission
 
-local possible = changed > 0 or of_code and not state
-for i = 8, #ARGV, 4 do
-  possible = possible or tonumber(ARGV[i + 1]) <= rate
-end
 local reply = { 1, math.floor(now / 1000), 0, 0, rate, pace.interval, changed, 0, 0 }
-if not possible then
-  for _ = 8, #ARGV, 4 do
-    reply[#reply + 1] = ABOVE_RATE
-    reply[#reply + 1] = 0
-  end
+if changed == 0 and (state or not of_code) and not is_possible(rate) then
+  decide(reply, 0, rate)
   reply[#reply + 1] = 0
   reply[#reply + 1] = 0
   return reply
@@ -73,29 +70,8 @@ end
 
 local backlog = backlog_of(state, pace, now, given_clock)
 local left = rate - rounded_up(backlog, emission)
-local taken, closed, in_line = 0, false, 0
--- For each refused caller: its place in the reply, and the permits that must be free for it.
-local refused = {}
-for i = 8, #ARGV, 4 do
-  local waits, permits = ARGV[i] == '1', tonumber(ARGV[i + 1])
-  local status = REFUSED
-  if left - taken >= permits and not (closed and waits) then
-    status = GRANTED
-    taken = taken + permits
-  elseif permits > rate then
-    status = ABOVE_RATE
-  else
-    local needs = permits
-    if waits then
-      needs = in_line + permits
-      in_line = needs
-      closed = true
-    end
-    refused[#refused + 1] = { place = #reply + 2, needs = needs }
-  end
-  reply[#reply + 1] = status
-  reply[#reply + 1] = 0
-end
+local rest, refused = decide(reply, left, rate)
+local taken = left - rest
 
 -- The stored state. A call that takes nothing creates no key. The call that meets the effect of a
 -- wrong clock sets it back, granted or not, or it would last.
@@ -107,8 +83,7 @@ if taken > 0 or differ(state, pace) or is_beyond(state, backlog, now) then
 end
 if not of_code then
   if changed == 1 then
-    redis.call('HSET', KEYS[1], 'rate', limit[1], 'interval', limit[2],
-      'keepAliveTime', limit[4] or '0', 'type', limit[3])
+    write_limit(KEYS[1], limit)
   end
   keep_limit(tonumber(limit[4]) or 0, backlog, changed == 1)
 end
@@ -118,9 +93,9 @@ for _, caller in ipairs(refused) do
   local wait = math.min(backlog + caller.needs * emission - pace.whole, MOST)
   reply[caller.place] = math.ceil(wait / 1000)
 end
-reply[3] = left - taken
+reply[3] = rest
 reply[4] = math.ceil(backlog / 1000)
-if backlog > 0 and left >= taken then
+if backlog > 0 and rest >= 0 then
   reply[9] = math.ceil((backlog - (rounded_up(backlog, emission) - 1) * emission) / 1000)
 end
 reply[#reply + 1] = tat

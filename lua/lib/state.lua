@@ -1,4 +1,4 @@
--- Shared by every script: a limiter's state. Joined in front of each operation at compile time.
+-- Shared by every script: a limiter's state.
 --
 -- KEYS, the same five in every script, declared so that Redis Cluster and servers that refuse
 -- undeclared keys can route them:
@@ -61,6 +61,19 @@ local function clock(given)
   end
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Returns the keys of the permits left and of the log for limits of this type.
+local function keys_of(rate_type)
+  if rate_type == '1' then
+    return KEYS[3], KEYS[5]
+  end
+  return KEYS[2], KEYS[4]
+end
+
+local function write_limit(hash, limit)
+  redis.call('HSET', hash, 'rate', limit[1], 'interval', limit[2],
+    'keepAliveTime', limit[4] or '0', 'type', limit[3])
 end
 
 -- Returns the score offset: the most by which a score may be later than its grant. Part of the
@@ -221,10 +234,7 @@ local function read_books()
   if not rate or not interval then
     return nil, { UNREADABLE }
   end
-  local value_key, log = KEYS[2], KEYS[4]
-  if limit[3] == '1' then
-    value_key, log = KEYS[3], KEYS[5]
-  end
+  local value_key, log = keys_of(limit[3])
   return {
     rate = rate, interval = interval, keep_alive_time = tonumber(limit[4]) or 0,
     value_key = value_key, log = log, stored = value_of(value_key),

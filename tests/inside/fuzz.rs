@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
-use super::wire::{self, gcra};
+use super::wire::{
+    self, Scripts,
+    gcra::{Gcra, Lone},
+    sliding_log::{self, SlidingLog},
+};
 use crate::{
     demand::{Acquire, Charge, Labels},
     error::{Error, ErrorKind},
@@ -157,7 +161,7 @@ proptest! {
             }
             None => reply,
         };
-        match wire::answers(&reply, limiters, callers) {
+        match SlidingLog.answers(&reply, limiters, callers) {
             Ok(answers) => {
                 let numbers = plainly(&reply);
                 let numbers = numbers.expect("numbers, and nothing else");
@@ -188,7 +192,7 @@ proptest! {
         all.extend(&numbers);
         all.extend([status, numbers[0]]);
         let reply = Value::Array(all.into_iter().map(Value::Int).collect());
-        let answers = wire::answers(&reply, 1, 1).unwrap();
+        let answers = SlidingLog.answers(&reply, 1, 1).unwrap();
         for (algorithm, slots) in algorithms {
             let decision = acquire(algorithm, slots, 1).decision(&answers);
             prop_assert_eq!(decision.is_allowed(), status == 1);
@@ -199,7 +203,7 @@ proptest! {
     #[test]
     fn no_other_reply_is_taken_for_one_of_ours(reply in any_reply()) {
         let acquire = acquire(Algorithm::SlidingLog, None, 1);
-        if let Ok(answer) = wire::lone_answer(&reply, &acquire.first, None) {
+        if let Ok(answer) = sliding_log::lone_answer(&reply, &acquire.first, None) {
             let brief = matches!(reply, Value::Int(_)) || plainly(&reply).is_some();
             prop_assert!(brief, "{:?}", reply);
             let granted = acquire.decision(&[answer]).is_allowed();
@@ -231,12 +235,12 @@ proptest! {
         // A permit in each microsecond, or a few.
         let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
         acquire.first = acquire.first.by(LimitSource::Code(limit));
-        let lone = gcra::Lone::new(&acquire.first, &limit.stored()).unwrap();
+        let lone = Lone::new(&acquire.first).unwrap();
         if let Ok(Some(answer)) = lone.answer(&reply) {
             let allowed = acquire.decision(&[answer]).is_allowed();
             prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));
         }
-        match gcra::answers(&reply, callers) {
+        match Gcra.answers(&reply, 1, callers) {
             Ok(answers) => prop_assert_eq!(answers.len(), callers),
             Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
         }
@@ -248,7 +252,7 @@ proptest! {
         let bytes = [mark.as_bytes(), &bytes, b"\r\n"].concat();
         match parse_redis_value(&bytes) {
             Ok(reply) => {
-                let _ = wire::answers(&reply, 1, 1);
+                let _ = SlidingLog.answers(&reply, 1, 1);
             }
             Err(error) => {
                 let kind = wire::failure(error).kind();

@@ -106,11 +106,23 @@ fn every_script_says_what_it_takes_and_gives() {
             .collect();
         let below = file.strip_prefix("lua").expect("a file of the folder");
         let name = below.to_str().expect("a path");
-        if file.starts_with("lua/lib") {
-            assert!(header.contains("KEYS"), "{name}: say which keys there are");
+        assert!(header.contains("KEYS"), "{name}: say which keys there are");
+        // Each verb says it for itself, if it is not the same for every algorithm.
+        for verb in text.split("\nfunction verbs.").skip(1) {
+            let (verb, _) = verb.split_once('(').expect("its arguments");
+            let row = format!("| `{verb}` |");
+            assert!(table.contains(&row), "lua/README.md lacks {verb}");
+            let described = format!(".\nfunction verbs.{verb}(");
+            assert!(text.contains(&described), "{name}: say what {verb} does");
+        }
+        let is_part = ["lib", "entries.lua", "state.lua"];
+        if below
+            .iter()
+            .any(|part| is_part.iter().any(|name| part == *name))
+        {
             continue;
         }
-        for part in ["KEYS", "ARGV", "Reply", "Redisson"] {
+        for part in ["ARGV", "Reply", "Redisson"] {
             assert!(header.contains(part), "{name}: its header lacks {part}");
         }
         assert!(

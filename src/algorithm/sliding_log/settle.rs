@@ -1,4 +1,4 @@
-//! Settles what was taken: what `lua/settle.lua` does, in Rust.
+//! Settles what was taken: what `settle` of `lua/sliding_log/verbs.lua` does, in Rust.
 
 use super::{Entry, Limiter};
 use crate::{

@@ -1,4 +1,4 @@
-//! A log whose grants are noted in slots: what `lua/lib/slots.lua` does, in Rust.
+//! A log whose grants are noted in slots: what `lua/slots/entries.lua` does, in Rust.
 
 use super::{Entry, Limiter, PAGE};
 use crate::{

@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Reads one page of a limiter's log, and all else of it.
-static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
+pub(super) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("../../../lua/lib/state.lua"),
         include_str!("../../../lua/diagnose.lua")

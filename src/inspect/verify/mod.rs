@@ -420,9 +420,14 @@ fn parsed<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, path::Path};
+    use std::{
+        collections::BTreeSet,
+        fs,
+        path::{Path, PathBuf},
+    };
 
     use super::*;
+    use crate::inspect::diagnose::DIAGNOSE;
 
     /// The words that stand behind `before` in capitals.
     fn words<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
@@ -447,34 +452,79 @@ mod tests {
         assert_eq!(tried, called);
     }
 
-    #[test]
-    fn no_script_is_left_out() {
-        fn files(folder: &Path, found: &mut Vec<String>) {
-            for entry in fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() && !path.ends_with("lib") {
-                    files(&path, found);
-                } else if path.extension().is_some_and(|end| end == "lua") {
-                    found.push(fs::read_to_string(path).unwrap());
+    const INCLUDE: &str = "--- @include ";
+
+    fn lua() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+    }
+
+    fn read(file: &str) -> String {
+        fs::read_to_string(lua().join(file)).unwrap()
+    }
+
+    /// Joins a script as its lines say, with what they name for slots or without. What a line names comes before the script, or
+    /// after it if that line is the last.
+    fn join(file: &str, slots: bool, joined: &mut Vec<String>) {
+        if joined.iter().any(|known| known == file) {
+            return;
+        }
+        let text = read(file);
+        let mut includes: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(INCLUDE))
+            .collect();
+        let ends = |include: &str| text.trim_end().ends_with(&format!("\n{INCLUDE}{include}"));
+        let after = includes.pop_if(|include| ends(include));
+        for include in includes {
+            match include.strip_suffix(", with slots") {
+                None => join(include, false, joined),
+                Some(include) if slots => join(include, false, joined),
+                Some(_) => {}
+            }
+        }
+        joined.push(file.to_owned());
+        if let Some(after) = after {
+            join(after, false, joined);
+        }
+    }
+
+    /// Finds the files that say what they reply: the scripts. The others are parts of them.
+    fn find_scripts(folder: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let below = path.strip_prefix(lua()).unwrap().to_str().unwrap();
+            if path.is_dir() && !path.ends_with("lib") {
+                find_scripts(&path, found);
+            } else if path.extension().is_some_and(|end| end == "lua") {
+                let text = read(below);
+                let mut header = text.lines().take_while(|line| line.starts_with("--"));
+                if header.any(|line| line.contains("Reply")) {
+                    found.push(below.to_owned());
                 }
             }
         }
-        let mut texts = Vec::new();
-        files(
-            &Path::new(env!("CARGO_MANIFEST_DIR")).join("lua"),
-            &mut texts,
+    }
+
+    #[test]
+    fn scripts_are_joined_as_they_say() {
+        let mut files = Vec::new();
+        find_scripts(&lua(), &mut files);
+        let mut texts: BTreeSet<_> = script::all().map(Script::text).into();
+        texts.extend([VERIFY.text(), DIAGNOSE.text()]);
+        let mut said = BTreeSet::new();
+        for file in &files {
+            for slots in [false, true] {
+                let mut joined = Vec::new();
+                join(file, slots, &mut joined);
+                let text: String = joined.iter().map(|file| read(file)).collect();
+                assert!(texts.contains(&*text), "no script is {joined:?}");
+                said.insert(text);
+            }
+        }
+        assert_eq!(
+            said.len(),
+            texts.len(),
+            "some script is not said in {files:?}"
         );
-        let scripts = script::all();
-        let left_out: Vec<_> = texts
-            .iter()
-            .filter(|text| {
-                !scripts
-                    .iter()
-                    .any(|script| script.text().contains(&***text))
-            })
-            .map(|text| text.lines().next().unwrap())
-            .collect();
-        // An operator's, and the one that looks at the others.
-        assert_eq!(left_out.len(), 2, "{left_out:?}");
     }
 }

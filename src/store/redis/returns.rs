@@ -18,9 +18,8 @@ use tokio::sync::{
 use super::{
     transport::connection::Connection,
     wire::{
-        arguments::Arguments,
         is_one_call,
-        script::{self, Script, Verbs, is_unknown_script},
+        script::{Call, is_unknown_script},
     },
 };
 use crate::{
@@ -86,7 +85,7 @@ struct Return {
     name: Name,
     /// Whether it was taken for a list of several calls that another of them refused.
     undone: bool,
-    arguments: Arguments,
+    call: Call,
     /// Since when, at the latest, the call has been under way; since when it was queued, if the call was answered.
     made: Instant,
     /// When it was queued.
@@ -109,19 +108,6 @@ impl Return {
             let names = key.iter().map(|(name, ..)| name);
             !self.undone || is_one_call(names, connection.has_nodes())
         });
-    }
-
-    fn script(&self) -> &'static Script {
-        if self.name.slots().is_some() {
-            &script::slots::SETTLE
-        } else {
-            Verbs::of(self.name.algorithm()).settle
-        }
-    }
-
-    /// Whether nothing tells it from a second sending of itself.
-    fn goes_once(&self) -> bool {
-        !self.name.tells_grants_apart()
     }
 
     /// Whether it must not be sent again.
@@ -159,7 +145,7 @@ impl Returns {
         }
     }
 
-    /// Queues a receipt that is settled at `keep` permits. `arguments` are those of the script.
+    /// Queues a receipt that is settled at `keep` permits by this call.
     ///
     /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
     /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
@@ -168,7 +154,7 @@ impl Returns {
     ///
     /// `undone` is what was taken for a list of several calls that another of them refused. Other such lists are not asked
     /// for again because of it: they would take and give back without end, and make each other do so.
-    pub(crate) fn push(&self, receipt: &Receipt, keep: u32, arguments: Arguments, undone: bool) {
+    pub(crate) fn push(&self, receipt: &Receipt, keep: u32, call: Call, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
         // A tenth less than its entry lives, as the way to the server takes time, too.
@@ -176,7 +162,7 @@ impl Returns {
         let item = Return {
             name: receipt.name().clone(),
             undone,
-            arguments,
+            call,
             made: receipt.made.unwrap_or(queued),
             due: queued,
             queued,
@@ -252,7 +238,7 @@ async fn drain(
             }
             Some(due) => tokio::time::sleep_until(due.into()).await,
         }
-        let once: Vec<_> = batch.extract_if(.., |item| item.goes_once()).collect();
+        let once: Vec<_> = batch.extract_if(.., |item| item.call.once).collect();
         for (item, arrived) in once.iter().zip(send_once(&once, &connection).await) {
             // Also where nobody heard of it: it may have been carried out.
             refusals.changed(&item.name);
@@ -310,7 +296,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
     while !left.is_empty() {
         let mut pipeline = redis::Pipeline::with_capacity(left.len());
         for (item, _) in &left {
-            pipeline.add_command(item.script().command(&item.arguments, false));
+            pipeline.add_command(item.call.command());
         }
         match connection.send_all(&pipeline, left.len()).await {
             Ok(replies) => {
@@ -318,8 +304,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
                     *arrived = match reply {
                         // A call loads it for those behind it.
                         Err(error) if is_unknown_script(&error) => {
-                            let called = item.script().call(connection, &item.arguments);
-                            called.await.is_ok()
+                            item.call.send(connection).await.is_ok()
                         }
                         _ => true,
                     };
@@ -344,7 +329,7 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     }
     let mut pipeline = redis::Pipeline::with_capacity(batch.len());
     for item in batch {
-        pipeline.add_command(item.script().command(&item.arguments, false));
+        pipeline.add_command(item.call.command());
     }
     let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
         return vec![false; batch.len()];
@@ -358,8 +343,7 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
                 if is_unknown_script(&error)
                     || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>
             {
-                let sent = item.script().call_once(connection, &item.arguments);
-                sent.await.is_ok()
+                item.call.send(connection).await.is_ok()
             }
             Err(_) => false,
         });

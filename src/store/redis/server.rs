@@ -13,12 +13,7 @@ use super::{
     rewritten::Rewritten,
     saga::{self, OneCall},
     transport::connection::Connection,
-    wire::{
-        self,
-        arguments::{Arguments, Word},
-        gcra,
-        script::{self, ACQUIRE, ACQUIRE_LIST, RENAME, Script, Verbs},
-    },
+    wire::{self, script::Call, verbs::Way},
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -26,13 +21,13 @@ use crate::{
     decision::Decision,
     demand::{Acquire, Charge, Warning},
     error::{Error, ErrorKind},
-    limit::{Algorithm, LimitSource, StoredLimit},
+    limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::Name,
-    receipt::{PermitId, Receipt, Taken},
+    receipt::{PermitId, Receipt},
     store::{
-        Decide, ExpireWhen, Op, Outcome, TimeToLive,
+        Decide, Op, Outcome, TimeToLive,
         guard::{
             breaker::{Breakers, Told},
             deny_cache::Refusals,
@@ -76,91 +71,22 @@ impl Decide for Server {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        let arguments = |argv: &[Word]| -> Result<Arguments, Error> {
-            Ok(Arguments::new(wire::keys(name, self.client_id()?), argv))
-        };
-        let verbs = Verbs::of(name.algorithm());
-        match op {
-            Op::TrySetRate(limit) => {
-                let arguments = arguments(&wire::limit_fields(limit))?;
-                wire::flag(&self.call(verbs.try_set_rate, &arguments).await?).map(Outcome::Changed)
-            }
-            Op::SetRate {
-                limit,
-                keep,
-                existing,
-            } => {
-                let [rate, interval, rate_type, keep_alive] = wire::limit_fields(limit);
-                let (keep, existing) = (wire::flag_byte(*keep), wire::flag_byte(*existing));
-                let now = wire::time(self.now());
-                let argv = [rate, interval, rate_type, keep_alive, now, keep, existing];
-                wire::flag(&self.call(verbs.set_rate, &arguments(&argv)?).await?)
-                    .map(Outcome::Changed)
-            }
-            Op::Release(permits) => {
-                let id = Word::from(wire::random_id()?.0);
-                let argv = [Word::number(permits), wire::time(self.now()), id];
-                let reply = self.call_once(verbs.release, &arguments(&argv)?).await?;
-                wire::second(&reply).map(Outcome::Permits)
-            }
-            Op::Expire(millis, when) => {
-                let when = match when {
-                    ExpireWhen::Always => Word::default(),
-                    ExpireWhen::NotSet => Word::from(*b"NX"),
-                    ExpireWhen::Set => Word::from(*b"XX"),
-                    ExpireWhen::Greater => Word::from(*b"GT"),
-                    ExpireWhen::Less => Word::from(*b"LT"),
+        match Way::of(op, self.now())? {
+            Way::Script(verb) => {
+                let read = verb.read;
+                let call = Call {
+                    script: wire::scripts(name).verbs(),
+                    once: verb.once,
+                    arguments: verb.arguments(name, self.client_id()?),
                 };
-                let arguments = arguments(&[Word::number(millis), when])?;
-                wire::flag(&self.call(verbs.expire, &arguments).await?).map(Outcome::Changed)
+                read(&call.send(&self.connection).await.map_err(wire::failure)?)
             }
-            Op::ClearExpire => {
-                let arguments = arguments(&[])?;
-                wire::flag(&self.call(verbs.clear_expire, &arguments).await?).map(Outcome::Changed)
-            }
-            Op::TimeToLive => {
-                let reply = self.command("PTTL", &[name.as_str()]).await?;
-                match wire::time_to_live(&reply)? {
-                    TimeToLive::Missing if name.algorithm() == Algorithm::Gcra => {
-                        self.life_of_value(name).await
-                    }
-                    left => Ok(left),
-                }
-                .map(Outcome::TimeToLive)
-            }
-            Op::Delete => {
-                let reply = self
-                    .command("DEL", &wire::keys(name, self.client_id()?))
-                    .await?;
-                wire::count(&reply).map(|deleted| Outcome::Changed(deleted > 0))
-            }
-            Op::Inspect => {
-                let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
-                match wire::stored_limit(&self.command("HMGET", &fields).await?)? {
-                    None if name.algorithm() == Algorithm::Gcra => self.limit_of_value(name).await,
-                    limit => Ok(limit),
-                }
-                .map(Outcome::Limit)
-            }
-            Op::Available => {
-                let argv = [wire::time(self.now()), Word::from(wire::random_id()?.0)];
-                let reply = self.call(verbs.available, &arguments(&argv)?).await?;
-                wire::second(&reply).map(Outcome::Permits)
-            }
-            Op::Repair => {
-                let arguments = arguments(&[wire::time(self.now())])?;
-                // Sent again it would find nothing to repair, and say so.
-                let reply = self.call_once(verbs.repair, &arguments).await?;
-                wire::second(&reply).map(Outcome::Permits)
-            }
-            Op::Rename(new_name) => {
-                let client_id = self.client_id()?;
-                let mut keys = Vec::from(wire::keys(name, client_id));
-                keys.extend(wire::keys(new_name, client_id));
-                let reply = self
-                    .call_once(&RENAME, &Arguments::new(keys, &[] as &[Word]))
-                    .await?;
-                wire::flag(&reply).map(Outcome::Changed)
+            Way::TimeToLive => self.time_to_live(name).await.map(Outcome::TimeToLive),
+            Way::Inspect => self.stored_limit(name).await.map(Outcome::Limit),
+            Way::Delete => {
+                let keys = wire::keys(name, self.client_id()?);
+                let deleted = wire::count(&self.command("DEL", &keys).await?)?;
+                Ok(Outcome::Changed(deleted > 0))
             }
         }
     }
@@ -185,22 +111,20 @@ impl OneCall for Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
-        let limiters = 1 + first.rest.len();
-        let in_slots = first
-            .charges()
-            .any(|charge| charge.name().slots().is_some());
-        let algorithm = first.first.name().algorithm();
-        let lone = algorithm == Algorithm::SlidingLog && !in_slots && limiters == 1 && is_lone(run);
-        let script = match algorithm {
-            Algorithm::SlidingLog if in_slots => &*script::slots::ACQUIRE,
-            Algorithm::SlidingLog if lone => &*ACQUIRE,
-            Algorithm::SlidingLog => &*ACQUIRE_LIST,
-            Algorithm::FixedWindow => &*script::fixed_window::ACQUIRE,
-            Algorithm::Gcra => match self.acquire_lone(run).await? {
-                Some(answer) => return Ok(self.decisions(run, &[answer])),
-                None => &*script::gcra::ACQUIRE_RUN,
-            },
+        let scripts = wire::scripts_for(first);
+        let ask = wire::Ask {
+            client_id: self.client_id()?,
+            now: self.now(),
+            exact: run.iter().any(|acquire| acquire.remaining),
         };
+        if let [caller] = run
+            && let Some(call) = scripts.lone(caller, self.rewrites(&caller.first), ask)
+        {
+            let reply = self.call_for(&call, run).await?;
+            if let Some(answer) = scripts.lone_answer(&reply, &caller.first, ask.now)? {
+                return Ok(self.decisions(run, &[answer]));
+            }
+        }
         let charges: List<_> = first
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
@@ -208,22 +132,13 @@ impl OneCall for Server {
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
-        let ask = wire::Ask {
-            client_id: self.client_id()?,
-            now: self.now(),
-            exact: run.iter().any(|acquire| acquire.remaining),
+        let call = Call {
+            script: scripts.acquire(),
+            arguments: wire::acquire(charges.iter().copied(), callers, ask),
+            once: !scripts.is_idempotent(),
         };
-        let arguments = wire::acquire(charges.iter().copied(), callers, ask);
-        let reply = self.call_for(script, &arguments, run).await?;
-        let answers = match algorithm {
-            Algorithm::SlidingLog if lone => {
-                List::one(wire::lone_answer(&reply, &first.first, ask.now)?)
-            }
-            Algorithm::SlidingLog | Algorithm::FixedWindow => {
-                wire::answers(&reply, limiters, run.len())?
-            }
-            Algorithm::Gcra => gcra::answers(&reply, run.len())?,
-        };
+        let reply = self.call_for(&call, run).await?;
+        let answers = scripts.answers(&reply, charges.len(), run.len())?;
         Ok(self.decisions(run, &answers))
     }
 }
@@ -238,25 +153,10 @@ impl Server {
         let Ok(client_id) = self.client_id() else {
             return;
         };
-        let arguments = match receipt.name().algorithm() {
-            Algorithm::SlidingLog if receipt.name().slots().is_none() => {
-                wire::settle(receipt, keep, client_id, self.now())
-            }
-            Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::Gcra => match receipt
-                .settle()
-            {
-                Some(Taken::Window(end)) => wire::settle_in_window(receipt, keep, end, client_id),
-                Some(Taken::Slot(end)) => {
-                    let Some(slots) = receipt.name().slots() else {
-                        return;
-                    };
-                    wire::settle_in_slot(receipt, keep, (slots, end), client_id, self.now())
-                }
-                Some(Taken::Tat(tat)) => gcra::settle(receipt, keep, tat, client_id, self.now()),
-                Some(Taken::Estimate) | None => return,
-            },
-        };
-        self.returns.push(receipt, keep, arguments, undone);
+        let scripts = wire::scripts(receipt.name());
+        if let Some(call) = scripts.settle(receipt, keep, client_id, self.now()) {
+            self.returns.push(receipt, keep, call, undone);
+        }
     }
 
     async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
@@ -284,56 +184,21 @@ impl Server {
         saga.await.map(List::one)
     }
 
-    /// For a lone caller of a GCRA limiter that a rule made, the script that looks at no limit; `None` where it does not do.
-    async fn acquire_lone(&self, run: &[Acquire]) -> Result<Option<Answer>, Error> {
-        let [Acquire { first, .. }] = run else {
-            return Ok(None);
-        };
-        let lone = match first.limiter.limit {
-            // A differing limit that is to be left for now is not found here.
-            LimitSource::Code(limit) if self.rewrites(first) => {
-                gcra::Lone::new(first, &limit.stored())
-            }
-            _ => None,
-        };
-        let Some(lone) = lone else {
-            return Ok(None);
-        };
-        let arguments = lone.arguments(first.name(), self.client_id()?, self.now());
-        let acquire = &*script::gcra::ACQUIRE;
-        let reply = self.call_for(acquire, &arguments, run).await?;
-        lone.answer(&reply)
-    }
-
     /// Calls, and gives back what callers may have got who will not hear of it.
-    async fn call_for(
-        &self,
-        script: &Script,
-        arguments: &Arguments,
-        run: &[Acquire],
-    ) -> Result<redis::Value, Error> {
+    async fn call_for(&self, call: &Call, run: &[Acquire]) -> Result<redis::Value, Error> {
         // Made before the call: see `Receipt`.
         let receipts: List<_> = run
             .iter()
             .flat_map(Acquire::charges)
             .map(Charge::receipt)
             .collect();
-        let mut names = run
-            .iter()
-            .flat_map(Acquire::charges)
-            .map(|charge| charge.name());
         let Some(first) = run.first() else {
             return Err(ErrorKind::Permits.into());
         };
         // All of one call are on one node.
         let pass = self.breakers.enter(first.first.name(), longest_wait(run))?;
-        let called = if names.all(Name::tells_grants_apart) {
-            script.call(&self.connection, arguments).await
-        } else {
-            // Sent again, it would take again. What it took unheard is in use until its time is over.
-            script.call_once(&self.connection, arguments).await
-        };
-        match called {
+        // What it took unheard is in use until its time is over.
+        match call.send(&self.connection).await {
             Ok(reply) => {
                 self.breakers.traffic().replied_for(first.first.name());
                 pass.ends(Told::Answered);
@@ -370,10 +235,9 @@ impl Server {
             .collect()
     }
 
-    /// When a GCRA limiter vanishes that a rule made, and so has no hash.
-    async fn life_of_value(&self, name: &Name) -> Result<TimeToLive, Error> {
-        let mut left = TimeToLive::Missing;
-        for (key, _) in gcra::values(name, self.client_id()?) {
+    async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
+        let mut left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
+        for (key, _) in wire::scripts(name).values(name, self.client_id()?) {
             if left == TimeToLive::Missing {
                 left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
             }
@@ -381,38 +245,20 @@ impl Server {
         Ok(left)
     }
 
-    /// The limit by which a GCRA limiter is counted that a rule made.
-    async fn limit_of_value(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
-        for (key, rate_type) in gcra::values(name, self.client_id()?) {
-            let value = self.command("GET", &[key]).await?;
-            if let Some(limit) = gcra::limit_of(&value, rate_type) {
-                return Ok(Some(limit));
+    async fn stored_limit(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
+        let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
+        let mut limit = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
+        let scripts = wire::scripts(name);
+        for (key, rate_type) in scripts.values(name, self.client_id()?) {
+            if limit.is_none() {
+                limit = scripts.limit_of(&self.command("GET", &[key]).await?, rate_type);
             }
         }
-        Ok(None)
+        Ok(limit)
     }
 
     fn rewrites(&self, charge: &Charge) -> bool {
         matches!(charge.limit(), LimitSource::Code(_)) && !self.rewritten.lately(charge.name())
-    }
-
-    async fn call(&self, script: &Script, arguments: &Arguments) -> Result<redis::Value, Error> {
-        script
-            .call(&self.connection, arguments)
-            .await
-            .map_err(wire::failure)
-    }
-
-    /// For scripts that must not run twice: a lost connection is an error, as nobody knows whether it ran.
-    async fn call_once(
-        &self,
-        script: &Script,
-        arguments: &Arguments,
-    ) -> Result<redis::Value, Error> {
-        script
-            .call_once(&self.connection, arguments)
-            .await
-            .map_err(wire::failure)
     }
 
     /// A plain command that is safe to repeat.
@@ -473,11 +319,6 @@ fn longest_wait(run: &[Acquire]) -> Duration {
     })
 }
 
-/// Whether there is one caller, which takes what it asks for if there is room, and now: then whether it waits does not matter.
-fn is_lone(run: &[Acquire]) -> bool {
-    matches!(run, [acquire] if !acquire.first.shadow && acquire.first.lead == 0)
-}
-
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
@@ -503,33 +344,6 @@ fn uuid(PermitId(mut bytes): PermitId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demand::Labels;
-
-    // The script for lone callers does not read how a charge is taken.
-    #[test]
-    fn a_caller_is_lone_that_takes_now_and_in_earnest() {
-        let acquire = |shadow, lead| Acquire {
-            first: Charge {
-                shadow,
-                lead,
-                ..Charge::named(
-                    Name::exact("orders").unwrap(),
-                    LimitSource::Store,
-                    Labels::new("orders", false, None),
-                    1,
-                )
-            },
-            rest: Vec::new(),
-            on_failure: None,
-            remaining: true,
-            patience: None,
-            asked: None,
-        };
-        assert!(is_lone(&[acquire(false, 0)]));
-        assert!(!is_lone(&[acquire(true, 0)]));
-        assert!(!is_lone(&[acquire(false, 50)]));
-        assert!(!is_lone(&[acquire(false, 0), acquire(false, 0)]));
-    }
 
     #[test]
     fn a_client_id_looks_like_redissons() {

@@ -13,7 +13,7 @@ use super::{
     steps::{Of, Step},
     ways::{Hint, Time},
 };
-use crate::store::redis::wire::script::{AVAILABLE, SETTLE};
+use crate::store::redis::wire::sliding_log::VERBS;
 use crate::{name::Name, receipt::PermitId, store::Op};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began to look for calls.
@@ -66,7 +66,8 @@ impl<'a> Shown<'a> {
             }
             // A call of an unknown script runs none, and comes again.
             let ran = !seen.by_script && all.get(place + 1).is_some_and(|next| next.by_script);
-            if ran && AVAILABLE.is_named(&words[1]) {
+            let verb = words.get(8).filter(|_| ran && VERBS.is_named(&words[1]));
+            if verb.is_some_and(|verb| verb == b"available") {
                 counts.push(place);
             }
             let mut asked = Vec::new();
@@ -76,7 +77,7 @@ impl<'a> Shown<'a> {
                     let Some(of_names) = ids.get_mut(&id) else {
                         continue;
                     };
-                    let settles = ran && SETTLE.is_named(&words[1]);
+                    let settles = verb.is_some_and(|verb| verb == b"settle");
                     if ran && !settles {
                         asked.push(id);
                     }

@@ -7,9 +7,10 @@ use super::{
     pair::{Clock, How, Lone, Pair, START, Sent},
 };
 use crate::store::redis::wire::{
-    self,
+    self, Scripts,
     arguments::Arguments,
-    script::{ACQUIRE, ACQUIRE_LIST, AVAILABLE, SETTLE, Script},
+    script::Script,
+    sliding_log::{ACQUIRE, ACQUIRE_LIST, SlidingLog, VERBS},
 };
 use crate::{
     algorithm::answer::{Changed, Verdict},
@@ -319,7 +320,7 @@ fn a_give_back_beside_a_foreign_member_makes_no_room() {
     pair.command(&["ZADD", &log, &START.to_string(), "x"]);
     pair.lose_value();
     let arguments = pair.give_back_arguments(sent, START);
-    pair.call(&SETTLE, &arguments).unwrap();
+    pair.call(&VERBS, &arguments).unwrap();
     // What is left is still to be counted, and cannot be.
     cannot_acquire(&mut pair, STORED);
 }
@@ -387,7 +388,7 @@ fn a_number_that_is_spelled_otherwise_is_one() {
         };
         let arguments = pair.acquire_arguments(sent, how);
         let reply = pair.call(&ACQUIRE, &arguments).unwrap();
-        let answer = wire::answers(&reply, 1, 1).unwrap()[0];
+        let answer = SlidingLog.answers(&reply, 1, 1).unwrap()[0];
         assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
         assert_eq!(pair.ask::<String>(&["GET", &value]), "3");
@@ -442,7 +443,7 @@ fn lone_calls(pair: &Pair, sent: Sent, how: How) -> [(&'static Script, Arguments
 fn cannot_count(pair: &mut Pair) {
     let (id, now) = (pair.new_id(), pair.now().cast_unsigned());
     let arguments = pair.available_arguments(id, Some(now));
-    changes_nothing(pair, &AVAILABLE, &arguments);
+    changes_nothing(pair, &VERBS, &arguments);
 }
 
 fn changes_nothing(pair: &mut Pair, script: &Script, arguments: &Arguments) {

@@ -3,10 +3,7 @@
 use redis::Value;
 
 use super::pair::{Clock, How, Pair, START, Sent};
-use crate::store::redis::wire::{
-    self,
-    script::{self, ACQUIRE_LIST},
-};
+use crate::store::redis::wire::{self, script, sliding_log::ACQUIRE_LIST};
 use crate::{
     error::ErrorKind,
     limit::{LimitSource, RateType},

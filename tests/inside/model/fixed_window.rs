@@ -9,9 +9,11 @@ use redis::{Connection, Value};
 
 use super::support::{RedisServer, unique};
 use crate::store::redis::wire::{
-    self,
+    self, Scripts,
     arguments::{Arguments, Word},
-    script::{Script, TRY_SET_RATE, Verbs, fixed_window, is_unknown_script},
+    fixed_window::{self, FixedWindow},
+    script::{Script, is_unknown_script},
+    verbs,
 };
 use crate::{
     algorithm::{
@@ -193,9 +195,9 @@ impl Pair {
         self.ask(&[&[verb, &key], arguments].concat())
     }
 
-    fn call(&mut self, script: &Script, argv: impl IntoIterator<Item = Word>) -> Value {
-        let arguments = Arguments::new(&self.keys, argv);
-        self.send(script, &arguments)
+    fn call(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> Value {
+        let arguments = verbs::arguments(&self.keys, verb, argv);
+        self.send(&fixed_window::VERBS, &arguments)
     }
 
     fn send(&mut self, script: &Script, arguments: &Arguments) -> Value {
@@ -301,7 +303,8 @@ impl Pair {
         let run = run.map(|(charge, waits)| (std::iter::once(charge), *waits));
         let arguments = wire::acquire(limiters, run, ASK);
         let reply = self.send(&fixed_window::ACQUIRE, &arguments);
-        let replied = wire::answers(&reply, 1, callers.len())
+        let replied = FixedWindow
+            .answers(&reply, 1, callers.len())
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
         let unknown = Now::millis(0);
@@ -355,16 +358,15 @@ impl Pair {
 
     fn number(
         &mut self,
-        script: &Script,
+        verb: &str,
         argv: impl IntoIterator<Item = Word>,
     ) -> Result<i64, ErrorKind> {
-        let reply = self.call(script, argv);
+        let reply = self.call(verb, argv);
         wire::second(&reply).map_err(|error| error.kind())
     }
 
     fn carry_out(&mut self, step: &Step) {
         self.read();
-        let verbs = Verbs::of(Algorithm::FixedWindow);
         let now = Now::millis(self.now());
         match *step {
             Step::Acquire {
@@ -411,7 +413,7 @@ impl Pair {
                     wire::flag_byte(keep),
                     wire::flag_byte(existing),
                 ]);
-                let reply = self.call(verbs.set_rate, argv);
+                let reply = self.call("set_rate", argv);
                 let expected = !existing || self.model.limit.is_some();
                 assert_eq!(wire::flag(&reply).unwrap(), expected);
                 if expected {
@@ -421,13 +423,13 @@ impl Pair {
             }
             Step::TrySetRate(choice) => {
                 let limit = self.limit(choice).stored();
-                let reply = self.call(&TRY_SET_RATE, wire::limit_fields(&limit));
+                let reply = self.call("try_set_rate", wire::limit_fields(&limit));
                 assert_eq!(wire::flag(&reply).unwrap(), self.model.try_set_rate(limit));
                 self.compare(false);
             }
             Step::Release(permits) => {
                 let argv = [Word::number(permits), Word::default(), Word::default()];
-                let replied = self.number(verbs.release, argv);
+                let replied = self.number("release", argv);
                 assert_eq!(replied, self.model.release(permits.into(), now));
                 self.compare(true);
             }
@@ -439,7 +441,7 @@ impl Pair {
                 let (permits, end) = self.granted.swap_remove(at);
                 let mut argv = Vec::from([i64::from(permits), end].map(Word::number));
                 argv.extend(<[Word; 4]>::default());
-                let replied = self.number(&fixed_window::SETTLE, argv);
+                let replied = self.number("settle", argv);
                 let live = self.model.window.and_then(|window| window.end);
                 let apart = live.map_or(i64::MAX, |live| (live - end).abs());
                 if (4..100).contains(&apart) {
@@ -465,7 +467,7 @@ impl Pair {
                 argv.extend(
                     given.map_or_else(<[Word; 4]>::default, |limit| wire::limit_fields(&limit)),
                 );
-                let replied = self.number(&fixed_window::SETTLE, argv);
+                let replied = self.number("settle", argv);
                 assert_eq!(
                     replied,
                     self.model.settle(-i64::from(permits), 0, given, now)
@@ -473,7 +475,7 @@ impl Pair {
                 self.compare(true);
             }
             Step::Available => {
-                let replied = self.number(verbs.available, [Word::default(); 2]);
+                let replied = self.number("available", [Word::default(); 2]);
                 let before = self.model.window;
                 assert_eq!(replied, self.model.available(now));
                 // Only an acquire writes what is left.
@@ -484,7 +486,7 @@ impl Pair {
                 self.compare(replied.is_ok());
             }
             Step::Repair => {
-                let replied = self.number(verbs.repair, [Word::default()]);
+                let replied = self.number("repair", [Word::default()]);
                 assert_eq!(replied, self.model.repair(now));
                 self.compare(true);
             }
@@ -563,7 +565,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         vanishing: false,
     };
     let limit = pair.limit(limit).stored();
-    pair.call(&TRY_SET_RATE, wire::limit_fields(&limit));
+    pair.call("try_set_rate", wire::limit_fields(&limit));
     let end = pair.now() + 50_000;
     let _: Value = pair.on_value("SET", &["1", "PXAT", &end.to_string()]);
     let charge = Charge {
@@ -580,7 +582,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         let run = std::iter::once((std::iter::once(&charge), false));
         let arguments = wire::acquire(std::iter::once((&charge, false)), run, ASK);
         let reply = pair.send(&fixed_window::ACQUIRE, &arguments);
-        let answer = wire::answers(&reply, 1, 1).unwrap()[0];
+        let answer = FixedWindow.answers(&reply, 1, 1).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);
     }

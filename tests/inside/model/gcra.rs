@@ -12,11 +12,11 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::store::redis::wire::{
-    self,
+    self, Scripts,
     arguments::{Arguments, Word},
-    gcra as format,
-    gcra::Lone,
-    script::{Script, Verbs, gcra, is_unknown_script},
+    gcra::{self, Gcra, Lone},
+    script::{Script, is_unknown_script},
+    verbs,
 };
 use crate::{
     algorithm::{
@@ -186,9 +186,9 @@ impl Pair {
         built.query(&mut self.connection).unwrap()
     }
 
-    fn call(&mut self, script: &Script, argv: impl IntoIterator<Item = Word>) -> Value {
-        let arguments = Arguments::new(&self.keys, argv);
-        self.send(script, &arguments)
+    fn call(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> Value {
+        let arguments = verbs::arguments(&self.keys, verb, argv);
+        self.send(&gcra::VERBS, &arguments)
     }
 
     fn send(&mut self, script: &Script, arguments: &Arguments) -> Value {
@@ -211,7 +211,7 @@ impl Pair {
 
     fn stored_state(&mut self) -> Option<State> {
         let value = self.value();
-        format::state(&self.ask::<Option<Vec<u8>>>(&["GET", &value])?)
+        gcra::state(&self.ask::<Option<Vec<u8>>>(&["GET", &value])?)
     }
 
     fn compare(&mut self) {
@@ -322,7 +322,8 @@ impl Pair {
         };
         let arguments = wire::acquire(limiters, run, ask);
         let reply = self.send(&gcra::ACQUIRE_RUN, &arguments);
-        let replied = format::answers(&reply, callers.len())
+        let replied = Gcra
+            .answers(&reply, 1, callers.len())
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
         let (expected, limiter) = self.expect(callers, limit, rewrite);
@@ -332,7 +333,7 @@ impl Pair {
     fn lone(&mut self, permits: u32, limit: Limit) {
         let source = LimitSource::Code(limit);
         let callers = [(permits, false)];
-        let Some(lone) = Lone::new(&self.charge(permits, source), &limit.stored()) else {
+        let Some(lone) = Lone::new(&self.charge(permits, source)) else {
             assert!(u64::from(permits) > limit.permits());
             return;
         };
@@ -390,8 +391,8 @@ impl Pair {
     fn settle(&mut self, (permits, tat): (u32, Tat), keep: u32, source: LimitSource) {
         let receipt = self.charge(permits, source).receipt();
         let receipt = receipt.taken(Taken::Tat(tat));
-        let arguments = format::settle(&receipt, keep, tat, CLIENT, self.time());
-        let reply = self.send(&gcra::SETTLE, &arguments);
+        let call = Gcra.settle(&receipt, keep, CLIENT, self.time()).unwrap();
+        let reply = self.send(call.script, &call.arguments);
         let replied = wire::second(&reply).map_err(|error| error.kind());
         let of_code = matches!(source, LimitSource::Code(_));
         let mut limiter = match (source, self.state) {
@@ -418,7 +419,6 @@ impl Pair {
     }
 
     fn carry_out(&mut self, step: &Step) {
-        let verbs = Verbs::of(Algorithm::Gcra);
         let now = self.instant();
         match *step {
             Step::Acquire {
@@ -437,7 +437,7 @@ impl Pair {
                 let mut argv: Vec<_> = wire::limit_fields(&limit).into();
                 argv.push(wire::time(self.time()));
                 argv.extend([wire::flag_byte(keep), wire::flag_byte(existing)]);
-                let reply = self.call(verbs.set_rate, argv);
+                let reply = self.call("set_rate", argv);
                 let expected = !existing || self.hash.is_some();
                 assert_eq!(wire::flag(&reply).unwrap(), expected);
                 if expected {
@@ -449,7 +449,7 @@ impl Pair {
             }
             Step::TrySetRate(choice) => {
                 let limit = self.limit(choice).stored();
-                let reply = self.call(verbs.try_set_rate, wire::limit_fields(&limit));
+                let reply = self.call("try_set_rate", wire::limit_fields(&limit));
                 let mut limiter = self.of_hash();
                 assert_eq!(wire::flag(&reply).unwrap(), limiter.try_set_rate(limit));
                 self.hash = limiter.limit;
@@ -461,7 +461,7 @@ impl Pair {
                     wire::time(self.time()),
                     Word::default(),
                 ];
-                let reply = self.call(verbs.release, argv);
+                let reply = self.call("release", argv);
                 let mut limiter = self.of_verb();
                 let replied = wire::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, limiter.release(permits.into(), now));
@@ -484,13 +484,13 @@ impl Pair {
             }
             Step::Available => {
                 let argv = [wire::time(self.time()), Word::default()];
-                let reply = self.call(verbs.available, argv);
+                let reply = self.call("available", argv);
                 let replied = wire::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, self.of_verb().available(now));
                 self.compare();
             }
             Step::Repair => {
-                let reply = self.call(verbs.repair, [wire::time(self.time())]);
+                let reply = self.call("repair", [wire::time(self.time())]);
                 let mut limiter = self.of_verb();
                 let replied = wire::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, limiter.repair(now));
@@ -552,7 +552,7 @@ fn by_the_servers_clock_it_counts_in_microseconds() {
     };
     while granted < 200 || refused < 200 {
         let permits = 1 + u32::try_from((granted + refused) % 9).unwrap();
-        let lone = Lone::new(&pair.charge(permits, source), &limit).unwrap();
+        let lone = Lone::new(&pair.charge(permits, source)).unwrap();
         let arguments = lone.arguments(&pair.name, CLIENT, None);
         let stored = pair.stored_state();
         let before = time(&mut pair);

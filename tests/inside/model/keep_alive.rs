@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::pair::{Clock, How, Pair, START, Sent};
-use crate::store::redis::wire::script::ACQUIRE;
+use crate::store::redis::wire::sliding_log::ACQUIRE;
 use crate::{
     algorithm::answer::Verdict,
     limit::{LimitSource, RateType},

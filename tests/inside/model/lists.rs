@@ -7,8 +7,10 @@ use super::{
     pair::{Clock, How, Pair, START, Sent},
 };
 use crate::store::redis::wire::{
-    self,
-    script::{self, ACQUIRE_LIST, Script},
+    self, Scripts,
+    script::Script,
+    sliding_log::{ACQUIRE_LIST, SlidingLog},
+    slots,
 };
 use crate::{
     algorithm::{
@@ -149,7 +151,7 @@ impl Stage {
     /// The script that decides where one of these limiters has slots.
     fn slots_of(&self, which: &[usize]) -> Option<&'static Script> {
         let slotted = |limiter: &usize| self.pairs[*limiter].name.slots().is_some();
-        which.iter().any(slotted).then_some(&script::slots::ACQUIRE)
+        which.iter().any(slotted).then_some(&slots::ACQUIRE_LIST)
     }
 
     fn takes(&mut self, which: &[usize], caller: &NewCaller) -> Vec<(Sent, bool)> {
@@ -207,7 +209,7 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let script = in_slots.unwrap_or(&ACQUIRE_LIST);
         let reply = self.pairs[0].call(script, &arguments).unwrap();
-        let replied = wire::answers(&reply, list.which.len(), list.callers.len());
+        let replied = SlidingLog.answers(&reply, list.which.len(), list.callers.len());
         let replied = replied
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());

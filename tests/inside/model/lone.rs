@@ -3,7 +3,10 @@
 use redis::Value;
 
 use super::pair::{Clock, How, Pair, START, Sent};
-use crate::store::redis::wire::{self, script::ACQUIRE};
+use crate::store::redis::wire::{
+    self,
+    sliding_log::{self, ACQUIRE},
+};
 use crate::{
     algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
@@ -38,7 +41,7 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     let arguments = pair.acquire_arguments(sent, how);
     let reply = pair.call(&ACQUIRE, &arguments).unwrap();
     let now = pair.asks(how.exact).now;
-    let answer = wire::lone_answer(&reply, &pair.charge(sent, how), now).unwrap();
+    let answer = sliding_log::lone_answer(&reply, &pair.charge(sent, how), now).unwrap();
     (reply, answer)
 }
 
@@ -174,7 +177,7 @@ fn a_brief_reply_to_who_brought_no_limit_is_an_error() {
             Value::Int(-3),
             Value::BulkString(b"0 1 2".to_vec()),
         ] {
-            let error = wire::lone_answer(&reply, &charge, None).unwrap_err();
+            let error = sliding_log::lone_answer(&reply, &charge, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
         }
     }

@@ -9,9 +9,11 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::store::redis::wire::{
-    self,
+    self, Scripts,
     arguments::{Arguments, Word},
-    script::{self, ACQUIRE, ACQUIRE_LIST, Script, is_unknown_script},
+    script::{Script, is_unknown_script},
+    sliding_log::{self, ACQUIRE, ACQUIRE_LIST, SlidingLog},
+    slots, verbs,
 };
 use crate::{
     algorithm::{
@@ -47,9 +49,9 @@ pub(crate) struct Pair {
 /// Which script decides for a lone caller. By a given clock the other one always does so, too, on a copy of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Lone {
-    /// `acquire.lua`
+    /// `sliding_log/acquire.lua`
     Own,
-    /// `acquire_list.lua`
+    /// `sliding_log/acquire_list.lua`
     Run,
 }
 
@@ -215,7 +217,8 @@ impl Pair {
     /// What a lone caller is told, by whichever script.
     fn read(&self, reply: &Value, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
         let asks = self.asks(how.exact);
-        wire::lone_answer(reply, &self.charge(sent, how), asks.now).map_err(|error| error.kind())
+        sliding_log::lone_answer(reply, &self.charge(sent, how), asks.now)
+            .map_err(|error| error.kind())
     }
 
     /// Sends a call of several callers; each with whether it waits in line.
@@ -226,14 +229,16 @@ impl Pair {
     ) -> Result<Vec<Answer>, ErrorKind> {
         let arguments = self.run_arguments(run, how);
         let script = if self.name.slots().is_some() {
-            &*script::slots::ACQUIRE
+            &*slots::ACQUIRE_LIST
         } else {
             &*ACQUIRE_LIST
         };
         let since = self.now();
         let reply = self.call(script, &arguments).unwrap();
         let until = self.now();
-        let replied = wire::answers(&reply, 1, run.len()).map_err(|error| error.kind());
+        let replied = SlidingLog
+            .answers(&reply, 1, run.len())
+            .map_err(|error| error.kind());
         let replied = replied.map(|answers| answers.to_vec());
         self.replied(replied, run, how, since..=until)
     }
@@ -422,15 +427,13 @@ impl Pair {
 
     pub(crate) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
         let receipt = self.receipt(sent, LimitSource::Store);
-        wire::settle(&receipt, 0, CLIENT, Some(now.cast_unsigned()))
+        let call = SlidingLog.settle(&receipt, 0, CLIENT, Some(now.cast_unsigned()));
+        call.unwrap().arguments
     }
 
     pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
-        Arguments::new(&self.keys, [wire::time(given), Word::from(id.0)])
-    }
-
-    pub(crate) fn set_rate_arguments(&self, limit: Limit) -> Arguments {
-        Arguments::new(self.keys.clone(), wire::limit_fields(&limit.stored()))
+        let argv = [wire::time(given), Word::from(id.0)];
+        verbs::arguments(&self.keys, "available", argv)
     }
 
     /// An id in no particular order to the others, above those of older generations' members.

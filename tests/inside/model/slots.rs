@@ -8,7 +8,10 @@ use super::{
     members::Generation,
     pair::{CLIENT, Clock, How, Lone, Pair, START, Sent},
 };
-use crate::store::redis::wire::{self, script};
+use crate::store::redis::wire::{
+    self, Scripts,
+    slots::{self, Slots},
+};
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
@@ -17,7 +20,7 @@ use crate::{
     clock::Now,
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    receipt::PermitId,
+    receipt::{PermitId, Taken},
 };
 
 const STORED: How = How {
@@ -114,16 +117,11 @@ fn settle(
     }
     let id = pair.new_id();
     let receipt = pair.receipt(Sent { id, ..sent }, limit);
-    let counted = (pair.name.slots().unwrap(), end);
     let given = (pair.clock != Clock::Server || keep < sent.permits).then(|| pair.now());
-    let arguments = wire::settle_in_slot(
-        &receipt,
-        keep,
-        counted,
-        CLIENT,
-        given.map(i64::cast_unsigned),
-    );
-    let reply = pair.call(&script::slots::SETTLE, &arguments).unwrap();
+    let taken = receipt.clone().taken(Taken::Slot(end));
+    let call = Slots.settle(&taken, keep, CLIENT, given.map(i64::cast_unsigned));
+    let call = call.unwrap();
+    let reply = pair.call(call.script, &call.arguments).unwrap();
     let now = match (given, &reply) {
         (Some(now), _) => now,
         (None, Value::Array(numbers)) if numbers.len() == 3 => {
@@ -428,7 +426,7 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     });
     let before = pair.raw();
     let arguments = pair.run_arguments(&run, STORED);
-    let reply = pair.call(&script::slots::ACQUIRE, &arguments).unwrap();
+    let reply = pair.call(&slots::ACQUIRE_LIST, &arguments).unwrap();
     assert_eq!(
         wire::second(&reply).unwrap_err().kind(),
         ErrorKind::ForeignState

@@ -4,9 +4,10 @@ use redis::Value;
 
 use super::pair::{CLIENT, Clock, How, Pair, Sent};
 use crate::store::redis::wire::{
-    self,
-    arguments::{Arguments, Word},
-    script::{AVAILABLE, RELEASE, REPAIR, SET_RATE, SETTLE, TRY_SET_RATE},
+    self, Scripts,
+    arguments::Word,
+    sliding_log::{SlidingLog, VERBS},
+    verbs,
 };
 use crate::{
     clock::Now,
@@ -16,15 +17,18 @@ use crate::{
 };
 
 impl Pair {
+    fn verb(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> Value {
+        let arguments = verbs::arguments(&self.keys, verb, argv);
+        self.call(&VERBS, &arguments).unwrap()
+    }
+
     pub(crate) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
         let now = self.now();
         let mut argv: Vec<_> = wire::limit_fields(&limit.stored()).into();
         argv.push(wire::time(Some(now.cast_unsigned())));
         argv.push(wire::flag_byte(keep));
         argv.push(wire::flag_byte(existing));
-        let reply = self
-            .call(&SET_RATE, &Arguments::new(&self.keys, argv))
-            .unwrap();
+        let reply = self.verb("set_rate", argv);
         let expected = !existing || self.model.limit.is_some();
         assert_eq!(wire::flag(&reply).unwrap(), expected);
         if expected {
@@ -37,9 +41,7 @@ impl Pair {
         let (now, id) = (self.now(), self.new_id());
         let now_given = wire::time(Some(now.cast_unsigned()));
         let argv = [Word::number(permits), now_given, Word::from(id.0)];
-        let reply = self
-            .call(&RELEASE, &Arguments::new(&self.keys, argv))
-            .unwrap();
+        let reply = self.verb("release", argv);
         let replied = wire::second(&reply).map_err(|error| error.kind());
         assert_eq!(
             replied,
@@ -51,9 +53,7 @@ impl Pair {
     pub(crate) fn repair(&mut self) -> Result<i64, ErrorKind> {
         let now = self.now();
         let argv = [wire::time(Some(now.cast_unsigned()))];
-        let reply = self
-            .call(&REPAIR, &Arguments::new(&self.keys, argv))
-            .unwrap();
+        let reply = self.verb("repair", argv);
         let replied = wire::second(&reply).map_err(|error| error.kind());
         assert_eq!(replied, self.model.repair(Now::millis(now)));
         if let (Ok(lost), Some(limit)) = (replied, self.model.limit) {
@@ -82,8 +82,9 @@ impl Pair {
         let receipt = self.receipt(sent, limit);
         // What is given back says nothing of the time it used.
         let given = (self.clock != Clock::Server || keep < sent.permits).then(|| self.now());
-        let arguments = wire::settle(&receipt, keep, CLIENT, given.map(i64::cast_unsigned));
-        let reply = self.call(&SETTLE, &arguments).unwrap();
+        let call = SlidingLog.settle(&receipt, keep, CLIENT, given.map(i64::cast_unsigned));
+        let call = call.unwrap();
+        let reply = self.call(call.script, &call.arguments).unwrap();
         let now = match (given, &reply) {
             (Some(now), _) => now,
             (None, Value::Array(numbers)) if numbers.len() == 3 => {
@@ -125,7 +126,7 @@ impl Pair {
             Clock::Server => None,
         };
         let reply = self
-            .call(&AVAILABLE, &self.available_arguments(id, given))
+            .call(&VERBS, &self.available_arguments(id, given))
             .unwrap();
         let replied = wire::second(&reply).map_err(|error| error.kind());
         let now = match (&reply, self.clock) {
@@ -145,9 +146,7 @@ impl Pair {
     }
 
     pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
-        let reply = self
-            .call(&TRY_SET_RATE, &self.set_rate_arguments(limit))
-            .unwrap();
+        let reply = self.verb("try_set_rate", wire::limit_fields(&limit.stored()));
         let set = wire::flag(&reply).unwrap();
         assert_eq!(set, self.model.try_set_rate(limit.stored()));
         self.compare();

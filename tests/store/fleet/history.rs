@@ -30,7 +30,7 @@ impl History {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
                 // EVALSHA, hash, 5, five keys, time, exactly, whose, four of the limit, and for each caller: waits, permits,
-                // member, shadow: see lua/acquire_list.lua.
+                // member, shadow: see lua/sliding_log/acquire_list.lua.
                 (false, ["EVALSHA" | "EVAL", _, "5", rest @ ..]) => {
                     let Some([.., "", _, _, _, _, _, _]) = rest.get(..12) else {
                         continue;

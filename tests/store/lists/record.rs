@@ -69,7 +69,7 @@ impl Record {
     fn asked(&mut self, keys: &[&str], argv: &[&str]) {
         let limiters = keys.len() / 5;
         let logs = keys.chunks(5).map(|keys| keys[3].to_owned());
-        // See lua/acquire_list.lua.
+        // See lua/sliding_log/acquire_list.lua.
         let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
         let members = callers.map(|caller| caller[1..].chunks(3).map(|take| take[1]));
         let members: Vec<Vec<&str>> = members.map(Iterator::collect).collect();

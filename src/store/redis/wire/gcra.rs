@@ -1,33 +1,131 @@
-//! A GCRA limiter in Redis: its value's bytes, and what a lone caller of one asks and is told. Pure.
+//! A GCRA limiter in Redis: `lua/gcra/`, and its value's bytes. Pure.
 
 use redis::Value;
 
-use super::arguments::{Arguments, Word};
+use super::{
+    Ask, Scripts,
+    arguments::{Arguments, Word},
+    reply::answer_by,
+    script::{Call, Loaded, Script, lua},
+    verbs,
+};
 use crate::{
     algorithm::{
-        answer::{Answer, Changed, Verdict},
+        answer::{Answer, Verdict},
         gcra::{Pace, State},
     },
     clock::{Millis, Now},
-    demand::Charge,
+    demand::{Acquire, Charge},
     error::Error,
-    limit::{RateType, StoredLimit},
+    limit::{LimitSource, RateType, StoredLimit},
     list::List,
     name::Name,
-    receipt::{Receipt, Tat},
+    receipt::{Receipt, Taken, Tat},
     store::redis::wire,
 };
 
-/// The keys that may hold its value, and what they say of the limit's type.
-pub(crate) fn values(name: &Name, client_id: &str) -> [(String, RateType); 2] {
-    let [_, value, client_value, ..] = wire::keys(name, client_id);
-    [
-        (value, RateType::Overall),
-        (client_value, RateType::PerClient),
-    ]
+/// Stands alone, and reads no limit: for a lone caller of a limiter that a rule made.
+pub(crate) static ACQUIRE: Loaded = lua!("gcra/acquire.lua");
+pub(crate) static ACQUIRE_RUN: Loaded = lua!(
+    "lib/state.lua",
+    "lib/callers.lua",
+    "gcra/state.lua",
+    "gcra/acquire_run.lua"
+);
+pub(crate) static VERBS: Loaded = lua!(
+    "lib/state.lua",
+    "gcra/state.lua",
+    "lib/verbs.lua",
+    "gcra/verbs.lua"
+);
+
+pub(crate) struct Gcra;
+
+impl Scripts for Gcra {
+    fn acquire(&self) -> &'static Script {
+        &ACQUIRE_RUN
+    }
+
+    fn verbs(&self) -> &'static Script {
+        &VERBS
+    }
+
+    fn lone(&self, caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<Call> {
+        // A differing limit that is to be left for now is not found by this script.
+        let lone = Lone::new(&caller.first).filter(|_| rewrites)?;
+        Some(Call {
+            script: &ACQUIRE,
+            arguments: lone.arguments(caller.first.name(), ask.client_id, ask.now),
+            once: true,
+        })
+    }
+
+    fn lone_answer(
+        &self,
+        reply: &Value,
+        charge: &Charge,
+        _: Option<Millis>,
+    ) -> Result<Option<Answer>, Error> {
+        let lone = Lone::new(charge).ok_or_else(wire::unreadable)?;
+        lone.answer(reply)
+    }
+
+    /// The reply ends with what receipts know: tat, and what was given back.
+    fn answers(&self, reply: &Value, _: usize, callers: usize) -> Result<List<Answer>, Error> {
+        let numbers = wire::numbers(reply)?;
+        let &[ref numbers @ .., at, given] = &*numbers else {
+            return Err(wire::unreadable());
+        };
+        wire::read_answers(numbers, 1, callers, Some(Tat { at, given }))
+    }
+
+    fn settle(
+        &self,
+        receipt: &Receipt,
+        keep: u32,
+        client_id: &str,
+        now: Option<Millis>,
+    ) -> Option<Call> {
+        let Some(Taken::Tat(tat)) = receipt.settle() else {
+            return None;
+        };
+        let credited = i64::from(receipt.permits) - i64::from(keep);
+        let (source, limit) = wire::limit_source(receipt.limit(), true);
+        let (at, given) = (Word::number(tat.at), Word::number(tat.given));
+        let mut argv = vec![Word::number(credited), wire::time(now), at, given, source];
+        argv.extend(limit);
+        let keys = wire::keys(receipt.name(), client_id);
+        Some(Call {
+            script: &VERBS,
+            arguments: verbs::arguments(keys, "settle", argv),
+            once: true,
+        })
+    }
+
+    fn values(&self, name: &Name, client_id: &str) -> Vec<(String, RateType)> {
+        let [_, value, client_value, ..] = wire::keys(name, client_id);
+        vec![
+            (value, RateType::Overall),
+            (client_value, RateType::PerClient),
+        ]
+    }
+
+    fn limit_of(&self, value: &Value, rate_type: RateType) -> Option<StoredLimit> {
+        let Value::BulkString(value) = value else {
+            return None;
+        };
+        let State { rate, interval, .. } = state(value)?;
+        Pace::of(rate, interval)?;
+        Some(StoredLimit {
+            rate,
+            interval,
+            rate_type,
+            keep_alive: 0,
+        })
+    }
 }
 
-/// What a value holds: five doubles; `None` for another algorithm's.
+/// Reads a value: five doubles; `None` for another algorithm's.
 pub(crate) fn state(value: &[u8]) -> Option<State> {
     let &[interval, rate, tat, _, given] = &*doubles(value)? else {
         return None;
@@ -36,21 +134,6 @@ pub(crate) fn state(value: &[u8]) -> Option<State> {
         tat: Tat { at: tat, given },
         rate,
         interval,
-    })
-}
-
-/// The limit by which a value is counted.
-pub(crate) fn limit_of(value: &Value, rate_type: RateType) -> Option<StoredLimit> {
-    let Value::BulkString(value) = value else {
-        return None;
-    };
-    let State { rate, interval, .. } = state(value)?;
-    Pace::of(rate, interval)?;
-    Some(StoredLimit {
-        rate,
-        interval,
-        rate_type,
-        keep_alive: 0,
     })
 }
 
@@ -63,12 +146,16 @@ pub(crate) struct Lone {
 }
 
 impl Lone {
-    /// None where that script cannot decide: more is asked for than the limit ever allows, or it is only tried out.
-    pub(crate) fn new(charge: &Charge, limit: &StoredLimit) -> Option<Self> {
-        let permits = i64::from(charge.permits);
+    /// None where that script cannot decide: no rule brings the limit, more is asked for than it ever allows, or the charge is
+    /// only tried out.
+    pub(crate) fn new(charge: &Charge) -> Option<Self> {
+        let LimitSource::Code(limit) = charge.limit() else {
+            return None;
+        };
+        let (limit, permits) = (limit.stored(), i64::from(charge.permits));
         (permits <= limit.rate && !charge.shadow).then_some(Self {
             pace: Pace::of(limit.rate, limit.interval)?,
-            limit: *limit,
+            limit,
             permits,
         })
     }
@@ -87,14 +174,10 @@ impl Lone {
 
     /// Reads the reply; `None` if it is for `gcra/acquire_run.lua` to decide.
     pub(crate) fn answer(&self, reply: &Value) -> Result<Option<Answer>, Error> {
-        // The time does not matter to who is refused, and is not told.
-        let now = Now::millis(0);
         let answer = match reply {
             Value::Nil => return Ok(None),
-            Value::Int(backlog) => Answer {
-                wait: now.ticks_of_micros(self.pace.wait(*backlog, self.permits)),
-                ..self.told(Verdict::Refused, *backlog, now)
-            },
+            // A refusal does not contain the time, which makes no difference to it.
+            Value::Int(backlog) => self.answer_at(Verdict::Refused, *backlog, Now::millis(0)),
             Value::BulkString(text) => {
                 let numbers = doubles(text).ok_or_else(wire::unreadable)?;
                 let &[now, at, given] = &*numbers else {
@@ -102,7 +185,7 @@ impl Lone {
                 };
                 Answer {
                     tat: Some(Tat { at, given }),
-                    ..self.told(Verdict::Granted, at - now, Now::millis(now / 1000))
+                    ..self.answer_at(Verdict::Granted, at - now, Now::millis(now / 1000))
                 }
             }
             _ => return Err(wire::unreadable()),
@@ -110,63 +193,15 @@ impl Lone {
         Ok(Some(answer))
     }
 
-    fn told(&self, verdict: Verdict, backlog: i64, now: Now) -> Answer {
-        Answer {
-            verdict,
-            remaining: self.pace.left(backlog),
-            wait: 0,
-            next: match verdict {
-                Verdict::Granted => now.ticks_of_micros(self.pace.next(backlog)),
-                Verdict::Refused | Verdict::AboveRate => 0,
-            },
-            reset: now.ticks_of_micros(backlog),
-            now,
-            rate: self.limit.rate,
-            interval: self.limit.interval,
-            changed: Changed::Nothing,
-            repaired: 0,
-            tat: None,
-            estimated: false,
-        }
+    fn answer_at(&self, verdict: Verdict, backlog: i64, now: Now) -> Answer {
+        let (wait, next) = match verdict {
+            Verdict::Granted => (0, self.pace.next(backlog)),
+            Verdict::Refused | Verdict::AboveRate => (self.pace.wait(backlog, self.permits), 0),
+        };
+        let [wait, next, reset] = [wait, next, backlog].map(|micros| now.ticks_of_micros(micros));
+        let left = self.pace.left(backlog);
+        answer_by(&self.limit, verdict, now, [left, wait, next, reset])
     }
-}
-
-/// Reads the reply of `gcra/acquire_run.lua`: an answer for each caller.
-pub(crate) fn answers(reply: &Value, callers: usize) -> Result<List<Answer>, Error> {
-    let numbers = wire::numbers(reply)?;
-    let [numbers @ .., at, given] = &*numbers else {
-        return Err(wire::unreadable());
-    };
-    let tat = Some(Tat {
-        at: *at,
-        given: *given,
-    });
-    let answers = wire::read_answers(numbers, 1, callers)?;
-    Ok(answers
-        .iter()
-        .map(|answer| Answer { tat, ..*answer })
-        .collect())
-}
-
-/// The call that leaves `keep` permits of what an acquire took when it left `tat`, or charges what is more.
-pub(crate) fn settle(
-    receipt: &Receipt,
-    keep: u32,
-    tat: Tat,
-    client_id: &str,
-    now: Option<Millis>,
-) -> Arguments {
-    let credited = i64::from(receipt.permits) - i64::from(keep);
-    let (source, limit) = wire::limit_source(receipt.limit(), true);
-    let mut argv = vec![
-        Word::number(credited),
-        wire::time(now),
-        Word::number(tat.at),
-        Word::number(tat.given),
-        source,
-    ];
-    argv.extend(limit);
-    Arguments::new(wire::keys(receipt.name(), client_id), argv)
 }
 
 /// As the scripts keep numbers: doubles, little-endian. All are whole and below 2^53.

@@ -1,28 +1,121 @@
-//! Redisson's format: names of keys, packed members, and the arguments of our scripts. Pure.
+//! Redisson's format: names of keys, packed members, and the scripts with their arguments and replies.
+//!
+//! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
 pub(crate) mod arguments;
+pub(crate) mod fixed_window;
 pub(crate) mod gcra;
-pub(crate) mod refusals;
 pub(crate) mod reply;
 pub(crate) mod script;
+pub(crate) mod sliding_log;
+pub(crate) mod slots;
+pub(crate) mod verbs;
 
-use redis::RedisError;
+use redis::{RedisError, ServerErrorKind, Value};
 
-use self::arguments::{Arguments, Word};
 pub(crate) use self::reply::{
-    answers, count, flag, lone_answer, numbers, read_answers, second, stored_limit, time_to_live,
-    unreadable,
+    count, flag, numbers, read_answers, second, stored_limit, time_to_live, unreadable,
+};
+use self::{
+    arguments::{Arguments, Word},
+    script::{Call, Script},
 };
 use super::classify;
 use crate::{
+    algorithm::answer::Answer,
     clock::Millis,
-    demand::Charge,
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
-    limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit},
+    limit::{Algorithm, LimitSource, RateType, StoredLimit},
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
 };
+
+/// The scripts of one algorithm: what they take, and how their replies are read.
+pub(crate) trait Scripts: Sync {
+    /// Returns the script that decides for any callers. Its arguments are those of [`acquire`].
+    fn acquire(&self) -> &'static Script;
+
+    /// Returns the script of the verbs: see `lua/lib/verbs.lua`.
+    fn verbs(&self) -> &'static Script;
+
+    /// Returns whether what is taken and settled may be sent twice, because each grant is an entry of its own.
+    fn is_idempotent(&self) -> bool {
+        false
+    }
+
+    /// Returns whether one call decides for limiters of several names.
+    fn takes_lists(&self) -> bool {
+        false
+    }
+
+    /// Returns the call of a cheaper script that decides for one caller of one limiter, if there is one that can.
+    ///
+    /// `rewrites` is whether a differing limit is rewritten.
+    fn lone(&self, _caller: &Acquire, _rewrites: bool, _ask: Ask<'_>) -> Option<Call> {
+        None
+    }
+
+    /// Reads the reply to that call; `None` if it leaves the decision to [`acquire`](Self::acquire).
+    fn lone_answer(
+        &self,
+        _reply: &Value,
+        _charge: &Charge,
+        _now: Option<Millis>,
+    ) -> Result<Option<Answer>, Error> {
+        Ok(None)
+    }
+
+    /// Reads the reply of [`acquire`](Self::acquire): an answer for each caller and limiter, those of the first caller
+    /// first.
+    fn answers(
+        &self,
+        reply: &Value,
+        limiters: usize,
+        callers: usize,
+    ) -> Result<List<Answer>, Error> {
+        read_answers(&numbers(reply)?, limiters, callers, None)
+    }
+
+    /// Returns the call that leaves `keep` permits of what an acquire took, or charges what is more; `None` if that is not
+    /// known well enough to be settled.
+    fn settle(
+        &self,
+        receipt: &Receipt,
+        keep: u32,
+        client_id: &str,
+        now: Option<Millis>,
+    ) -> Option<Call>;
+
+    /// Returns the keys that hold all of a limiter whose limit is stored in no hash, each with the type of limit that it is
+    /// used for.
+    fn values(&self, _name: &Name, _client_id: &str) -> Vec<(String, RateType)> {
+        Vec::new()
+    }
+
+    /// Returns the limit that such a key holds.
+    fn limit_of(&self, _value: &Value, _rate_type: RateType) -> Option<StoredLimit> {
+        None
+    }
+}
+
+/// Returns the scripts that count a limiter.
+pub(crate) fn scripts(name: &Name) -> &'static dyn Scripts {
+    match name.algorithm() {
+        Algorithm::SlidingLog if name.slots().is_some() => &slots::Slots,
+        Algorithm::SlidingLog => &sliding_log::SlidingLog,
+        Algorithm::FixedWindow => &fixed_window::FixedWindow,
+        Algorithm::Gcra => &gcra::Gcra,
+    }
+}
+
+/// Returns the scripts that count all of these limiters in one call: those of slots, if one of them has slots.
+pub(crate) fn scripts_for(acquire: &Acquire) -> &'static dyn Scripts {
+    let mut charges = acquire.charges();
+    let slotted = charges.find(|charge| charge.name().slots().is_some());
+    scripts(slotted.unwrap_or(&acquire.first).name())
+}
 
 /// The five keys of a limiter, in the order in which every script takes them.
 ///
@@ -101,8 +194,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) exact: bool,
 }
 
-/// The call for callers of one limiter or of several: `acquire_list.lua`, and `acquire.lua` for a lone caller of one; where
-/// one of the limiters has slots, `slots/acquire.lua`.
+/// Returns the arguments for callers of one limiter or of several: see `lua/sliding_log/acquire_list.lua`.
 ///
 /// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
 /// charges on the same limiters, goes with whether it waits in line.
@@ -172,56 +264,11 @@ pub(crate) fn flag_byte(flag: bool) -> Word {
     Word::from([if flag { b'1' } else { b'0' }])
 }
 
-/// The call that leaves `keep` permits of what an acquire took, or charges what is more.
-pub(crate) fn settle(
-    receipt: &Receipt,
-    keep: u32,
-    client_id: &str,
-    now: Option<Millis>,
-) -> Arguments {
-    let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
-        Some(more) => (
-            Word::default(),
-            Word::from(member(receipt.id.for_more(), more)),
-            receipt.limiter.limit.given(),
-        ),
-        None => {
-            let rest = (keep > 0).then(|| Word::from(member(receipt.id, keep)));
-            let taken = Word::from(member(receipt.id, receipt.permits));
-            (taken, rest.unwrap_or_default(), None)
-        }
-    };
-    let mut argv = vec![taken, time(now), rest];
-    argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
-    Arguments::new(keys(receipt.name(), client_id), argv)
-}
-
-/// The same for what was taken in the slot that ends at `end`.
-pub(crate) fn settle_in_slot(
-    receipt: &Receipt,
-    keep: u32,
-    (slots, end): (Slots, i64),
-    client_id: &str,
-    now: Option<Millis>,
-) -> Arguments {
-    let mut arguments = settle(receipt, keep, client_id, now);
-    arguments.push(Word::number(slots.count()));
-    arguments.push(Word::number(end));
-    arguments
-}
-
-/// The same for what was taken from the window that ends then.
-pub(crate) fn settle_in_window(
-    receipt: &Receipt,
-    keep: u32,
-    end: i64,
-    client_id: &str,
-) -> Arguments {
-    let credited = i64::from(receipt.permits) - i64::from(keep);
-    let mut argv = Vec::from([credited, end].map(Word::number));
-    let limit = receipt.limiter.limit.given().filter(|_| credited < 0);
-    argv.extend(limit.map_or_else(<[Word; 4]>::default, |limit| limit_fields(&limit.stored())));
-    Arguments::new(keys(receipt.name(), client_id), argv)
+/// Returns the limit to charge more against, where there is none; empty if the caller has none.
+fn fields_given(receipt: &Receipt) -> [Word; 4] {
+    let source = receipt.limit();
+    let limit = source.given().map(|limit| limit_fields(&limit.stored()));
+    limit.unwrap_or_default()
 }
 
 /// rate, interval, type, keepAliveTime.
@@ -251,7 +298,20 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
         Some(remedy) => told.detail(remedy),
         None => told,
     }
-    .caused_by(refusals::unquoted(error))
+    .caused_by(unquoted(error))
+}
+
+/// Returns the error without the words of the command, one of which is a key.
+///
+/// A server, or what stands in front of one, that lacks a command answers `ERR unknown command 'EVALSHA', with args beginning
+/// with: ..`. Errors are logged, and a key is somebody's.
+fn unquoted(error: RedisError) -> RedisError {
+    let quotes = |said: &str| said.contains("args beginning with");
+    if !error.detail().is_some_and(quotes) {
+        return error;
+    }
+    let kind = redis::ErrorKind::Server(ServerErrorKind::ResponseError);
+    RedisError::from((kind, "the server does not know the command"))
 }
 
 /// Whether one script decides for all of these limiters.
@@ -262,9 +322,8 @@ pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slot
 
 /// Hash tags that differ may share a slot, and are taken apart all the same.
 pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
-    // A window's script is not safe to send again.
-    let logs = [a, b].map(Name::algorithm) == [Algorithm::SlidingLog; 2];
-    logs && (!in_slots || tag(a) == tag(b))
+    let lists = [a, b].iter().all(|name| scripts(name).takes_lists());
+    lists && (!in_slots || tag(a) == tag(b))
 }
 
 /// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.

@@ -6,76 +6,45 @@ use redis::Value;
 
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
-    clock::{Millis, Now},
-    demand::Charge,
+    clock::Now,
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, StoredLimit, at_least_zero},
+    limit::{RateType, StoredLimit, at_least_zero},
     list::List,
+    receipt::Tat,
     store::TimeToLive,
 };
 
-/// Reads the reply of `acquire.lua`, which is brief where all is usual; `charge` and `now` are what was asked.
-///
-/// Of a brief reply by the server's clock the answer's time is 0: it was not told.
-pub(crate) fn lone_answer(
-    reply: &Value,
-    charge: &Charge,
-    now: Option<Millis>,
-) -> Result<Answer, Error> {
-    let Some((verdict, remaining, wait, next, reset)) = brief(reply) else {
-        return Ok(*answers(reply, 1, 1)?.first().ok_or_else(unreadable)?);
-    };
-    // It stands as it was given, or more would have been said.
-    let LimitSource::Code(limit) = charge.limit() else {
-        return Err(unreadable());
-    };
-    let limit = limit.stored();
-    Ok(Answer {
+/// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks until those asked for are free,
+/// until one more is, and until all are.
+pub(crate) fn answer_by(
+    limit: &StoredLimit,
+    verdict: Verdict,
+    now: Now,
+    [remaining, wait, next, reset]: [i64; 4],
+) -> Answer {
+    Answer {
         verdict,
         remaining,
         wait,
         next,
-        reset: reset.unwrap_or(limit.interval),
-        now: Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX))),
+        reset,
+        now,
         rate: limit.rate,
         interval: limit.interval,
         changed: Changed::Nothing,
         repaired: 0,
         tat: None,
         estimated: false,
-    })
-}
-
-/// Verdict, permits left, wait, ms until one more is free, and ms until all are if that is not the
-/// interval; `None` for a reply that is not brief.
-fn brief(reply: &Value) -> Option<(Verdict, i64, i64, i64, Option<i64>)> {
-    match reply {
-        Value::Int(left @ 0..) => Some((Verdict::Granted, *left, 0, 0, None)),
-        Value::Int(wait) => Some((Verdict::Refused, 0, wait.saturating_neg(), 0, None)),
-        Value::BulkString(_) => match *numbers(reply).ok()? {
-            [left, next] => Some((Verdict::Granted, left, 0, next, None)),
-            [0, wait, reset] => Some((Verdict::Refused, 0, wait, 0, Some(reset))),
-            _ => None,
-        },
-        _ => None,
     }
 }
 
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter, those of the first caller
 /// first.
-pub(crate) fn answers(
-    reply: &Value,
-    limiters: usize,
-    callers: usize,
-) -> Result<List<Answer>, Error> {
-    read_answers(&numbers(reply)?, limiters, callers)
-}
-
-/// The same, where the reply was read already.
 pub(crate) fn read_answers(
     numbers: &[i64],
     limiters: usize,
     callers: usize,
+    tat: Option<Tat>,
 ) -> Result<List<Answer>, Error> {
     let &[1, now, ref rest @ ..] = numbers else {
         return Err(unreadable());
@@ -106,7 +75,7 @@ pub(crate) fn read_answers(
             interval,
             changed: change(changed),
             repaired,
-            tat: None,
+            tat,
             estimated: false,
         });
     }
@@ -284,6 +253,10 @@ pub(crate) fn unreadable() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn answers(reply: &Value, limiters: usize, callers: usize) -> Result<List<Answer>, Error> {
+        read_answers(&numbers(reply)?, limiters, callers, None)
+    }
 
     #[test]
     fn replies_that_are_not_ours_are_errors() {

@@ -5,207 +5,74 @@ use std::sync::LazyLock;
 use redis::{Cmd, RedisError, Value};
 
 use super::arguments::Arguments;
-use crate::{
-    limit::Algorithm,
-    store::redis::{
-        classify::Class,
-        transport::{
-            connection::{Connection, Failed},
-            link::To,
-        },
+#[cfg(any(test, feature = "inspect"))]
+use super::{fixed_window, gcra, sliding_log, slots};
+use crate::store::redis::{
+    classify::Class,
+    transport::{
+        connection::{Connection, Failed},
+        link::To,
     },
 };
 
-/// Joins files at compile time.
-macro_rules! joined {
+/// A script whose hash is computed when it is first needed.
+pub(crate) type Loaded = LazyLock<Script>;
+
+/// Joins files of `lua/` at compile time. Which, the last of them says: see `lua/README.md`.
+macro_rules! lua {
     ($($file:literal),+) => {
-        Script::new(concat!($(include_str!(concat!("../../../../lua/", $file))),+))
+        Loaded::new(|| {
+            Script::new(concat!($(include_str!(concat!("../../../../lua/", $file))),+))
+        })
     };
 }
+pub(crate) use lua;
 
-/// What all scripts know of the state, what some of them share, and one operation.
-macro_rules! script {
-    ($($file:literal),+) => {
-        joined!("lib/state.lua", $($file),+)
-    };
-}
-
-/// The same for an algorithm of its own: the piece that its scripts share, and one operation.
-macro_rules! script_of {
-    ($algorithm:literal, $file:literal) => {
-        Script::new(concat!(
-            include_str!("../../../../lua/lib/state.lua"),
-            include_str!(concat!("../../../../lua/lib/", $algorithm, ".lua")),
-            include_str!(concat!("../../../../lua/", $algorithm, "/", $file))
-        ))
-    };
-}
-
-/// What may do without all that comes first, and leaves what is not usual to that.
-pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    joined!(
-        "acquire.lua",
-        "lib/state.lua",
-        "lib/entries.lua",
-        "acquire_list.lua"
-    )
-});
-pub(crate) static ACQUIRE_LIST: LazyLock<Script> =
-    LazyLock::new(|| script!("lib/entries.lua", "acquire_list.lua"));
-pub(crate) static AVAILABLE: LazyLock<Script> = LazyLock::new(|| script!("available.lua"));
-pub(crate) static CLEAR_EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("clear_expire.lua"));
-pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script!("expire.lua"));
-pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!("release.lua"));
-pub(crate) static RENAME: LazyLock<Script> = LazyLock::new(|| script!("rename.lua"));
-pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script!("repair.lua"));
-pub(crate) static SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("set_rate.lua"));
-pub(crate) static SETTLE: LazyLock<Script> =
-    LazyLock::new(|| script!("lib/entries.lua", "settle.lua"));
-pub(crate) static TRY_SET_RATE: LazyLock<Script> = LazyLock::new(|| script!("try_set_rate.lua"));
-
-/// The operations that count otherwise in a fixed window. The others know nothing of how permits are counted.
-pub(crate) mod fixed_window {
-    use super::{LazyLock, Script};
-
-    pub(crate) static ACQUIRE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "acquire.lua"));
-    pub(crate) static AVAILABLE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "available.lua"));
-    pub(crate) static CLEAR_EXPIRE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "clear_expire.lua"));
-    pub(crate) static EXPIRE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "expire.lua"));
-    pub(crate) static RELEASE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "release.lua"));
-    pub(crate) static REPAIR: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "repair.lua"));
-    pub(crate) static SET_RATE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "set_rate.lua"));
-    pub(crate) static SETTLE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("fixed_window", "settle.lua"));
-}
-
-/// The operations that count otherwise by GCRA. The first stands alone.
-pub(crate) mod gcra {
-    use super::{LazyLock, Script};
-
-    pub(crate) static ACQUIRE: LazyLock<Script> =
-        LazyLock::new(|| Script::new(include_str!("../../../../lua/gcra/acquire.lua")));
-    pub(crate) static ACQUIRE_RUN: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "acquire_run.lua"));
-    pub(crate) static AVAILABLE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "available.lua"));
-    pub(crate) static EXPIRE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "expire.lua"));
-    pub(crate) static RELEASE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "release.lua"));
-    pub(crate) static REPAIR: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "repair.lua"));
-    pub(crate) static SET_RATE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "set_rate.lua"));
-    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| script_of!("gcra", "settle.lua"));
-    pub(crate) static TRY_SET_RATE: LazyLock<Script> =
-        LazyLock::new(|| script_of!("gcra", "try_set_rate.lua"));
-}
-
-/// The operations that note grants, where they note them in slots. All others find a log as any.
-pub(crate) mod slots {
-    use super::{LazyLock, Script};
-
-    pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-        script!(
-            "lib/entries.lua",
-            "lib/slots.lua",
-            "slots/acquire.lua",
-            "acquire_list.lua"
-        )
-    });
-    pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| {
-        script!(
-            "lib/entries.lua",
-            "lib/slots.lua",
-            "slots/settle.lua",
-            "settle.lua"
-        )
-    });
-}
-
-/// What the verbs of one algorithm are carried out by.
-pub(crate) struct Verbs {
-    pub(crate) available: &'static Script,
-    pub(crate) clear_expire: &'static Script,
-    pub(crate) expire: &'static Script,
-    pub(crate) release: &'static Script,
-    pub(crate) repair: &'static Script,
-    pub(crate) set_rate: &'static Script,
-    pub(crate) settle: &'static Script,
-    pub(crate) try_set_rate: &'static Script,
-}
-
-impl Verbs {
-    pub(crate) fn of(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::SlidingLog => Self {
-                available: &AVAILABLE,
-                clear_expire: &CLEAR_EXPIRE,
-                expire: &EXPIRE,
-                release: &RELEASE,
-                repair: &REPAIR,
-                set_rate: &SET_RATE,
-                settle: &SETTLE,
-                try_set_rate: &TRY_SET_RATE,
-            },
-            Algorithm::FixedWindow => Self {
-                available: &fixed_window::AVAILABLE,
-                clear_expire: &fixed_window::CLEAR_EXPIRE,
-                expire: &fixed_window::EXPIRE,
-                release: &fixed_window::RELEASE,
-                repair: &fixed_window::REPAIR,
-                set_rate: &fixed_window::SET_RATE,
-                settle: &fixed_window::SETTLE,
-                try_set_rate: &TRY_SET_RATE,
-            },
-            Algorithm::Gcra => Self {
-                available: &gcra::AVAILABLE,
-                clear_expire: &fixed_window::CLEAR_EXPIRE,
-                expire: &gcra::EXPIRE,
-                release: &gcra::RELEASE,
-                repair: &gcra::REPAIR,
-                set_rate: &gcra::SET_RATE,
-                settle: &gcra::SETTLE,
-                try_set_rate: &gcra::TRY_SET_RATE,
-            },
-        }
-    }
-}
-
-/// Every script that a limiter can need.
+/// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> Vec<&'static Script> {
-    let mut scripts: Vec<&'static Script> = vec![
-        &ACQUIRE,
-        &ACQUIRE_LIST,
-        &RENAME,
+pub(crate) fn all() -> [&'static Script; 10] {
+    [
+        &sliding_log::ACQUIRE,
+        &sliding_log::ACQUIRE_LIST,
+        &sliding_log::VERBS,
+        &slots::ACQUIRE_LIST,
+        &slots::VERBS,
         &fixed_window::ACQUIRE,
+        &fixed_window::VERBS,
         &gcra::ACQUIRE,
         &gcra::ACQUIRE_RUN,
-        &slots::ACQUIRE,
-        &slots::SETTLE,
-    ];
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
-        let of = Verbs::of(algorithm);
-        scripts.extend([of.available, of.clear_expire, of.expire, of.release]);
-        scripts.extend([of.repair, of.set_rate, of.settle, of.try_set_rate]);
-    }
-    // Some serve several algorithms.
-    scripts.sort_by_key(|script| &script.sha1);
-    scripts.dedup_by_key(|script| &script.sha1);
-    scripts
+        &gcra::VERBS,
+    ]
 }
 
-/// One operation's text and its hash.
+/// A call of a script.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) script: &'static Script,
+    pub(crate) arguments: Arguments,
+    /// Whether it must not be sent twice: a lost connection is an error, as it may have run.
+    pub(crate) once: bool,
+}
+
+impl Call {
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the script executed or not.
+    pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
+        if self.once {
+            self.script.call_once(connection, &self.arguments).await
+        } else {
+            self.script.call(connection, &self.arguments).await
+        }
+    }
+
+    /// Returns the command by hash.
+    pub(crate) fn command(&self) -> Cmd {
+        self.script.command(&self.arguments, false)
+    }
+}
+
+/// The text of a script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: &'static str,

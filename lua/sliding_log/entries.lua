@@ -1,5 +1,5 @@
--- Writes a grant as one member of the caller's own. Joined at compile time in front of
--- acquire_list.lua and settle.lua, and before a file that writes grants in another way.
+-- Writes a grant as one member of the caller's own. Joined in front of acquire_list.lua and
+-- verbs.lua; with slots, slots/entries.lua comes in between.
 --
 -- KEYS  those of the operation; a book is what the operation knows about one limiter
 
@@ -15,7 +15,8 @@ local function single_entries(book)
   return book.value + entries == book.rate and entries
 end
 
--- Prepares to write grants, once the permits left are known. False if the log cannot be read.
+-- Prepares to write grants, once the permits left are known: those that fit, or any if it is debt.
+-- False if the log cannot be read.
 local function begin_notes()
   return true
 end

@@ -1,8 +1,7 @@
--- Shared by the scripts of a fixed window. Joined between state.lua and each of them at compile
--- time.
+-- Shared by the scripts of a fixed window. Joined behind lib/state.lua at compile time.
 --
--- KEYS are those of state.lua; a fixed window has no log. The value's own TTL is the window: the
--- first acquire of a window sets it, and it is never extended; without the key all permits are
+-- KEYS are those of lib/state.lua; a fixed window has no log. The value's own TTL is the window:
+-- the first acquire of a window sets it, and it is never extended; without the key all permits are
 -- free. Redis keeps a key through the millisecond of its TTL, so the next window can begin one
 -- millisecond later.
 
@@ -54,25 +53,4 @@ local function keep_limit(value_key, left, keep_alive_time, interval, written)
     end
   end
   return left
-end
-
--- Returns the limit under an operation's keys, if one is set; else nil and the reply that says why
--- it cannot be counted.
-local function read_limit()
-  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  if not (limit[1] and limit[2] and limit[3]) then
-    return nil, { UNINITIALIZED }
-  end
-  local rate, interval = rate_and_interval(limit)
-  if not rate then
-    return nil, { UNREADABLE }
-  end
-  local value_key, log = KEYS[2], KEYS[4]
-  if limit[3] == '1' then
-    value_key, log = KEYS[3], KEYS[5]
-  end
-  return {
-    rate = rate, interval = interval, keep_alive_time = tonumber(limit[4]) or 0,
-    value_key = value_key, log = log,
-  }
 end

@@ -1,7 +1,7 @@
--- Shared by the scripts of a GCRA limiter. Joined between state.lua and each of them at compile
--- time.
+-- Shared by the scripts of a GCRA limiter. Joined behind lib/state.lua at compile time.
 --
--- KEYS are those of state.lua; there is no log. The value is five doubles, little-endian, 40 bytes:
+-- KEYS are those of lib/state.lua; there is no log. The value is five doubles, little-endian, 40
+-- bytes:
 --   interval (ms) and rate   by which tat is counted; only a limiter set by verbs also has a hash
 --   tat       when all permits are free, us since the epoch: the theoretical arrival time
 --   ends      when the key expires, us since the epoch: never before any tat that it held
@@ -131,7 +131,7 @@ end
 -- nil and the reply that says why, if there is none that can be counted.
 local function read_limit()
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local value_key = limit[3] == '1' and KEYS[3] or KEYS[2]
+  local value_key = keys_of(limit[3])
   local state = read_state(value_key)
   local rate, interval = number_of(limit[1]), number_of(limit[2])
   local stored = limit[1] and limit[2] and limit[3]

@@ -37,6 +37,10 @@
 -- the first what the second refuses. Each caller is granted whole or not at all. A caller that
 -- waits in the queue and does not fit blocks those behind it; a caller that does not wait takes
 -- what is left.
+--
+--- @include lib/state.lua
+--- @include sliding_log/entries.lua
+--- @include slots/entries.lua, with slots
 
 local now = clock(ARGV[1])
 local exact = ARGV[2] == '1'
@@ -182,9 +186,7 @@ if anything then
     end
     if book.changed > 0 then
       -- Not earlier: limit and value change together or not at all.
-      local limit = book.limit
-      redis.call('HSET', book.hash, 'rate', limit[1], 'interval', limit[2],
-        'keepAliveTime', limit[4] or '0', 'type', limit[3])
+      write_limit(book.hash, book.limit)
     end
     if book.newest and (exact or book.value < book.wanted) then
       local budget = book.wanted + math.max(0, -book.value) + 1

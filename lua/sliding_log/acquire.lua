@@ -232,4 +232,4 @@ if usual then
 end
 
 -- The unusual cases follow.
-
+--- @include sliding_log/acquire_list.lua

@@ -1,9 +1,21 @@
 -- Writes grants in slots: all grants in one slot, of whichever caller and process, are one member,
 -- scored at the slot's end. So they count until the interval that begins there is over, which is
--- less than a slot longer than their own.
+-- less than a slot longer than their own. Joined behind sliding_log/entries.lua, whose functions
+-- these replace.
 --
 -- KEYS  as in lib/state.lua; a book is what an operation knows about one limiter: log, value, rate,
 --       interval, newest, and the members that it has added and removed
+-- ARGV  at the end, for each limiter: the number of slots of its interval, 10 .. 10000, or empty if
+--       each grant is a member of its own. With slots, only the id of a caller's member is used,
+--       when the slot's member is full or cannot be found
+--
+-- To Redisson, a slot's member is one large grant. A slot that is not over counts as if all of it
+-- had been granted at its end. Not safe to send twice: the grants of a slot look alike.
+
+local slots = {}
+for place = #KEYS / 5, 1, -1 do
+  slots[place] = tonumber(table.remove(ARGV))
+end
 
 -- The most that a member can hold.
 local FULL = 4294967295
@@ -104,4 +116,49 @@ local function note_in_slot(book, permits, id)
   end
   book.noted, book.own_id = book.noted + permits, id
   return book.ends
+end
+
+local note_entry, count_entries = note, single_entries
+
+local function came_before()
+  return false
+end
+
+local function single_entries(book, place)
+  return not slots[place] and count_entries(book)
+end
+
+local function begin_notes(book, place, now, debt)
+  book.slots = slots[place]
+  -- With nothing left, there will be no grant.
+  return not book.slots or book.value <= 0 and not debt or open_slot(book, book.slots, now)
+end
+
+local function note(book, take, now)
+  if book.slots then
+    return note_in_slot(book, take.permits, string.sub(take.member, 2, 17))
+  end
+  return note_entry(book, take, now)
+end
+
+local function end_notes(book)
+  if book.noted then
+    write_slot(book)
+  end
+end
+
+local function take_back(log, taken, rest, ends)
+  local book = { log = log, ends = tonumber(ends), added = {}, removed = {} }
+  local member = member_of_slot(log, book.ends)
+  if not member then
+    return nil
+  end
+  local held = permits_of(member)
+  -- `release` may have taken back by number what was granted here.
+  local credited = math.min(held, permits_of(taken) - (rest ~= '' and permits_of(rest) or 0))
+  if credited < held and not add_member(book, id_of_slot(book.ends), held - credited) then
+    add_own_member(book, string.sub(taken, 2, 17), held - credited)
+  end
+  remove_member(book, member)
+  return credited
 end

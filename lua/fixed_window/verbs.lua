@@ -1,0 +1,183 @@
+-- The verbs of a fixed window.
+--
+-- KEYS, ARGV and Reply: see lib/verbs.lua, and settle. Windows end by the server's clock: `now` is
+-- ignored
+-- RRateLimiter of Redisson 3.7.1 to 3.13.2 on the same state, as far as it had these
+--
+--- @include lib/state.lua
+--- @include fixed_window/state.lua
+--- @include lib/verbs.lua
+
+-- Returns the limit with the open window: the permits `stored`, nil if none is open; or nil and the
+-- reply that says why it cannot be counted.
+local function read_window()
+  local limit, unreadable = read_books()
+  if not limit then
+    return nil, unreadable
+  elseif limit.rate % 1 ~= 0 then
+    return nil, { UNREADABLE }
+  end
+  local left
+  limit.stored, left = open_window(limit.value_key, limit.log, limit.interval)
+  keep_limit(limit.value_key, left, limit.keep_alive_time, limit.interval)
+  return limit
+end
+
+-- Opens no window, unlike RRateLimiter.availablePermits of Redisson 3.12.1 to 3.13.2. Below zero
+-- after a lowered rate.
+function verbs.available()
+  local limit, unreadable = read_window()
+  if not limit then
+    return unreadable
+  end
+  local value = math.min(limit.stored or limit.rate, limit.rate)
+  return { 1, value, clock(''), limit.rate, limit.interval }
+end
+
+-- The window ends all the same. RRateLimiter.clearExpire of Redisson 3.13.1 and 3.13.2. A
+-- keep-alive time stays: the next acquire sets a TTL again.
+function verbs.clear_expire()
+  return redis.call('PERSIST', KEYS[1])
+end
+
+-- The window ends no later. RRateLimiter.expire of Redisson 3.13.1 and 3.13.2, which can also
+-- extend it. With a keep-alive time the next acquire sets the TTL anew.
+function verbs.expire(millis, when)
+  local taken = expire(KEYS[1], millis, when)
+  if taken == 1 then
+    for _, value_key in ipairs({ KEYS[2], KEYS[3] }) do
+      local left = redis.call('PTTL', value_key)
+      if left == -1 or left > tonumber(millis) then
+        redis.call('PEXPIRE', value_key, millis)
+      end
+    end
+  end
+  return taken
+end
+
+-- RRateLimiter.release of Redisson 4.7.0, adapted: releases of Redisson that counted by windows had
+-- none. Releases permits of the open window. Not safe to send twice.
+function verbs.release(permits)
+  local limit, unreadable = read_window()
+  if not limit or not limit.stored then
+    return unreadable or { 1, 0, limit.rate }
+  end
+  local before = math.min(limit.stored, limit.rate)
+  local value = math.min(before + tonumber(permits), limit.rate)
+  if value ~= limit.stored then
+    redis.call('SET', limit.value_key, value, 'KEEPTTL')
+  end
+  return { 1, value - before, value }
+end
+
+-- Makes sure that the window ends, and that no more than the rate is left in it. Redisson has no
+-- such operation.
+function verbs.repair()
+  local limit, unreadable = read_window()
+  if not limit or not limit.stored then
+    return unreadable or { 1, 0, limit.rate }
+  end
+  local value = math.min(limit.stored, limit.rate)
+  if value ~= limit.stored then
+    redis.call('SET', limit.value_key, value, 'KEEPTTL')
+  end
+  return { 1, value - limit.stored, value }
+end
+
+-- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0, adapted: releases of Redisson
+-- that counted by windows had only trySetRate.
+function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, existing)
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
+    return 0
+  end
+  local value_key, log = keys_of(rate_type)
+
+  local before = rate_and_interval(limit)
+  local kept = keep == '1' and before and limit[3] == rate_type
+  local stored, left
+  if kept then
+    -- Before the first write: a key of another type under the value's name is an error.
+    stored, left = open_window(value_key, log, tonumber(interval))
+  end
+  write_limit(KEYS[1], { rate, interval, rate_type, keep_alive_time })
+  if stored then
+    -- Below zero if more is in use than the new rate allows: so it holds at once.
+    local value = math.min(stored + tonumber(rate) - before, tonumber(rate))
+    redis.call('SET', value_key, value, 'KEEPTTL')
+  elseif limit[3] and limit[3] ~= rate_type then
+    redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  elseif not kept then
+    redis.call('UNLINK', value_key, log)
+  end
+  keep_limit(value_key, left, tonumber(keep_alive_time), tonumber(interval), true)
+  return 1
+end
+
+-- Charges permits more than were taken, in the open window or in a new one.
+local function charge(permits, limit, created)
+  local rate, interval = rate_and_interval(limit)
+  local value_key, log = keys_of(limit[3])
+  -- Debt: it was used, so it also counts below zero.
+  local value = open_window(value_key, log, interval)
+  if value then
+    redis.call('SET', value_key, math.min(value, rate) - permits, 'KEEPTTL')
+  else
+    redis.call('SET', value_key, rate - permits, 'PX', interval)
+    redis.call('UNLINK', log)
+  end
+  keep_limit(value_key, redis.call('PTTL', value_key), tonumber(limit[4]) or 0, interval, created)
+  return { 1, -permits }
+end
+
+-- Settles what one acquire took: releases permits if the window they were taken from is still open,
+-- or charges more. Not safe to send twice: whether it was settled before is not stored.
+--
+-- ARGV  credited   permits to release; below zero: to charge
+--       ends       the end of the window they were taken from, ms since the epoch by the server's
+--                  clock
+--       rate, interval, rate_type, keep_alive_time   written if there is no limit to charge more
+--                  against, all empty for none
+--
+-- Redisson has no such operation.
+function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time)
+  credited = tonumber(credited)
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  local created = false
+  if not (limit[1] and limit[2] and limit[3]) then
+    -- An idle limiter expires, and a response can last longer: the debt must find it again.
+    if credited >= 0 or rate == '' then
+      return { UNINITIALIZED }
+    end
+    limit = { rate, interval, rate_type, keep_alive_time }
+    write_limit(KEYS[1], limit)
+    created = true
+  end
+  rate, interval = rate_and_interval(limit)
+  if not rate then
+    return { UNREADABLE }
+  end
+  if credited < 0 then
+    return charge(-credited, limit, created)
+  end
+
+  local value_key = keys_of(limit[3])
+  local stored = value_of(value_key)
+  local left = stored and redis.call('PTTL', value_key)
+  if not stored or left < 0 then
+    return { 1, 0 }
+  end
+  -- Windows are at least an interval apart; after one that was ended by hand, the next may begin
+  -- sooner.
+  local apart = math.abs(clock('') + left - tonumber(ends))
+  if apart > SLACK or 2 * apart >= interval then
+    return { 1, 0 }
+  end
+  local value = math.min(stored + credited, rate)
+  if value ~= stored then
+    redis.call('SET', value_key, value, 'KEEPTTL')
+  end
+  return { 1, value - stored }
+end
+
+return verbs[ARGV[1]](unpack(ARGV, 2))

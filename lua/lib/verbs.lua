@@ -1,0 +1,64 @@
+-- Verbs: all that is asked of a limiter beside permits. Joined in front of each verbs.lua, which
+-- adds its algorithm's own and calls the one that is asked for.
+--
+-- KEYS  1-5, see lib/state.lua; for rename also 6-10, the same under the new name
+-- ARGV  1  the verb, and then its arguments, the same for every algorithm:
+--       available       now, id
+--       clear_expire    none
+--       expire          millis, when
+--       release         permits, now, id
+--       rename          none
+--       repair          now
+--       set_rate        rate, interval, rate_type, keep_alive_time, now, keep, existing
+--       settle          see each verbs.lua
+--       try_set_rate    rate, interval, rate_type, keep_alive_time
+--
+--       now is ms since the epoch, or empty for the server's clock; id 16 bytes never used before,
+--       for entries that a repair adds. when is empty for always, NX without, XX with, GT below, LT
+--       above an earlier time. keep is '1' to keep counting what is in use, '0' to start anew with
+--       all permits; existing is '1' to change a limit that is set, and none otherwise. An
+--       algorithm ignores what it does not need.
+-- Reply available       1, permits left, now, rate, interval
+--       release         1, permits released: fewer if fewer are in use; permits left
+--       repair          1, permits that had been lost, below zero if counted twice; permits left
+--       settle          1, permits credited, below zero if charged; 0 if there was nothing to do
+--       the others      1 if anything changed, else 0
+--       negative: an error, alone in the reply
+
+local unpack = rawget(_G, 'unpack') or table.unpack
+
+local verbs = {}
+
+-- RRateLimiter.rename of Redisson 4.7.0 renames only the hash: the new name then has all permits,
+-- and the old keys stay behind. Here what is in use moves, too, and a limiter that had the new name
+-- is lost. Of a limit per client only this client's part moves, as other clients' ids are unknown.
+function verbs.rename()
+  if redis.call('EXISTS', KEYS[1]) == 0 then
+    return 0
+  end
+  for i = 1, 5 do
+    if redis.call('EXISTS', KEYS[i]) == 1 then
+      redis.call('RENAME', KEYS[i], KEYS[i + 5])
+    else
+      redis.call('UNLINK', KEYS[i + 5])
+    end
+  end
+  return 1
+end
+
+-- RRateLimiter.trySetRate of Redisson 4.7.0, which adds keepAliveTime to a limit written before
+-- 3.38.0 and returns 0.
+function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
+  if limit[1] and limit[2] and limit[3] then
+    return 0
+  end
+  redis.call('HSETNX', KEYS[1], 'rate', rate)
+  redis.call('HSETNX', KEYS[1], 'interval', interval)
+  redis.call('HSETNX', KEYS[1], 'keepAliveTime', keep_alive_time)
+  redis.call('HSETNX', KEYS[1], 'type', rate_type)
+
+  local value_key, log = keys_of(limit[3] or rate_type)
+  keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
+  return 1
+end

@@ -1,0 +1,306 @@
+-- The verbs of a sliding log.
+--
+-- KEYS, ARGV and Reply: see lib/verbs.lua, and settle
+-- RRateLimiter of Redisson 4.7.0 on the same state
+--
+--- @include lib/state.lua
+--- @include sliding_log/entries.lua
+--- @include slots/entries.lua, with slots
+--- @include lib/verbs.lua
+
+-- Returns the state with everything credited that has expired; or nil and the reply that says why
+-- it cannot be counted. It is not `readable` if it met a foreign entry: earlier credits stay.
+local function read_credited(now, id)
+  local book, unreadable = read_books()
+  if not book then
+    return nil, unreadable
+  end
+  book.value, book.newest = agree(book.log, book.stored, book.rate, book.interval, now, id)
+  if not book.value then
+    return nil, { FOREIGN_MEMBER }
+  end
+  book.readable = true
+  if book.newest then
+    book.value, book.readable =
+      sweep(book.log, book.value, book.rate, book.interval, now, math.huge, math.huge)
+  end
+  return book
+end
+
+-- Exact, and heals what it finds on the way. RRateLimiter.availablePermits drops TTLs, may return
+-- more than the rate, and reads O(log) members.
+function verbs.available(now, id)
+  now = clock(now)
+  local book, unreadable = read_credited(now, id)
+  if not book then
+    return unreadable
+  end
+  if book.value ~= book.stored and (book.stored or book.newest) then
+    redis.call('SET', book.value_key, book.value, 'KEEPTTL')
+  end
+  if not book.readable then
+    return { FOREIGN_MEMBER }
+  end
+  keep_alive(KEYS[1], book.value_key, book.log, book.keep_alive_time, book.interval)
+  return { 1, book.value, now, book.rate, book.interval }
+end
+
+-- RRateLimiter.clearExpire. A keep-alive time stays: the next acquire sets a TTL again.
+function verbs.clear_expire()
+  local cleared = 0
+  for _, key in ipairs(KEYS) do
+    cleared = math.max(cleared, redis.call('PERSIST', key))
+  end
+  return cleared
+end
+
+-- RRateLimiter.expire, expireIfNotSet, expireIfSet, expireIfGreater and expireIfLess. With a
+-- keep-alive time the next acquire sets the TTL anew; without, it passes the hash's on to the other
+-- keys.
+function verbs.expire(millis, when)
+  local taken = 0
+  for _, key in ipairs(KEYS) do
+    taken = math.max(taken, expire(key, millis, when))
+  end
+  return taken
+end
+
+-- Releases up to `wanted` permits of the oldest entries on a page, and returns how many; false as
+-- well if it met a foreign entry.
+local function release_of(page, log, wanted)
+  local given, whole, readable = 0, 0, true
+  for i = 1, #page, 2 do
+    local held = permits_of(page[i])
+    if not held then
+      readable = false
+      break
+    end
+    if given == wanted then
+      break
+    elseif held <= wanted - given then
+      given = given + held
+      whole = whole + 1
+    else
+      -- First those before it: this one may shrink to the bytes of one of them, if an acquire came
+      -- twice.
+      if whole > 0 then
+        redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
+        whole = 0
+      end
+      -- The same entry with fewer permits: only the count in its bytes changes.
+      local rest = struct.pack('<I4', held - (wanted - given))
+      -- In this order, or the log could be gone for a moment, and its TTL with it.
+      redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)
+      redis.call('ZREM', log, page[i])
+      given = wanted
+      break
+    end
+  end
+  if whole > 0 then
+    redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
+  end
+  return given, readable
+end
+
+-- RRateLimiter.release of Redisson 3.52.0 to 4.7.0 credits permits and leaves them in the log, so
+-- that they are credited again when they expire. Here the oldest entries shrink: what stays in the
+-- log expires later, so the log never understates the permits in use. Not safe to send twice; with
+-- a receipt, use settle.
+function verbs.release(permits, now, id)
+  local wanted = tonumber(permits)
+  local book, unreadable = read_credited(clock(now), id)
+  if not book then
+    return unreadable
+  end
+  local log, value, given, readable = book.log, book.value, 0, book.readable
+  while readable and book.newest and given < wanted do
+    local page = redis.call('ZRANGE', log, 0, PAGE - 1, 'WITHSCORES')
+    if #page == 0 then
+      break
+    end
+    local released
+    released, readable = release_of(page, log, wanted - given)
+    given = given + released
+  end
+  value = redis.call('EXISTS', log) == 0 and book.rate or value + given
+
+  if value ~= book.stored then
+    redis.call('SET', book.value_key, value, 'KEEPTTL')
+  end
+  if not readable then
+    return { FOREIGN_MEMBER }
+  end
+  keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)
+  return { 1, given, value }
+end
+
+-- Counts the permits left from the log, whatever value says. Redisson has no such operation. Its
+-- release(n) and a resent acquire make value and log disagree; its calls recount only if value
+-- exceeds the rate, so that lost permits stay lost.
+function verbs.repair(now)
+  now = clock(now)
+  local book, unreadable = read_books()
+  if not book then
+    return unreadable
+  end
+  local rate, log, stored = book.rate, book.log, book.stored
+
+  -- All reading comes before the first write: a live foreign entry is an error that changes
+  -- nothing. An expired one is removed with the others, as what it held is unknown.
+  local live, expired, entries = 0, 0, 0
+  repeat
+    local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
+    for i = 1, #page, 2 do
+      local permits = permits_of(page[i])
+      if tonumber(page[i + 1]) <= now - book.interval then
+        expired = expired + (permits or 0)
+      elseif permits then
+        live = live + permits
+      else
+        return { FOREIGN_MEMBER }
+      end
+    end
+    entries = entries + #page / 2
+  until #page < 2 * PAGE
+  if entries == 0 and not stored then
+    return { 1, 0, rate }
+  end
+
+  redis.call('ZREMRANGEBYSCORE', log, '-inf', now - book.interval)
+  local value = rate - live
+  redis.call('SET', book.value_key, value, 'KEEPTTL')
+  keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)
+  -- Permits that expired and were not credited yet were not lost: the next call would have found
+  -- them.
+  return { 1, stored and value - stored - expired or 0, value }
+end
+
+-- RRateLimiter.setRate(args) and updateRate(args) forget the excess over a lowered rate, so that it
+-- never holds under load, and leave an old TTL running if there is no keep-alive time any more.
+function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, existing)
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
+    return 0
+  end
+  local value_key, log = keys_of(rate_type)
+
+  -- All reading comes before the first write: a foreign entry changes nothing.
+  local value
+  if keep == '1' and (not limit[3] or limit[3] == rate_type) then
+    local stored = value_of(value_key)
+    if stored and limit[2] == interval and number_of(limit[1]) then
+      -- Below zero if more is in use than the new rate allows: so it holds at once.
+      value = stored + tonumber(rate) - tonumber(limit[1])
+    else
+      local live = live_permits(log, clock(now), tonumber(interval))
+      if not live then
+        return FOREIGN_MEMBER
+      end
+      value = live > 0 and tonumber(rate) - live or nil
+    end
+  end
+
+  write_limit(KEYS[1], { rate, interval, rate_type, keep_alive_time })
+  if limit[3] and limit[3] ~= rate_type then
+    redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  elseif value then
+    redis.call('SET', value_key, value, 'KEEPTTL')
+  else
+    redis.call('UNLINK', value_key, log)
+  end
+  keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
+  return 1
+end
+
+-- Charges the permits of a member more than was taken.
+local function charge(limit, value_key, log, member, now, created)
+  local rate, interval = number_of(limit[1]), interval_of(limit[2])
+  if not rate or not interval then
+    return { UNREADABLE }
+  end
+  now = clock(now)
+  local book = { log = log, rate = rate, interval = interval, added = {} }
+  book.value, book.newest =
+    agree(log, value_of(value_key), rate, interval, now, string.sub(member, 2, 17))
+  if not book.value then
+    return { FOREIGN_MEMBER }
+  end
+  if created then
+    write_limit(KEYS[1], limit)
+  end
+  local charged = 0
+  local readable = begin_notes(book, 1, now, true)
+  if readable and note(book, { member = member, permits = permits_of(member) }, now) then
+    charged = permits_of(member)
+    end_notes(book)
+  end
+  -- Debt: it was used, so it also counts below zero.
+  redis.call('SET', value_key, book.value - charged, 'KEEPTTL')
+  if not readable then
+    return { FOREIGN_MEMBER }
+  end
+  keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval, created)
+  return { 1, -charged, now }
+end
+
+-- Settles what one acquire took: releases all or a part of it, or charges more. Safe to send twice
+-- while its members live; a release is also safe for an acquire that never arrived. With slots it
+-- is not: what is left of a slot is not distinguished from what was there.
+--
+-- ARGV  taken   the member that the acquire was sent with; empty to charge more
+--       now
+--       rest    to release: the member that replaces it, of fewer permits; empty: none does
+--               to charge more: the member of what is added
+--       rate, interval, rate_type, keep_alive_time   written if there is no limit to charge more
+--               against, all empty for none
+--       With slots, the permits of the members count, and the id when the slot's member is full or
+--       cannot be found; and there are two more arguments:
+--       ends    the end of the slot of the acquire; not used to charge more, which counts from now
+--       and the number of slots of an interval, see slots/entries.lua
+-- Reply to charge more has a third: the time that was used, ms since the epoch
+--
+-- Redisson has no such operation: its release(n) credits without changing the log, and so admits
+-- too much later.
+function verbs.settle(taken, now, rest, rate, interval, rate_type, keep_alive_time, ends)
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  local created = false
+  if taken == '' and not (limit[1] and limit[2] and limit[3]) then
+    -- An idle limiter expires, and a response can last longer: the debt must find it again.
+    if rate == '' then
+      return { UNINITIALIZED }
+    end
+    limit = { limit[1] or rate, limit[2] or interval, limit[3] or rate_type,
+      limit[4] or keep_alive_time }
+    created = true
+  end
+  local value_key, log = keys_of(limit[3])
+  if taken == '' then
+    return charge(limit, value_key, log, rest, now, created)
+  end
+
+  local credited = take_back(log, taken, rest, ends)
+  if not credited then
+    return { 1, 0 }
+  end
+  local stored, value = value_of(value_key), nil
+  rate, interval = number_of(limit[1]), interval_of(limit[2])
+  if not rate or not interval then
+    -- The limit itself is gone: value and log must agree when it is written anew.
+    value = nil
+  elseif redis.call('EXISTS', log) == 0 then
+    value = rate
+  else
+    value = agree(log, stored and stored + credited, rate, interval, clock(now),
+      string.sub(taken, 2, 17))
+  end
+  if value then
+    redis.call('SET', value_key, value, 'KEEPTTL')
+    keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
+  elseif stored then
+    -- Without a value, it will be counted from the log: these permits alone would seem to be all.
+    redis.call('INCRBY', value_key, credited)
+  end
+  return { 1, credited }
+end
+
+return verbs[ARGV[1]](unpack(ARGV, 2))

@@ -1,0 +1,202 @@
+//! A sliding log in Redis: `lua/sliding_log/`. Pure.
+
+use redis::Value;
+
+use super::{
+    Ask, Scripts,
+    arguments::Word,
+    numbers, read_answers,
+    reply::answer_by,
+    script::{Call, Loaded, Script, lua},
+    verbs,
+};
+use crate::{
+    algorithm::answer::{Answer, Verdict},
+    clock::{Millis, Now},
+    demand::{Acquire, Charge},
+    error::Error,
+    limit::LimitSource,
+    receipt::Receipt,
+};
+
+/// Does without all that the others need in the usual case, and leaves the unusual ones to `ACQUIRE_LIST`.
+pub(crate) static ACQUIRE: Loaded = lua!(
+    "sliding_log/acquire.lua",
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "sliding_log/acquire_list.lua"
+);
+pub(crate) static ACQUIRE_LIST: Loaded = lua!(
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "sliding_log/acquire_list.lua"
+);
+pub(crate) static VERBS: Loaded = lua!(
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "lib/verbs.lua",
+    "sliding_log/verbs.lua"
+);
+
+pub(crate) struct SlidingLog;
+
+impl Scripts for SlidingLog {
+    fn acquire(&self) -> &'static Script {
+        &ACQUIRE_LIST
+    }
+
+    fn verbs(&self) -> &'static Script {
+        &VERBS
+    }
+
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
+    fn takes_lists(&self) -> bool {
+        true
+    }
+
+    fn lone(&self, caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<Call> {
+        if !is_lone(caller) {
+            return None;
+        }
+        let limiters = std::iter::once((&caller.first, rewrites));
+        let callers = std::iter::once((caller.charges(), caller.patience.is_some()));
+        Some(Call {
+            script: &ACQUIRE,
+            arguments: super::acquire(limiters, callers, ask),
+            once: false,
+        })
+    }
+
+    fn lone_answer(
+        &self,
+        reply: &Value,
+        charge: &Charge,
+        now: Option<Millis>,
+    ) -> Result<Option<Answer>, Error> {
+        lone_answer(reply, charge, now).map(Some)
+    }
+
+    fn settle(
+        &self,
+        receipt: &Receipt,
+        keep: u32,
+        client_id: &str,
+        now: Option<Millis>,
+    ) -> Option<Call> {
+        let keys = super::keys(receipt.name(), client_id);
+        Some(Call {
+            script: &VERBS,
+            arguments: verbs::arguments(keys, "settle", settled(receipt, keep, now)),
+            once: false,
+        })
+    }
+}
+
+/// Returns whether it takes what it asks for if there is room, and now: then whether it waits does not matter.
+fn is_lone(caller: &Acquire) -> bool {
+    caller.rest.is_empty() && !caller.first.shadow && caller.first.lead == 0
+}
+
+/// Reads the reply of `acquire.lua`, which is brief in the usual case; `charge` and `now` are what was asked.
+///
+/// A brief reply by the server's clock does not contain the time: the answer's is 0.
+pub(crate) fn lone_answer(
+    reply: &Value,
+    charge: &Charge,
+    now: Option<Millis>,
+) -> Result<Answer, Error> {
+    let Some((verdict, [remaining, wait, next], reset)) = brief(reply) else {
+        let answers = read_answers(&numbers(reply)?, 1, 1, None)?;
+        return Ok(*answers.first().ok_or_else(super::unreadable)?);
+    };
+    // A limit that is not in force as it was given has the whole reply.
+    let LimitSource::Code(limit) = charge.limit() else {
+        return Err(super::unreadable());
+    };
+    let limit = limit.stored();
+    let now = Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX)));
+    let reset = reset.unwrap_or(limit.interval);
+    Ok(answer_by(
+        &limit,
+        verdict,
+        now,
+        [remaining, wait, next, reset],
+    ))
+}
+
+/// Returns the verdict; permits left, wait, ms until one more is free; ms until all are, if that is not the interval. `None`
+/// for a reply that is not brief.
+fn brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
+    match reply {
+        Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0, 0], None)),
+        Value::Int(wait) => Some((Verdict::Refused, [0, wait.saturating_neg(), 0], None)),
+        Value::BulkString(_) => match *numbers(reply).ok()? {
+            [left, next] => Some((Verdict::Granted, [left, 0, next], None)),
+            [0, wait, reset] => Some((Verdict::Refused, [0, wait, 0], Some(reset))),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the arguments of `settle`.
+pub(super) fn settled(receipt: &Receipt, keep: u32, now: Option<Millis>) -> Vec<Word> {
+    let member = |id, permits| Word::from(super::member(id, permits));
+    let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
+        Some(more) => (
+            Word::default(),
+            member(receipt.id.for_more(), more),
+            super::fields_given(receipt),
+        ),
+        None if keep == 0 => (
+            member(receipt.id, receipt.permits),
+            Word::default(),
+            <[Word; 4]>::default(),
+        ),
+        None => (
+            member(receipt.id, receipt.permits),
+            member(receipt.id, keep),
+            <[Word; 4]>::default(),
+        ),
+    };
+    let mut argv = vec![taken, super::time(now), rest];
+    argv.extend(limit);
+    argv
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{demand::Labels, name::Name};
+
+    // The script for lone callers does not read how a charge is taken.
+    #[test]
+    fn a_caller_is_lone_that_takes_now_and_in_earnest() {
+        let acquire = |shadow, lead| Acquire {
+            first: Charge {
+                shadow,
+                lead,
+                ..Charge::named(
+                    Name::exact("orders").unwrap(),
+                    LimitSource::Store,
+                    Labels::new("orders", false, None),
+                    1,
+                )
+            },
+            rest: Vec::new(),
+            on_failure: None,
+            remaining: true,
+            patience: None,
+            asked: None,
+        };
+        let lone = acquire(false, 0);
+        assert!(is_lone(&lone));
+        assert!(!is_lone(&acquire(true, 0)));
+        assert!(!is_lone(&acquire(false, 50)));
+        let rest = vec![lone.first.clone()];
+        assert!(!is_lone(&Acquire { rest, ..lone }));
+    }
+}
