@@ -462,8 +462,8 @@ mod tests {
         fs::read_to_string(lua().join(file)).unwrap()
     }
 
-    /// Joins a script as its lines say, with what they name for slots or without. What a line names comes before the script, or
-    /// after it if that line is the last.
+    /// Joins a script as its lines say, with what they name for slots or without. What a line names
+    /// comes before the script, or after it if that line is the last.
     fn join(file: &str, slots: bool, joined: &mut Vec<String>) {
         if joined.iter().any(|known| known == file) {
             return;

@@ -197,7 +197,7 @@ impl Server {
         };
         // All of one call are on one node.
         let pass = self.breakers.enter(first.first.name(), longest_wait(run))?;
-        // What it took unheard is in use until its time is over.
+        // What it took without an answer is in use until its time is over.
         match call.send(&self.connection).await {
             Ok(reply) => {
                 self.breakers.traffic().replied_for(first.first.name());

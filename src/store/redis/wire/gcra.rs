@@ -146,8 +146,8 @@ pub(crate) struct Lone {
 }
 
 impl Lone {
-    /// None where that script cannot decide: no rule brings the limit, more is asked for than it ever allows, or the charge is
-    /// only tried out.
+    /// Returns `None` where that script cannot decide: no rule brings the limit, more is asked for
+    /// than it ever allows, or the charge is a shadow.
     pub(crate) fn new(charge: &Charge) -> Option<Self> {
         let LimitSource::Code(limit) = charge.limit() else {
             return None;

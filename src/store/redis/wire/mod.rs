@@ -1,4 +1,5 @@
-//! Redisson's format: names of keys, packed members, and the scripts with their arguments and replies.
+//! Redisson's format: names of keys, packed members, and the scripts with their arguments and
+//! replies.
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
@@ -40,7 +41,7 @@ pub(crate) trait Scripts: Sync {
     /// Returns the script of the verbs: see `lua/lib/verbs.lua`.
     fn verbs(&self) -> &'static Script;
 
-    /// Returns whether what is taken and settled may be sent twice, because each grant is an entry of its own.
+    /// Returns whether an acquire may be sent twice, because each grant is an entry of its own.
     fn is_idempotent(&self) -> bool {
         false
     }
@@ -50,14 +51,14 @@ pub(crate) trait Scripts: Sync {
         false
     }
 
-    /// Returns the call of a cheaper script that decides for one caller of one limiter, if there is one that can.
+    /// Returns the call of a cheaper script for one caller of one limiter, if one can decide.
     ///
     /// `rewrites` is whether a differing limit is rewritten.
     fn lone(&self, _caller: &Acquire, _rewrites: bool, _ask: Ask<'_>) -> Option<Call> {
         None
     }
 
-    /// Reads the reply to that call; `None` if it leaves the decision to [`acquire`](Self::acquire).
+    /// Reads the reply to that call; `None` if the decision is left to [`Scripts::acquire`].
     fn lone_answer(
         &self,
         _reply: &Value,
@@ -67,8 +68,8 @@ pub(crate) trait Scripts: Sync {
         Ok(None)
     }
 
-    /// Reads the reply of [`acquire`](Self::acquire): an answer for each caller and limiter, those of the first caller
-    /// first.
+    /// Reads the reply of [`Scripts::acquire`]: an answer for each caller and limiter, those of the
+    /// first caller first.
     fn answers(
         &self,
         reply: &Value,
@@ -78,8 +79,8 @@ pub(crate) trait Scripts: Sync {
         read_answers(&numbers(reply)?, limiters, callers, None)
     }
 
-    /// Returns the call that leaves `keep` permits of what an acquire took, or charges what is more; `None` if that is not
-    /// known well enough to be settled.
+    /// Returns the call that leaves `keep` permits of what an acquire took, or charges what is more;
+    /// `None` if a receipt does not say enough to be settled, or was settled before.
     fn settle(
         &self,
         receipt: &Receipt,
@@ -88,8 +89,8 @@ pub(crate) trait Scripts: Sync {
         now: Option<Millis>,
     ) -> Option<Call>;
 
-    /// Returns the keys that hold all of a limiter whose limit is stored in no hash, each with the type of limit that it is
-    /// used for.
+    /// Returns the keys that hold all of a limiter whose limit is stored in no hash, each with the
+    /// type of limit that it is used for.
     fn values(&self, _name: &Name, _client_id: &str) -> Vec<(String, RateType)> {
         Vec::new()
     }
@@ -110,7 +111,8 @@ pub(crate) fn scripts(name: &Name) -> &'static dyn Scripts {
     }
 }
 
-/// Returns the scripts that count all of these limiters in one call: those of slots, if one of them has slots.
+/// Returns the scripts that count all of these limiters in one call: those of slots, if one of them
+/// has slots.
 pub(crate) fn scripts_for(acquire: &Acquire) -> &'static dyn Scripts {
     let mut charges = acquire.charges();
     let slotted = charges.find(|charge| charge.name().slots().is_some());
@@ -194,7 +196,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) exact: bool,
 }
 
-/// Returns the arguments for callers of one limiter or of several: see `lua/sliding_log/acquire_list.lua`.
+/// Returns the arguments for callers of one limiter or of several: see
+/// `lua/sliding_log/acquire_list.lua`.
 ///
 /// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
 /// charges on the same limiters, goes with whether it waits in line.
@@ -303,8 +306,8 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
 
 /// Returns the error without the words of the command, one of which is a key.
 ///
-/// A server, or what stands in front of one, that lacks a command answers `ERR unknown command 'EVALSHA', with args beginning
-/// with: ..`. Errors are logged, and a key is somebody's.
+/// A server, or what stands in front of one, that lacks a command answers `ERR unknown command
+/// 'EVALSHA', with args beginning with: ..`. Errors are logged, and a key is somebody's.
 fn unquoted(error: RedisError) -> RedisError {
     let quotes = |said: &str| said.contains("args beginning with");
     if !error.detail().is_some_and(quotes) {

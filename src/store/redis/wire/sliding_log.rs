@@ -19,7 +19,8 @@ use crate::{
     receipt::Receipt,
 };
 
-/// Does without all that the others need in the usual case, and leaves the unusual ones to `ACQUIRE_LIST`.
+/// Decides the usual case of a lone caller with few commands, and contains `ACQUIRE_LIST` for all
+/// others.
 pub(crate) static ACQUIRE: Loaded = lua!(
     "sliding_log/acquire.lua",
     "lib/state.lua",
@@ -95,12 +96,14 @@ impl Scripts for SlidingLog {
     }
 }
 
-/// Returns whether it takes what it asks for if there is room, and now: then whether it waits does not matter.
+/// Returns whether it takes permits of one limiter, if there is room, and now: then it makes no
+/// difference whether it waits.
 fn is_lone(caller: &Acquire) -> bool {
     caller.rest.is_empty() && !caller.first.shadow && caller.first.lead == 0
 }
 
-/// Reads the reply of `acquire.lua`, which is brief in the usual case; `charge` and `now` are what was asked.
+/// Reads the reply of `acquire.lua`, which is brief in the usual case; `charge` and `now` are what
+/// was asked.
 ///
 /// A brief reply by the server's clock does not contain the time: the answer's is 0.
 pub(crate) fn lone_answer(
@@ -127,8 +130,8 @@ pub(crate) fn lone_answer(
     ))
 }
 
-/// Returns the verdict; permits left, wait, ms until one more is free; ms until all are, if that is not the interval. `None`
-/// for a reply that is not brief.
+/// Returns the verdict; permits left, wait, ms until one more is free; ms until all are, if that is
+/// not the interval. `None` for a reply that is not brief.
 fn brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
     match reply {
         Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0, 0], None)),
