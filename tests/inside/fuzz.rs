@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
 use super::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     gcra::{Gcra, Lone},
     sliding_log::{self, SlidingLog},
 };
@@ -211,13 +212,13 @@ proptest! {
                 prop_assert_eq!(granted, number >= 0);
             }
         }
-        if let Ok(flag) = wire::flag(&reply) {
+        if let Ok(flag) = wire::reply::flag(&reply) {
             prop_assert_eq!(reply.clone(), Value::Int(flag.into()));
         }
         if let Ok(count) = wire::count(&reply) {
             prop_assert_eq!(reply.clone(), Value::Int(count));
         }
-        let _ = (wire::second(&reply), wire::time_to_live(&reply));
+        let _ = (wire::reply::second(&reply), wire::time_to_live(&reply));
         if let Ok(Some(limit)) = wire::stored_limit(&reply) {
             let Value::Array(fields) = &reply else { panic!("{reply:?}") };
             let text = |place: usize| match &fields[place] {
@@ -306,7 +307,7 @@ mod encoders {
     proptest! {
         #[test]
         fn members_are_those_that_were_packed(id in any::<[u8; 16]>(), permits: u32) {
-            let member = wire::member(PermitId(id), permits);
+            let member = wire::format::member(PermitId(id), permits);
             prop_assert_eq!(wire::permits(&member), Some(permits));
         }
 

@@ -20,7 +20,7 @@ use crate::{
             self,
             arguments::Arguments,
             random_id,
-            script::{self, Script, is_refused},
+            script::{Script, is_refused},
         },
     },
 };
@@ -261,7 +261,7 @@ impl Look<'_> {
         if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
             seen.findings.push(self.refused("EVALSHA", &refused));
         }
-        for script in script::all() {
+        for script in wire::all() {
             let arguments = Arguments::new(&keys, ["", script.text()]);
             match self.run(to, &arguments).await? {
                 Ok(reply) => {
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn what_scripts_call_is_what_is_tried() {
         let tried = words(VERIFY.text(), "{ '");
-        let scripts = script::all();
+        let scripts = wire::all();
         let mut called: BTreeSet<_> = scripts
             .iter()
             .flat_map(|script| words(script.text(), "call('"))
@@ -509,7 +509,7 @@ mod tests {
     fn scripts_are_joined_as_they_say() {
         let mut files = Vec::new();
         find_scripts(&lua(), &mut files);
-        let mut texts: BTreeSet<_> = script::all().map(Script::text).into();
+        let mut texts: BTreeSet<_> = wire::all().map(Script::text).into();
         texts.extend([VERIFY.text(), DIAGNOSE.text()]);
         let mut said = BTreeSet::new();
         for file in &files {

@@ -7,7 +7,8 @@ use super::{
     pair::{Clock, How, Lone, Pair, START, Sent},
 };
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     arguments::Arguments,
     script::Script,
     sliding_log::{ACQUIRE, ACQUIRE_LIST, SlidingLog, VERBS},
@@ -449,7 +450,7 @@ fn cannot_count(pair: &mut Pair) {
 fn changes_nothing(pair: &mut Pair, script: &Script, arguments: &Arguments) {
     let before = pair.raw();
     let reply: Value = pair.call(script, arguments).unwrap();
-    let error = wire::second(&reply).unwrap_err();
+    let error = wire::reply::second(&reply).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ForeignState, "{arguments:?}");
     assert_eq!(pair.raw(), before, "{arguments:?}");
 }

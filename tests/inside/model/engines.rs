@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::pair::{Clock, How, Pair, START, Sent};
-use crate::store::redis::wire::{self, script, sliding_log::ACQUIRE_LIST};
+use crate::store::redis::wire::{self, sliding_log::ACQUIRE_LIST};
 use crate::{
     error::ErrorKind,
     limit::{LimitSource, RateType},
@@ -47,7 +47,7 @@ fn arguments_of(text: &str, command: &str) -> Vec<usize> {
 #[test]
 fn no_time_to_live_is_set_with_what_redis_6_lacks() {
     let mut found = 0;
-    for script in script::all() {
+    for script in wire::all() {
         for arguments in arguments_of(script.text(), "PEXPIRE") {
             assert_eq!(arguments, 2, "{}", script.text());
             found += 1;
@@ -83,7 +83,7 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());
     let eval = arguments.command("EVAL", &text);
     let reply: Value = eval.query(pair.connection()).unwrap();
-    let told = wire::second(&reply).unwrap_err().kind();
+    let told = wire::reply::second(&reply).unwrap_err().kind();
     assert_eq!(told, ErrorKind::ForeignState);
     assert_eq!(pair.raw(), before);
 }

@@ -9,7 +9,8 @@ use redis::{Connection, Value};
 
 use super::support::{RedisServer, unique};
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     arguments::{Arguments, Word},
     fixed_window::{self, FixedWindow},
     script::{Script, is_unknown_script},
@@ -362,7 +363,7 @@ impl Pair {
         argv: impl IntoIterator<Item = Word>,
     ) -> Result<i64, ErrorKind> {
         let reply = self.call(verb, argv);
-        wire::second(&reply).map_err(|error| error.kind())
+        wire::reply::second(&reply).map_err(|error| error.kind())
     }
 
     fn carry_out(&mut self, step: &Step) {
@@ -407,15 +408,15 @@ impl Pair {
                 existing,
             } => {
                 let limit = self.limit(choice).stored();
-                let mut argv: Vec<Word> = wire::limit_fields(&limit).into();
+                let mut argv: Vec<Word> = wire::format::limit_fields(&limit).into();
                 argv.extend([
                     Word::default(),
-                    wire::flag_byte(keep),
-                    wire::flag_byte(existing),
+                    wire::format::flag_byte(keep),
+                    wire::format::flag_byte(existing),
                 ]);
                 let reply = self.call("set_rate", argv);
                 let expected = !existing || self.model.limit.is_some();
-                assert_eq!(wire::flag(&reply).unwrap(), expected);
+                assert_eq!(wire::reply::flag(&reply).unwrap(), expected);
                 if expected {
                     self.model.set_rate(limit, keep, now);
                 }
@@ -423,8 +424,11 @@ impl Pair {
             }
             Step::TrySetRate(choice) => {
                 let limit = self.limit(choice).stored();
-                let reply = self.call("try_set_rate", wire::limit_fields(&limit));
-                assert_eq!(wire::flag(&reply).unwrap(), self.model.try_set_rate(limit));
+                let reply = self.call("try_set_rate", wire::format::limit_fields(&limit));
+                assert_eq!(
+                    wire::reply::flag(&reply).unwrap(),
+                    self.model.try_set_rate(limit)
+                );
                 self.compare(false);
             }
             Step::Release(permits) => {
@@ -464,9 +468,9 @@ impl Pair {
                 // A limiter that has vanished comes back with its debt.
                 let given = choice.map(|choice| self.limit(choice).stored());
                 let mut argv = Vec::from([-i64::from(permits), 0].map(Word::number));
-                argv.extend(
-                    given.map_or_else(<[Word; 4]>::default, |limit| wire::limit_fields(&limit)),
-                );
+                argv.extend(given.map_or_else(<[Word; 4]>::default, |limit| {
+                    wire::format::limit_fields(&limit)
+                }));
                 let replied = self.number("settle", argv);
                 assert_eq!(
                     replied,
@@ -565,7 +569,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         vanishing: false,
     };
     let limit = pair.limit(limit).stored();
-    pair.call("try_set_rate", wire::limit_fields(&limit));
+    pair.call("try_set_rate", wire::format::limit_fields(&limit));
     let end = pair.now() + 50_000;
     let _: Value = pair.on_value("SET", &["1", "PXAT", &end.to_string()]);
     let charge = Charge {

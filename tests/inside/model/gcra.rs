@@ -12,7 +12,8 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     arguments::{Arguments, Word},
     gcra::{self, Gcra, Lone},
     script::{Script, is_unknown_script},
@@ -393,7 +394,7 @@ impl Pair {
         let receipt = receipt.taken(Taken::Tat(tat));
         let call = Gcra.settle(&receipt, keep, CLIENT, self.time()).unwrap();
         let reply = self.send(call.script, &call.arguments);
-        let replied = wire::second(&reply).map_err(|error| error.kind());
+        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         let of_code = matches!(source, LimitSource::Code(_));
         let mut limiter = match (source, self.state) {
             (LimitSource::Code(_), Some(_)) => self.of_value(0),
@@ -434,12 +435,15 @@ impl Pair {
                 existing,
             } => {
                 let limit = self.limit(choice).stored();
-                let mut argv: Vec<_> = wire::limit_fields(&limit).into();
-                argv.push(wire::time(self.time()));
-                argv.extend([wire::flag_byte(keep), wire::flag_byte(existing)]);
+                let mut argv: Vec<_> = wire::format::limit_fields(&limit).into();
+                argv.push(wire::format::time(self.time()));
+                argv.extend([
+                    wire::format::flag_byte(keep),
+                    wire::format::flag_byte(existing),
+                ]);
                 let reply = self.call("set_rate", argv);
                 let expected = !existing || self.hash.is_some();
-                assert_eq!(wire::flag(&reply).unwrap(), expected);
+                assert_eq!(wire::reply::flag(&reply).unwrap(), expected);
                 if expected {
                     let mut limiter = self.of_hash();
                     limiter.set_rate(limit, keep, now);
@@ -449,21 +453,24 @@ impl Pair {
             }
             Step::TrySetRate(choice) => {
                 let limit = self.limit(choice).stored();
-                let reply = self.call("try_set_rate", wire::limit_fields(&limit));
+                let reply = self.call("try_set_rate", wire::format::limit_fields(&limit));
                 let mut limiter = self.of_hash();
-                assert_eq!(wire::flag(&reply).unwrap(), limiter.try_set_rate(limit));
+                assert_eq!(
+                    wire::reply::flag(&reply).unwrap(),
+                    limiter.try_set_rate(limit)
+                );
                 self.hash = limiter.limit;
                 self.compare();
             }
             Step::Release(permits) => {
                 let argv = [
                     Word::number(permits),
-                    wire::time(self.time()),
+                    wire::format::time(self.time()),
                     Word::default(),
                 ];
                 let reply = self.call("release", argv);
                 let mut limiter = self.of_verb();
-                let replied = wire::second(&reply).map_err(|error| error.kind());
+                let replied = wire::reply::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, limiter.release(permits.into(), now));
                 self.state = limiter.state;
                 self.compare();
@@ -483,16 +490,16 @@ impl Pair {
                 }
             }
             Step::Available => {
-                let argv = [wire::time(self.time()), Word::default()];
+                let argv = [wire::format::time(self.time()), Word::default()];
                 let reply = self.call("available", argv);
-                let replied = wire::second(&reply).map_err(|error| error.kind());
+                let replied = wire::reply::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, self.of_verb().available(now));
                 self.compare();
             }
             Step::Repair => {
-                let reply = self.call("repair", [wire::time(self.time())]);
+                let reply = self.call("repair", [wire::format::time(self.time())]);
                 let mut limiter = self.of_verb();
-                let replied = wire::second(&reply).map_err(|error| error.kind());
+                let replied = wire::reply::second(&reply).map_err(|error| error.kind());
                 assert_eq!(replied, limiter.repair(now));
                 self.state = limiter.state;
                 self.compare();

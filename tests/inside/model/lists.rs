@@ -7,7 +7,8 @@ use super::{
     pair::{Clock, How, Pair, START, Sent},
 };
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     script::Script,
     sliding_log::{ACQUIRE_LIST, SlidingLog},
     slots,

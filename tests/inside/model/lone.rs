@@ -149,7 +149,7 @@ fn what_is_not_usual_is_told_in_full() {
     // A wait of less than a millisecond is no grant.
     let mut pair = taken(0);
     let (value, log) = (pair.value_key(), pair.log_key());
-    let member = String::from_utf8(wire::member(PermitId([b'a'; 16]), 5).to_vec()).unwrap();
+    let member = String::from_utf8(wire::format::member(PermitId([b'a'; 16]), 5).to_vec()).unwrap();
     pair.command(&["ZADD", &log, &format!("{}.5", START - 1000), &member]);
     pair.command(&["SET", &value, "0"]);
     let sent = new(&mut pair, 1);

@@ -40,7 +40,7 @@ pub(crate) fn packed(
             let front = [&[8, 1][..], &number[1..]].concat();
             (3, [&front[..], &permits_packed].concat())
         }
-        Generation::Bytes21 => return (id, wire::member(id, permits).to_vec()),
+        Generation::Bytes21 => return (id, wire::format::member(id, permits).to_vec()),
     };
     let mut made_up = [0; 16];
     made_up[0] = rank;

@@ -9,7 +9,8 @@ use super::{
     support::{RedisServer, unique},
 };
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     arguments::{Arguments, Word},
     script::{Script, is_unknown_script},
     sliding_log::{self, ACQUIRE, ACQUIRE_LIST, SlidingLog},
@@ -432,7 +433,7 @@ impl Pair {
     }
 
     pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
-        let argv = [wire::time(given), Word::from(id.0)];
+        let argv = [wire::format::time(given), Word::from(id.0)];
         verbs::arguments(&self.keys, "available", argv)
     }
 
@@ -500,7 +501,7 @@ impl Pair {
     fn modelled(&self) -> State {
         State {
             limit: self.model.limit.map(|limit: StoredLimit| {
-                wire::limit_fields(&limit).map(|field| field.as_ref().to_vec())
+                wire::format::limit_fields(&limit).map(|field| field.as_ref().to_vec())
             }),
             value: self.model.value,
             log: (self.model.log.entries())

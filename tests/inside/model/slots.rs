@@ -9,7 +9,8 @@ use super::{
     pair::{CLIENT, Clock, How, Lone, Pair, START, Sent},
 };
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     slots::{self, Slots},
 };
 use crate::{
@@ -130,7 +131,7 @@ fn settle(
         // Errors of the model come before it looks at the time.
         (None, _) => 0,
     };
-    let replied = wire::second(&reply).map_err(|error| error.kind());
+    let replied = wire::reply::second(&reply).map_err(|error| error.kind());
     // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
     let lost = pair.rate_type == RateType::PerClient && pair.model.limit.is_none();
     let expected = if lost && keep < sent.permits {
@@ -308,7 +309,7 @@ fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     id[8..].copy_from_slice(&end.to_be_bytes());
     let id = PermitId(id);
     let (key, score_text) = (pair.log_key(), score.to_string());
-    let member = wire::member(id, permits);
+    let member = wire::format::member(id, permits);
     let added: i64 = redis::cmd("ZADD")
         .arg(key)
         .arg(score_text)
@@ -428,7 +429,7 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     let arguments = pair.run_arguments(&run, STORED);
     let reply = pair.call(&slots::ACQUIRE_LIST, &arguments).unwrap();
     assert_eq!(
-        wire::second(&reply).unwrap_err().kind(),
+        wire::reply::second(&reply).unwrap_err().kind(),
         ErrorKind::ForeignState
     );
     assert_eq!(pair.raw(), before);

@@ -4,7 +4,8 @@ use redis::Value;
 
 use super::pair::{CLIENT, Clock, How, Pair, Sent};
 use crate::store::redis::wire::{
-    self, Scripts,
+    self,
+    algorithm::Scripts,
     arguments::Word,
     sliding_log::{SlidingLog, VERBS},
     verbs,
@@ -24,13 +25,13 @@ impl Pair {
 
     pub(crate) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
         let now = self.now();
-        let mut argv: Vec<_> = wire::limit_fields(&limit.stored()).into();
-        argv.push(wire::time(Some(now.cast_unsigned())));
-        argv.push(wire::flag_byte(keep));
-        argv.push(wire::flag_byte(existing));
+        let mut argv: Vec<_> = wire::format::limit_fields(&limit.stored()).into();
+        argv.push(wire::format::time(Some(now.cast_unsigned())));
+        argv.push(wire::format::flag_byte(keep));
+        argv.push(wire::format::flag_byte(existing));
         let reply = self.verb("set_rate", argv);
         let expected = !existing || self.model.limit.is_some();
-        assert_eq!(wire::flag(&reply).unwrap(), expected);
+        assert_eq!(wire::reply::flag(&reply).unwrap(), expected);
         if expected {
             self.model.set_rate(limit.stored(), keep, Now::millis(now));
         }
@@ -39,10 +40,10 @@ impl Pair {
 
     pub(crate) fn release(&mut self, permits: u32) {
         let (now, id) = (self.now(), self.new_id());
-        let now_given = wire::time(Some(now.cast_unsigned()));
+        let now_given = wire::format::time(Some(now.cast_unsigned()));
         let argv = [Word::number(permits), now_given, Word::from(id.0)];
         let reply = self.verb("release", argv);
-        let replied = wire::second(&reply).map_err(|error| error.kind());
+        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         assert_eq!(
             replied,
             self.model.release(permits.into(), Now::millis(now), id)
@@ -52,9 +53,9 @@ impl Pair {
 
     pub(crate) fn repair(&mut self) -> Result<i64, ErrorKind> {
         let now = self.now();
-        let argv = [wire::time(Some(now.cast_unsigned()))];
+        let argv = [wire::format::time(Some(now.cast_unsigned()))];
         let reply = self.verb("repair", argv);
-        let replied = wire::second(&reply).map_err(|error| error.kind());
+        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         assert_eq!(replied, self.model.repair(Now::millis(now)));
         if let (Ok(lost), Some(limit)) = (replied, self.model.limit) {
             let left = self.model.value.unwrap_or(limit.rate);
@@ -93,7 +94,7 @@ impl Pair {
             // Errors of the model come before it looks at the time.
             (None, _) => 0,
         };
-        let replied = wire::second(&reply).map_err(|error| error.kind());
+        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
         let lost = self.rate_type == RateType::PerClient && self.model.limit.is_none();
         let expected = if lost && keep < sent.permits {
@@ -128,7 +129,7 @@ impl Pair {
         let reply = self
             .call(&VERBS, &self.available_arguments(id, given))
             .unwrap();
-        let replied = wire::second(&reply).map_err(|error| error.kind());
+        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         let now = match (&reply, self.clock) {
             (_, Clock::Given(now)) => now,
             (Value::Array(numbers), Clock::Server) if numbers.len() == 5 => {
@@ -146,8 +147,8 @@ impl Pair {
     }
 
     pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
-        let reply = self.verb("try_set_rate", wire::limit_fields(&limit.stored()));
-        let set = wire::flag(&reply).unwrap();
+        let reply = self.verb("try_set_rate", wire::format::limit_fields(&limit.stored()));
+        let set = wire::reply::flag(&reply).unwrap();
         assert_eq!(set, self.model.try_set_rate(limit.stored()));
         self.compare();
         set

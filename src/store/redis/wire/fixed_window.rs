@@ -1,8 +1,9 @@
 //! A fixed window in Redis: `lua/fixed_window/`. Pure.
 
 use super::{
-    Scripts,
+    algorithm::Scripts,
     arguments::Word,
+    format::{fields_given, keys},
     script::{Call, Loaded, Script, lua},
     verbs,
 };
@@ -48,11 +49,11 @@ impl Scripts for FixedWindow {
         let credited = i64::from(receipt.permits) - i64::from(keep);
         let mut argv = Vec::from([credited, end].map(Word::number));
         argv.extend(if credited < 0 {
-            super::fields_given(receipt)
+            fields_given(receipt)
         } else {
             Default::default()
         });
-        let keys = super::keys(receipt.name(), client_id);
+        let keys = keys(receipt.name(), client_id);
         Some(Call {
             script: &VERBS,
             arguments: verbs::arguments(keys, "settle", argv),

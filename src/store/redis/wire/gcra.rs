@@ -3,9 +3,10 @@
 use redis::Value;
 
 use super::{
-    Ask, Scripts,
+    algorithm::Scripts,
     arguments::{Arguments, Word},
-    reply::answer_by,
+    format::{Ask, keys, limit_source, time},
+    reply::{self, answer_by, unreadable},
     script::{Call, Loaded, Script, lua},
     verbs,
 };
@@ -21,7 +22,6 @@ use crate::{
     list::List,
     name::Name,
     receipt::{Receipt, Taken, Tat},
-    store::redis::wire,
 };
 
 /// Stands alone, and reads no limit: for a lone caller of a limiter that a rule made.
@@ -66,17 +66,17 @@ impl Scripts for Gcra {
         charge: &Charge,
         _: Option<Millis>,
     ) -> Result<Option<Answer>, Error> {
-        let lone = Lone::new(charge).ok_or_else(wire::unreadable)?;
+        let lone = Lone::new(charge).ok_or_else(unreadable)?;
         lone.answer(reply)
     }
 
     /// The reply ends with what receipts know: tat, and what was given back.
     fn answers(&self, reply: &Value, _: usize, callers: usize) -> Result<List<Answer>, Error> {
-        let numbers = wire::numbers(reply)?;
+        let numbers = reply::numbers(reply)?;
         let &[ref numbers @ .., at, given] = &*numbers else {
-            return Err(wire::unreadable());
+            return Err(unreadable());
         };
-        wire::read_answers(numbers, 1, callers, Some(Tat { at, given }))
+        reply::read_answers(numbers, 1, callers, Some(Tat { at, given }))
     }
 
     fn settle(
@@ -90,11 +90,11 @@ impl Scripts for Gcra {
             return None;
         };
         let credited = i64::from(receipt.permits) - i64::from(keep);
-        let (source, limit) = wire::limit_source(receipt.limit(), true);
+        let (source, limit) = limit_source(receipt.limit(), true);
         let (at, given) = (Word::number(tat.at), Word::number(tat.given));
-        let mut argv = vec![Word::number(credited), wire::time(now), at, given, source];
+        let mut argv = vec![Word::number(credited), time(now), at, given, source];
         argv.extend(limit);
-        let keys = wire::keys(receipt.name(), client_id);
+        let keys = keys(receipt.name(), client_id);
         Some(Call {
             script: &VERBS,
             arguments: verbs::arguments(keys, "settle", argv),
@@ -103,7 +103,7 @@ impl Scripts for Gcra {
     }
 
     fn values(&self, name: &Name, client_id: &str) -> Vec<(String, RateType)> {
-        let [_, value, client_value, ..] = wire::keys(name, client_id);
+        let [_, value, client_value, ..] = keys(name, client_id);
         vec![
             (value, RateType::Overall),
             (client_value, RateType::PerClient),
@@ -161,7 +161,7 @@ impl Lone {
     }
 
     pub(crate) fn arguments(&self, name: &Name, client_id: &str, now: Option<Millis>) -> Arguments {
-        let [_, value, client_value, ..] = wire::keys(name, client_id);
+        let [_, value, client_value, ..] = keys(name, client_id);
         let key = match self.limit.rate_type {
             RateType::Overall => value,
             RateType::PerClient => client_value,
@@ -169,7 +169,7 @@ impl Lone {
         let cost = self.pace.cost(self.permits);
         let limit = packed([self.limit.interval, self.limit.rate]);
         let cost_and_room = packed([cost, self.pace.whole() - cost]);
-        Arguments::new([key], [wire::time(now), limit, cost_and_room])
+        Arguments::new([key], [time(now), limit, cost_and_room])
     }
 
     /// Reads the reply; `None` if it is for `gcra/acquire_run.lua` to decide.
@@ -179,16 +179,16 @@ impl Lone {
             // A refusal does not contain the time, which makes no difference to it.
             Value::Int(backlog) => self.answer_at(Verdict::Refused, *backlog, Now::millis(0)),
             Value::BulkString(text) => {
-                let numbers = doubles(text).ok_or_else(wire::unreadable)?;
+                let numbers = doubles(text).ok_or_else(unreadable)?;
                 let &[now, at, given] = &*numbers else {
-                    return Err(wire::unreadable());
+                    return Err(unreadable());
                 };
                 Answer {
                     tat: Some(Tat { at, given }),
                     ..self.answer_at(Verdict::Granted, at - now, Now::millis(now / 1000))
                 }
             }
-            _ => return Err(wire::unreadable()),
+            _ => return Err(unreadable()),
         };
         Ok(Some(answer))
     }

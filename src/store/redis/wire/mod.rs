@@ -1,10 +1,11 @@
-//! Redisson's format: names of keys, packed members, and the scripts with their arguments and
-//! replies.
+//! Redisson's format, and the scripts with their arguments and replies.
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
+pub(crate) mod algorithm;
 pub(crate) mod arguments;
 pub(crate) mod fixed_window;
+pub(crate) mod format;
 pub(crate) mod gcra;
 pub(crate) mod reply;
 pub(crate) mod script;
@@ -12,94 +13,17 @@ pub(crate) mod sliding_log;
 pub(crate) mod slots;
 pub(crate) mod verbs;
 
-use redis::{RedisError, ServerErrorKind, Value};
+use redis::{RedisError, ServerErrorKind};
 
-pub(crate) use self::reply::{
-    count, flag, numbers, read_answers, second, stored_limit, time_to_live, unreadable,
-};
-use self::{
-    arguments::{Arguments, Word},
-    script::{Call, Script},
+use self::algorithm::Scripts;
+#[cfg(any(test, feature = "inspect"))]
+pub(crate) use self::format::{is_member_size, permits};
+pub(crate) use self::{
+    format::{Ask, acquire, keys, random_id, tag},
+    reply::{count, stored_limit, time_to_live, unreadable},
 };
 use super::classify;
-use crate::{
-    algorithm::answer::Answer,
-    clock::Millis,
-    demand::{Acquire, Charge},
-    error::{Error, ErrorKind},
-    limit::{Algorithm, LimitSource, RateType, StoredLimit},
-    list::List,
-    name::Name,
-    receipt::{PermitId, Receipt},
-};
-
-/// The scripts of one algorithm: what they take, and how their replies are read.
-pub(crate) trait Scripts: Sync {
-    /// Returns the script that decides for any callers. Its arguments are those of [`acquire`].
-    fn acquire(&self) -> &'static Script;
-
-    /// Returns the script of the verbs: see `lua/lib/verbs.lua`.
-    fn verbs(&self) -> &'static Script;
-
-    /// Returns whether an acquire may be sent twice, because each grant is an entry of its own.
-    fn is_idempotent(&self) -> bool {
-        false
-    }
-
-    /// Returns whether one call decides for limiters of several names.
-    fn takes_lists(&self) -> bool {
-        false
-    }
-
-    /// Returns the call of a cheaper script for one caller of one limiter, if one can decide.
-    ///
-    /// `rewrites` is whether a differing limit is rewritten.
-    fn lone(&self, _caller: &Acquire, _rewrites: bool, _ask: Ask<'_>) -> Option<Call> {
-        None
-    }
-
-    /// Reads the reply to that call; `None` if the decision is left to [`Scripts::acquire`].
-    fn lone_answer(
-        &self,
-        _reply: &Value,
-        _charge: &Charge,
-        _now: Option<Millis>,
-    ) -> Result<Option<Answer>, Error> {
-        Ok(None)
-    }
-
-    /// Reads the reply of [`Scripts::acquire`]: an answer for each caller and limiter, those of the
-    /// first caller first.
-    fn answers(
-        &self,
-        reply: &Value,
-        limiters: usize,
-        callers: usize,
-    ) -> Result<List<Answer>, Error> {
-        read_answers(&numbers(reply)?, limiters, callers, None)
-    }
-
-    /// Returns the call that leaves `keep` permits of what an acquire took, or charges what is more;
-    /// `None` if a receipt does not say enough to be settled, or was settled before.
-    fn settle(
-        &self,
-        receipt: &Receipt,
-        keep: u32,
-        client_id: &str,
-        now: Option<Millis>,
-    ) -> Option<Call>;
-
-    /// Returns the keys that hold all of a limiter whose limit is stored in no hash, each with the
-    /// type of limit that it is used for.
-    fn values(&self, _name: &Name, _client_id: &str) -> Vec<(String, RateType)> {
-        Vec::new()
-    }
-
-    /// Returns the limit that such a key holds.
-    fn limit_of(&self, _value: &Value, _rate_type: RateType) -> Option<StoredLimit> {
-        None
-    }
-}
+use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
 
 /// Returns the scripts that count a limiter.
 pub(crate) fn scripts(name: &Name) -> &'static dyn Scripts {
@@ -119,172 +43,20 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static dyn Scripts {
     scripts(slotted.unwrap_or(&acquire.first).name())
 }
 
-/// The five keys of a limiter, in the order in which every script takes them.
-///
-/// RedissonObject.suffixName: a name with a `{` in it keeps its own hash tag, any other is put into one.
-pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
-    key_pieces(name, client_id).map(|pieces| pieces.concat())
-}
-
-/// The same keys, in pieces.
-fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
-    let name = name.as_str();
-    let (open, close) = if name.contains('{') {
-        ("", "")
-    } else {
-        ("{", "}")
-    };
-    [
-        ["", name, "", "", "", ""],
-        [open, name, close, ":value", "", ""],
-        [open, name, close, ":value", ":", client_id],
-        [open, name, close, ":permits", "", ""],
-        [open, name, close, ":permits", ":", client_id],
-    ]
-}
-
-/// The part of a limiter's keys that says in which slot of a Cluster they are.
-///
-/// Redis Cluster specification, "hash tags": what stands between the first `{` and the first `}` behind it, else all.
-pub(crate) fn tag(name: &Name) -> &str {
-    let name = name.as_str();
-    let tagged = name
-        .split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'));
-    tagged.map_or(name, |(tag, _)| tag)
-}
-
-/// A grant's member in the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
-pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
-    let mut member = [0; 21];
-    member[0] = 16;
-    member[1..17].copy_from_slice(&id.0);
-    member[17..].copy_from_slice(&permits.to_le_bytes());
-    member
-}
-
-/// Whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
-/// 3.20.x) and 21 (since 3.21.0).
+/// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn is_member_size(size: usize) -> bool {
-    matches!(size, 8 | 13 | 20 | 21)
-}
-
-/// The permits that a member holds; `None` for one that no Redisson wrote.
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) fn permits(member: &[u8]) -> Option<u32> {
-    let (_, permits) = member.split_last_chunk()?;
-    is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
-}
-
-/// The time as the scripts take it: empty for the server's.
-pub(crate) fn time(now: Option<Millis>) -> Word {
-    now.map_or_else(Word::default, Word::number)
-}
-
-/// What the keys of a limiter and its other arguments come to, mostly.
-const KEYS_BYTES: usize = 400;
-const WORD_BYTES: usize = 8;
-
-/// What a call says beside whom it is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
-    pub(crate) client_id: &'a str,
-    /// The caller's time, or none for the server's
-    pub(crate) now: Option<Millis>,
-    /// Whether the permits left are wanted exactly
-    pub(crate) exact: bool,
-}
-
-/// Returns the arguments for callers of one limiter or of several: see
-/// `lua/sliding_log/acquire_list.lua`.
-///
-/// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
-/// charges on the same limiters, goes with whether it waits in line.
-pub(crate) fn acquire<'a, L>(
-    limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
-    callers: impl ExactSizeIterator<Item = (L, bool)>,
-    ask: Ask<'_>,
-) -> Arguments
-where
-    L: Iterator<Item = &'a Charge>,
-{
-    let (width, height) = (limiters.len(), callers.len());
-    let count = 5 * width + 2 + 6 * width + height * (1 + 3 * width);
-    let mut arguments = Arguments::with_capacity(count, width * KEYS_BYTES + count * WORD_BYTES);
-    for (charge, _) in limiters.clone() {
-        for pieces in key_pieces(charge.name(), ask.client_id) {
-            arguments.push_key(&pieces.map(str::as_bytes));
-        }
-    }
-    arguments.push(time(ask.now));
-    arguments.push(flag_byte(ask.exact));
-    let mut slots = List::EMPTY;
-    for (charge, rewrite) in limiters {
-        let (source, limit) = limit_source(charge.limit(), rewrite);
-        arguments.push(source);
-        limit.iter().for_each(|field| arguments.push(field));
-        slots.push(charge.name().slots());
-    }
-    for (charges, waits) in callers {
-        arguments.push(flag_byte(waits));
-        for charge in charges {
-            arguments.push(Word::number(charge.permits));
-            arguments.push(Word::from(member(charge.id, charge.permits)));
-            arguments.push(manner(charge));
-        }
-    }
-    if slots.iter().any(Option::is_some) {
-        for slots in slots.iter() {
-            let count = slots.map(|slots| Word::number(slots.count()));
-            arguments.push(count.unwrap_or_default());
-        }
-    }
-    arguments
-}
-
-/// How a charge is taken, as the scripts take it.
-fn manner(charge: &Charge) -> Word {
-    match charge.lead {
-        0 => flag_byte(charge.shadow),
-        lead => Word::number(format_args!("+{lead}")),
-    }
-}
-
-/// Whose limit counts, and the limit as the scripts take it.
-pub(crate) fn limit_source(source: LimitSource, rewrite: bool) -> (Word, [Word; 4]) {
-    let (word, limit) = match source {
-        LimitSource::Store => (Word::from(*b"redis"), None),
-        LimitSource::StoreOrInit(limit) => (Word::from(*b"init"), Some(limit)),
-        LimitSource::Code(limit) if rewrite => (Word::from(*b"code"), Some(limit)),
-        LimitSource::Code(limit) => (Word::from(*b"keep"), Some(limit)),
-    };
-    let fields = limit.map(|limit| limit_fields(&limit.stored()));
-    (word, fields.unwrap_or_default())
-}
-
-pub(crate) fn flag_byte(flag: bool) -> Word {
-    Word::from([if flag { b'1' } else { b'0' }])
-}
-
-/// Returns the limit to charge more against, where there is none; empty if the caller has none.
-fn fields_given(receipt: &Receipt) -> [Word; 4] {
-    let source = receipt.limit();
-    let limit = source.given().map(|limit| limit_fields(&limit.stored()));
-    limit.unwrap_or_default()
-}
-
-/// rate, interval, type, keepAliveTime.
-pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
-    let rate_type = match limit.rate_type {
-        RateType::Overall => b"0",
-        RateType::PerClient => b"1",
-    };
+pub(crate) fn all() -> [&'static script::Script; 10] {
     [
-        Word::number(limit.rate),
-        Word::number(limit.interval),
-        Word::from(*rate_type),
-        Word::number(limit.keep_alive),
+        &sliding_log::ACQUIRE,
+        &sliding_log::ACQUIRE_LIST,
+        &sliding_log::VERBS,
+        &slots::ACQUIRE_LIST,
+        &slots::VERBS,
+        &fixed_window::ACQUIRE,
+        &fixed_window::VERBS,
+        &gcra::ACQUIRE,
+        &gcra::ACQUIRE_RUN,
+        &gcra::VERBS,
     ]
 }
 
@@ -327,53 +99,4 @@ pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slot
 pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
     let lists = [a, b].iter().all(|name| scripts(name).takes_lists());
     lists && (!in_slots || tag(a) == tag(b))
-}
-
-/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
-pub(crate) fn random_id() -> Result<PermitId, Error> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
-            .detail("no entropy")
-            .caused_by(error)
-    })?;
-    Ok(PermitId(id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spelled(name: &str) -> [String; 5] {
-        keys(&Name::exact(name).unwrap(), "7d9")
-    }
-
-    // redisson-live: names on the wire of 4.7.0.
-    #[test]
-    fn keys_are_spelled_as_redisson_spells_them() {
-        assert_eq!(
-            spelled("orders"),
-            [
-                "orders",
-                "{orders}:value",
-                "{orders}:value:7d9",
-                "{orders}:permits",
-                "{orders}:permits:7d9",
-            ]
-        );
-        assert_eq!(spelled("svc{tenant1}:api")[3], "svc{tenant1}:api:permits");
-    }
-
-    // redisson-live: permits 3 in a member of 4.7.0.
-    #[test]
-    fn a_member_is_packed_as_redisson_packs_it() {
-        let id = [
-            0x0e, 0xea, 0xf6, 0x6c, 0xb8, 0x68, 0xee, 0xbd, 0x06, 0x9e, 0x18, 0x7f, 0x98, 0x27,
-            0xba, 0x2d,
-        ];
-        let member = member(PermitId(id), 3);
-        assert_eq!(member[0], 0x10);
-        assert_eq!(member[1..17], id);
-        assert_eq!(member[17..], [3, 0, 0, 0]);
-    }
 }

@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 use redis::{Cmd, RedisError, Value};
 
 use super::arguments::Arguments;
-#[cfg(any(test, feature = "inspect"))]
-use super::{fixed_window, gcra, sliding_log, slots};
 use crate::store::redis::{
     classify::Class,
     transport::{
@@ -27,23 +25,6 @@ macro_rules! lua {
     };
 }
 pub(crate) use lua;
-
-/// Returns every script that a limiter can need.
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 10] {
-    [
-        &sliding_log::ACQUIRE,
-        &sliding_log::ACQUIRE_LIST,
-        &sliding_log::VERBS,
-        &slots::ACQUIRE_LIST,
-        &slots::VERBS,
-        &fixed_window::ACQUIRE,
-        &fixed_window::VERBS,
-        &gcra::ACQUIRE,
-        &gcra::ACQUIRE_RUN,
-        &gcra::VERBS,
-    ]
-}
 
 /// A call of a script.
 #[derive(Debug)]

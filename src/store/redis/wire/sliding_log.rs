@@ -3,10 +3,10 @@
 use redis::Value;
 
 use super::{
-    Ask, Scripts,
+    algorithm::Scripts,
     arguments::Word,
-    numbers, read_answers,
-    reply::answer_by,
+    format::{self, Ask, keys},
+    reply::{answer_by, numbers, read_answers, unreadable},
     script::{Call, Loaded, Script, lua},
     verbs,
 };
@@ -66,7 +66,7 @@ impl Scripts for SlidingLog {
         let callers = std::iter::once((caller.charges(), caller.patience.is_some()));
         Some(Call {
             script: &ACQUIRE,
-            arguments: super::acquire(limiters, callers, ask),
+            arguments: format::acquire(limiters, callers, ask),
             once: false,
         })
     }
@@ -87,7 +87,7 @@ impl Scripts for SlidingLog {
         client_id: &str,
         now: Option<Millis>,
     ) -> Option<Call> {
-        let keys = super::keys(receipt.name(), client_id);
+        let keys = keys(receipt.name(), client_id);
         Some(Call {
             script: &VERBS,
             arguments: verbs::arguments(keys, "settle", settled(receipt, keep, now)),
@@ -113,11 +113,11 @@ pub(crate) fn lone_answer(
 ) -> Result<Answer, Error> {
     let Some((verdict, [remaining, wait, next], reset)) = brief(reply) else {
         let answers = read_answers(&numbers(reply)?, 1, 1, None)?;
-        return Ok(*answers.first().ok_or_else(super::unreadable)?);
+        return Ok(*answers.first().ok_or_else(unreadable)?);
     };
     // A limit that is not in force as it was given has the whole reply.
     let LimitSource::Code(limit) = charge.limit() else {
-        return Err(super::unreadable());
+        return Err(unreadable());
     };
     let limit = limit.stored();
     let now = Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX)));
@@ -147,12 +147,12 @@ fn brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
 
 /// Returns the arguments of `settle`.
 pub(super) fn settled(receipt: &Receipt, keep: u32, now: Option<Millis>) -> Vec<Word> {
-    let member = |id, permits| Word::from(super::member(id, permits));
+    let member = |id, permits| Word::from(format::member(id, permits));
     let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
         Some(more) => (
             Word::default(),
             member(receipt.id.for_more(), more),
-            super::fields_given(receipt),
+            format::fields_given(receipt),
         ),
         None if keep == 0 => (
             member(receipt.id, receipt.permits),
@@ -165,7 +165,7 @@ pub(super) fn settled(receipt: &Receipt, keep: u32, now: Option<Millis>) -> Vec<
             <[Word; 4]>::default(),
         ),
     };
-    let mut argv = vec![taken, super::time(now), rest];
+    let mut argv = vec![taken, format::time(now), rest];
     argv.extend(limit);
     argv
 }

@@ -1,8 +1,9 @@
 //! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
 
 use super::{
-    Scripts,
+    algorithm::Scripts,
     arguments::Word,
+    format::keys,
     script::{Call, Loaded, Script, lua},
     sliding_log::{self, settled},
     verbs,
@@ -55,7 +56,7 @@ impl Scripts for Slots {
         };
         let mut argv = settled(receipt, keep, now);
         argv.extend([Word::number(end), Word::number(slots.count())]);
-        let keys = super::keys(receipt.name(), client_id);
+        let keys = keys(receipt.name(), client_id);
         Some(Call {
             script: &VERBS,
             arguments: verbs::arguments(keys, "settle", argv),

@@ -4,7 +4,8 @@ use redis::Value;
 
 use super::{
     arguments::{Arguments, Word},
-    flag, flag_byte, keys, limit_fields, random_id, second, time,
+    format::{flag_byte, keys, limit_fields, random_id, time},
+    reply::{flag, second},
 };
 use crate::{
     clock::Millis,
