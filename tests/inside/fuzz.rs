@@ -3,12 +3,7 @@
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
-use super::wire::{
-    self,
-    algorithm::Scripts,
-    gcra::{Gcra, Lone},
-    sliding_log::{self, SlidingLog},
-};
+use super::wire::{self, gcra::Lone, sliding_log};
 use crate::{
     demand::{Acquire, Charge, Labels},
     error::{Error, ErrorKind},
@@ -162,7 +157,7 @@ proptest! {
             }
             None => reply,
         };
-        match SlidingLog.answers(&reply, limiters, callers) {
+        match wire::read_answers(&reply, limiters, callers, false) {
             Ok(answers) => {
                 let numbers = plainly(&reply);
                 let numbers = numbers.expect("numbers, and nothing else");
@@ -193,7 +188,7 @@ proptest! {
         all.extend(&numbers);
         all.extend([status, numbers[0]]);
         let reply = Value::Array(all.into_iter().map(Value::Int).collect());
-        let answers = SlidingLog.answers(&reply, 1, 1).unwrap();
+        let answers = wire::read_answers(&reply, 1, 1, false).unwrap();
         for (algorithm, slots) in algorithms {
             let decision = acquire(algorithm, slots, 1).decision(&answers);
             prop_assert_eq!(decision.is_allowed(), status == 1);
@@ -241,7 +236,7 @@ proptest! {
             let allowed = acquire.decision(&[answer]).is_allowed();
             prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));
         }
-        match Gcra.answers(&reply, 1, callers) {
+        match wire::read_answers(&reply, 1, callers, true) {
             Ok(answers) => prop_assert_eq!(answers.len(), callers),
             Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
         }
@@ -253,7 +248,7 @@ proptest! {
         let bytes = [mark.as_bytes(), &bytes, b"\r\n"].concat();
         match parse_redis_value(&bytes) {
             Ok(reply) => {
-                let _ = SlidingLog.answers(&reply, 1, 1);
+                let _ = wire::read_answers(&reply, 1, 1, false);
             }
             Err(error) => {
                 let kind = wire::failure(error).kind();

@@ -13,11 +13,11 @@ use super::{
     rewritten::Rewritten,
     saga::{self, OneCall},
     transport::connection::Connection,
-    wire::{self, script::Call, verbs::Way},
+    wire::{self, script::Call, verbs},
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
-    clock::{Clock, Millis, millis, moment},
+    clock::{Clock, millis, moment},
     decision::Decision,
     demand::{Acquire, Charge, Warning},
     error::{Error, ErrorKind},
@@ -71,23 +71,19 @@ impl Decide for Server {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        match Way::of(op, self.now())? {
-            Way::Script(verb) => {
-                let read = verb.read;
-                let call = Call {
-                    script: wire::scripts(name).verbs(),
-                    once: verb.once,
-                    arguments: verb.arguments(name, self.client_id()?),
-                };
-                read(&call.send(&self.connection).await.map_err(wire::failure)?)
+        let ask = self.ask()?;
+        match (op, verbs::call(wire::scripts(name).verbs, name, op, ask)?) {
+            (_, Some(call)) => {
+                let reply = call.send(&self.connection).await.map_err(wire::failure)?;
+                verbs::outcome(&reply)
             }
-            Way::TimeToLive => self.time_to_live(name).await.map(Outcome::TimeToLive),
-            Way::Inspect => self.stored_limit(name).await.map(Outcome::Limit),
-            Way::Delete => {
-                let keys = wire::keys(name, self.client_id()?);
+            (Op::Delete, None) => {
+                let keys = wire::keys(name, ask.client_id);
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(Outcome::Changed(deleted > 0))
             }
+            (Op::Inspect, None) => self.stored_limit(name).await.map(Outcome::Limit),
+            (_, None) => self.time_to_live(name).await.map(Outcome::TimeToLive),
         }
     }
 
@@ -113,15 +109,14 @@ impl OneCall for Server {
     ) -> Result<List<Decision>, Error> {
         let scripts = wire::scripts_for(first);
         let ask = wire::Ask {
-            client_id: self.client_id()?,
-            now: self.now(),
             exact: run.iter().any(|acquire| acquire.remaining),
+            ..self.ask()?
         };
         if let [caller] = run
-            && let Some(call) = scripts.lone(caller, self.rewrites(&caller.first), ask)
+            && let Some((call, read)) = (scripts.lone)(caller, self.rewrites(&caller.first), ask)
         {
             let reply = self.call_for(&call, run).await?;
-            if let Some(answer) = scripts.lone_answer(&reply, &caller.first, ask.now)? {
+            if let Some(answer) = read(&reply, &caller.first, ask.now)? {
                 return Ok(self.decisions(run, &[answer]));
             }
         }
@@ -133,12 +128,12 @@ impl OneCall for Server {
             .iter()
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
         let call = Call {
-            script: scripts.acquire(),
+            script: scripts.acquire,
             arguments: wire::acquire(charges.iter().copied(), callers, ask),
-            once: !scripts.is_idempotent(),
+            once: !scripts.is_idempotent,
         };
         let reply = self.call_for(&call, run).await?;
-        let answers = scripts.answers(&reply, charges.len(), run.len())?;
+        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
         Ok(self.decisions(run, &answers))
     }
 }
@@ -150,11 +145,11 @@ impl Server {
             return;
         }
         // Without a client id nothing was taken either.
-        let Ok(client_id) = self.client_id() else {
+        let Ok(ask) = self.ask() else {
             return;
         };
         let scripts = wire::scripts(receipt.name());
-        if let Some(call) = scripts.settle(receipt, keep, client_id, self.now()) {
+        if let Some(call) = (scripts.settle)(receipt, keep, ask) {
             self.returns.push(receipt, keep, call, undone);
         }
     }
@@ -236,10 +231,13 @@ impl Server {
     }
 
     async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
-        let mut left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
-        for (key, _) in wire::scripts(name).values(name, self.client_id()?) {
-            if left == TimeToLive::Missing {
-                left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
+        let left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
+        if left == TimeToLive::Missing && wire::scripts(name).limit_of.is_some() {
+            for (key, _) in wire::values(name, self.client_id()?) {
+                let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
+                if left != TimeToLive::Missing {
+                    return Ok(left);
+                }
             }
         }
         Ok(left)
@@ -247,14 +245,16 @@ impl Server {
 
     async fn stored_limit(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
         let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
-        let mut limit = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
-        let scripts = wire::scripts(name);
-        for (key, rate_type) in scripts.values(name, self.client_id()?) {
-            if limit.is_none() {
-                limit = scripts.limit_of(&self.command("GET", &[key]).await?, rate_type);
+        let stored = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
+        if let (None, Some(limit_of)) = (stored, wire::scripts(name).limit_of) {
+            for (key, rate_type) in wire::values(name, self.client_id()?) {
+                let limit = limit_of(&self.command("GET", &[key]).await?, rate_type);
+                if limit.is_some() {
+                    return Ok(limit);
+                }
             }
         }
-        Ok(limit)
+        Ok(stored)
     }
 
     fn rewrites(&self, charge: &Charge) -> bool {
@@ -272,9 +272,13 @@ impl Server {
         self.connection.send(&command).await.map_err(wire::failure)
     }
 
-    /// The caller's time, or none for the server's.
-    fn now(&self) -> Option<Millis> {
-        self.clock.as_deref().map(millis)
+    /// What every call says of its caller.
+    fn ask(&self) -> Result<wire::Ask<'_>, Error> {
+        Ok(wire::Ask {
+            client_id: self.client_id()?,
+            now: self.clock.as_deref().map(millis),
+            exact: false,
+        })
     }
 
     pub(crate) fn client_id(&self) -> Result<&str, Error> {

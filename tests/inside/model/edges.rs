@@ -8,10 +8,9 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    algorithm::Scripts,
     arguments::Arguments,
     script::Script,
-    sliding_log::{ACQUIRE, ACQUIRE_LIST, SlidingLog, VERBS},
+    sliding_log::{ACQUIRE, ACQUIRE_LIST, VERBS},
 };
 use crate::{
     algorithm::answer::{Changed, Verdict},
@@ -389,7 +388,7 @@ fn a_number_that_is_spelled_otherwise_is_one() {
         };
         let arguments = pair.acquire_arguments(sent, how);
         let reply = pair.call(&ACQUIRE, &arguments).unwrap();
-        let answer = SlidingLog.answers(&reply, 1, 1).unwrap()[0];
+        let answer = wire::read_answers(&reply, 1, 1, false).unwrap()[0];
         assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
         assert_eq!(pair.ask::<String>(&["GET", &value]), "3");

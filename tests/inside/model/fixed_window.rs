@@ -10,9 +10,8 @@ use redis::{Connection, Value};
 use super::support::{RedisServer, unique};
 use crate::store::redis::wire::{
     self,
-    algorithm::Scripts,
     arguments::{Arguments, Word},
-    fixed_window::{self, FixedWindow},
+    fixed_window,
     script::{Script, is_unknown_script},
     verbs,
 };
@@ -304,8 +303,7 @@ impl Pair {
         let run = run.map(|(charge, waits)| (std::iter::once(charge), *waits));
         let arguments = wire::acquire(limiters, run, ASK);
         let reply = self.send(&fixed_window::ACQUIRE, &arguments);
-        let replied = FixedWindow
-            .answers(&reply, 1, callers.len())
+        let replied = wire::read_answers(&reply, 1, callers.len(), false)
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
         let unknown = Now::millis(0);
@@ -586,7 +584,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
         let run = std::iter::once((std::iter::once(&charge), false));
         let arguments = wire::acquire(std::iter::once((&charge, false)), run, ASK);
         let reply = pair.send(&fixed_window::ACQUIRE, &arguments);
-        let answer = FixedWindow.answers(&reply, 1, 1).unwrap()[0];
+        let answer = wire::read_answers(&reply, 1, 1, false).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);
     }

@@ -13,9 +13,8 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    algorithm::Scripts,
     arguments::{Arguments, Word},
-    gcra::{self, Gcra, Lone},
+    gcra::{self, Lone},
     script::{Script, is_unknown_script},
     verbs,
 };
@@ -323,8 +322,7 @@ impl Pair {
         };
         let arguments = wire::acquire(limiters, run, ask);
         let reply = self.send(&gcra::ACQUIRE_RUN, &arguments);
-        let replied = Gcra
-            .answers(&reply, 1, callers.len())
+        let replied = wire::read_answers(&reply, 1, callers.len(), true)
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());
         let (expected, limiter) = self.expect(callers, limit, rewrite);
@@ -392,7 +390,12 @@ impl Pair {
     fn settle(&mut self, (permits, tat): (u32, Tat), keep: u32, source: LimitSource) {
         let receipt = self.charge(permits, source).receipt();
         let receipt = receipt.taken(Taken::Tat(tat));
-        let call = Gcra.settle(&receipt, keep, CLIENT, self.time()).unwrap();
+        let ask = wire::Ask {
+            client_id: CLIENT,
+            now: self.time(),
+            exact: false,
+        };
+        let call = (gcra::SCRIPTS.settle)(&receipt, keep, ask).unwrap();
         let reply = self.send(call.script, &call.arguments);
         let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         let of_code = matches!(source, LimitSource::Code(_));

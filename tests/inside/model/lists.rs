@@ -6,13 +6,7 @@ use super::{
     histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
     pair::{Clock, How, Pair, START, Sent},
 };
-use crate::store::redis::wire::{
-    self,
-    algorithm::Scripts,
-    script::Script,
-    sliding_log::{ACQUIRE_LIST, SlidingLog},
-    slots,
-};
+use crate::store::redis::wire::{self, script::Script, sliding_log::ACQUIRE_LIST, slots};
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
@@ -210,7 +204,7 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let script = in_slots.unwrap_or(&ACQUIRE_LIST);
         let reply = self.pairs[0].call(script, &arguments).unwrap();
-        let replied = SlidingLog.answers(&reply, list.which.len(), list.callers.len());
+        let replied = wire::read_answers(&reply, list.which.len(), list.callers.len(), false);
         let replied = replied
             .map(|answers| answers.to_vec())
             .map_err(|error| error.kind());

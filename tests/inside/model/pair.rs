@@ -10,10 +10,9 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    algorithm::Scripts,
     arguments::{Arguments, Word},
     script::{Script, is_unknown_script},
-    sliding_log::{self, ACQUIRE, ACQUIRE_LIST, SlidingLog},
+    sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
     slots, verbs,
 };
 use crate::{
@@ -237,9 +236,7 @@ impl Pair {
         let since = self.now();
         let reply = self.call(script, &arguments).unwrap();
         let until = self.now();
-        let replied = SlidingLog
-            .answers(&reply, 1, run.len())
-            .map_err(|error| error.kind());
+        let replied = wire::read_answers(&reply, 1, run.len(), false).map_err(|error| error.kind());
         let replied = replied.map(|answers| answers.to_vec());
         self.replied(replied, run, how, since..=until)
     }
@@ -428,8 +425,13 @@ impl Pair {
 
     pub(crate) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
         let receipt = self.receipt(sent, LimitSource::Store);
-        let call = SlidingLog.settle(&receipt, 0, CLIENT, Some(now.cast_unsigned()));
-        call.unwrap().arguments
+        let ask = wire::Ask {
+            now: Some(now.cast_unsigned()),
+            ..self.asks(false)
+        };
+        (sliding_log::SCRIPTS.settle)(&receipt, 0, ask)
+            .unwrap()
+            .arguments
     }
 
     pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {

@@ -6,13 +6,9 @@ use redis::Value;
 use super::{
     histories::{Step, Whose, config, rate_type, step, take, whose},
     members::Generation,
-    pair::{CLIENT, Clock, How, Lone, Pair, START, Sent},
+    pair::{Clock, How, Lone, Pair, START, Sent},
 };
-use crate::store::redis::wire::{
-    self,
-    algorithm::Scripts,
-    slots::{self, Slots},
-};
+use crate::store::redis::wire::{self, slots};
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
@@ -120,8 +116,11 @@ fn settle(
     let receipt = pair.receipt(Sent { id, ..sent }, limit);
     let given = (pair.clock != Clock::Server || keep < sent.permits).then(|| pair.now());
     let taken = receipt.clone().taken(Taken::Slot(end));
-    let call = Slots.settle(&taken, keep, CLIENT, given.map(i64::cast_unsigned));
-    let call = call.unwrap();
+    let ask = wire::Ask {
+        now: given.map(i64::cast_unsigned),
+        ..pair.asks(false)
+    };
+    let call = (slots::SCRIPTS.settle)(&taken, keep, ask).unwrap();
     let reply = pair.call(call.script, &call.arguments).unwrap();
     let now = match (given, &reply) {
         (Some(now), _) => now,

@@ -2,12 +2,11 @@
 
 use redis::Value;
 
-use super::pair::{CLIENT, Clock, How, Pair, Sent};
+use super::pair::{Clock, How, Pair, Sent};
 use crate::store::redis::wire::{
     self,
-    algorithm::Scripts,
     arguments::Word,
-    sliding_log::{SlidingLog, VERBS},
+    sliding_log::{SCRIPTS, VERBS},
     verbs,
 };
 use crate::{
@@ -83,8 +82,11 @@ impl Pair {
         let receipt = self.receipt(sent, limit);
         // What is given back says nothing of the time it used.
         let given = (self.clock != Clock::Server || keep < sent.permits).then(|| self.now());
-        let call = SlidingLog.settle(&receipt, keep, CLIENT, given.map(i64::cast_unsigned));
-        let call = call.unwrap();
+        let ask = wire::Ask {
+            now: given.map(i64::cast_unsigned),
+            ..self.asks(false)
+        };
+        let call = (SCRIPTS.settle)(&receipt, keep, ask).unwrap();
         let reply = self.call(call.script, &call.arguments).unwrap();
         let now = match (given, &reply) {
             (Some(now), _) => now,

@@ -1,16 +1,12 @@
 //! A fixed window in Redis: `lua/fixed_window/`. Pure.
 
 use super::{
-    algorithm::Scripts,
     arguments::Word,
-    format::{fields_given, keys},
-    script::{Call, Loaded, Script, lua},
+    format::{Ask, fields_given},
+    script::{Call, Loaded, Script, Scripts, lua},
     verbs,
 };
-use crate::{
-    clock::Millis,
-    receipt::{Receipt, Taken},
-};
+use crate::receipt::{Receipt, Taken};
 
 pub(crate) static ACQUIRE: Loaded = lua!(
     "lib/state.lua",
@@ -25,39 +21,23 @@ pub(crate) static VERBS: Loaded = lua!(
     "fixed_window/verbs.lua"
 );
 
-pub(crate) struct FixedWindow;
+pub(crate) static SCRIPTS: Scripts = Scripts {
+    acquire: &ACQUIRE,
+    verbs: &VERBS,
+    is_idempotent: false,
+    takes_lists: false,
+    tells_tat: false,
+    lone: |_, _, _| None,
+    settle,
+    limit_of: None,
+};
 
-impl Scripts for FixedWindow {
-    fn acquire(&self) -> &'static Script {
-        &ACQUIRE
-    }
-
-    fn verbs(&self) -> &'static Script {
-        &VERBS
-    }
-
-    fn settle(
-        &self,
-        receipt: &Receipt,
-        keep: u32,
-        client_id: &str,
-        _: Option<Millis>,
-    ) -> Option<Call> {
-        let Some(Taken::Window(end)) = receipt.settle() else {
-            return None;
-        };
-        let credited = i64::from(receipt.permits) - i64::from(keep);
-        let mut argv = Vec::from([credited, end].map(Word::number));
-        argv.extend(if credited < 0 {
-            fields_given(receipt)
-        } else {
-            Default::default()
-        });
-        let keys = keys(receipt.name(), client_id);
-        Some(Call {
-            script: &VERBS,
-            arguments: verbs::arguments(keys, "settle", argv),
-            once: true,
-        })
-    }
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+    let Some(Taken::Window(end)) = receipt.settle() else {
+        return None;
+    };
+    let credited = i64::from(receipt.permits) - i64::from(keep);
+    let mut argv = Vec::from([credited, end].map(Word::number));
+    argv.extend(fields_given(receipt));
+    Some(verbs::settle(&VERBS, receipt, ask, argv, true))
 }

@@ -35,6 +35,15 @@ fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     ]
 }
 
+/// Returns the keys that may hold the permits left, each with the type of limit that it is used for.
+pub(crate) fn values(name: &Name, client_id: &str) -> [(String, RateType); 2] {
+    let [_, value, client_value, ..] = keys(name, client_id);
+    [
+        (value, RateType::Overall),
+        (client_value, RateType::PerClient),
+    ]
+}
+
 /// The part of a limiter's keys that says in which slot of a Cluster they are.
 ///
 /// Redis Cluster specification, "hash tags": what stands between the first `{` and the first `}` behind it, else all.

@@ -3,11 +3,10 @@
 use redis::Value;
 
 use super::{
-    algorithm::Scripts,
     arguments::{Arguments, Word},
     format::{Ask, keys, limit_source, time},
-    reply::{self, answer_by, unreadable},
-    script::{Call, Loaded, Script, lua},
+    reply::{answer_by, unreadable},
+    script::{Call, Loaded, ReadLone, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -39,90 +38,55 @@ pub(crate) static VERBS: Loaded = lua!(
     "gcra/verbs.lua"
 );
 
-pub(crate) struct Gcra;
+pub(crate) static SCRIPTS: Scripts = Scripts {
+    acquire: &ACQUIRE_RUN,
+    verbs: &VERBS,
+    is_idempotent: false,
+    takes_lists: false,
+    tells_tat: true,
+    lone,
+    settle,
+    limit_of: Some(limit_of),
+};
 
-impl Scripts for Gcra {
-    fn acquire(&self) -> &'static Script {
-        &ACQUIRE_RUN
-    }
+fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLone)> {
+    // A differing limit that is to be left for now is not found by this script.
+    let lone = Lone::new(&caller.first).filter(|_| rewrites)?;
+    let call = Call {
+        script: &ACQUIRE,
+        arguments: lone.arguments(caller.first.name(), ask.client_id, ask.now),
+        once: true,
+    };
+    Some((call, |reply, charge, _| {
+        Lone::new(charge).ok_or_else(unreadable)?.answer(reply)
+    }))
+}
 
-    fn verbs(&self) -> &'static Script {
-        &VERBS
-    }
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+    let Some(Taken::Tat(tat)) = receipt.settle() else {
+        return None;
+    };
+    let credited = Word::number(i64::from(receipt.permits) - i64::from(keep));
+    let (source, limit) = limit_source(receipt.limit(), true);
+    let (at, given) = (Word::number(tat.at), Word::number(tat.given));
+    let mut argv = vec![credited, time(ask.now), at, given, source];
+    argv.extend(limit);
+    Some(verbs::settle(&VERBS, receipt, ask, argv, true))
+}
 
-    fn lone(&self, caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<Call> {
-        // A differing limit that is to be left for now is not found by this script.
-        let lone = Lone::new(&caller.first).filter(|_| rewrites)?;
-        Some(Call {
-            script: &ACQUIRE,
-            arguments: lone.arguments(caller.first.name(), ask.client_id, ask.now),
-            once: true,
-        })
-    }
-
-    fn lone_answer(
-        &self,
-        reply: &Value,
-        charge: &Charge,
-        _: Option<Millis>,
-    ) -> Result<Option<Answer>, Error> {
-        let lone = Lone::new(charge).ok_or_else(unreadable)?;
-        lone.answer(reply)
-    }
-
-    /// The reply ends with what receipts know: tat, and what was given back.
-    fn answers(&self, reply: &Value, _: usize, callers: usize) -> Result<List<Answer>, Error> {
-        let numbers = reply::numbers(reply)?;
-        let &[ref numbers @ .., at, given] = &*numbers else {
-            return Err(unreadable());
-        };
-        reply::read_answers(numbers, 1, callers, Some(Tat { at, given }))
-    }
-
-    fn settle(
-        &self,
-        receipt: &Receipt,
-        keep: u32,
-        client_id: &str,
-        now: Option<Millis>,
-    ) -> Option<Call> {
-        let Some(Taken::Tat(tat)) = receipt.settle() else {
-            return None;
-        };
-        let credited = i64::from(receipt.permits) - i64::from(keep);
-        let (source, limit) = limit_source(receipt.limit(), true);
-        let (at, given) = (Word::number(tat.at), Word::number(tat.given));
-        let mut argv = vec![Word::number(credited), time(now), at, given, source];
-        argv.extend(limit);
-        let keys = keys(receipt.name(), client_id);
-        Some(Call {
-            script: &VERBS,
-            arguments: verbs::arguments(keys, "settle", argv),
-            once: true,
-        })
-    }
-
-    fn values(&self, name: &Name, client_id: &str) -> Vec<(String, RateType)> {
-        let [_, value, client_value, ..] = keys(name, client_id);
-        vec![
-            (value, RateType::Overall),
-            (client_value, RateType::PerClient),
-        ]
-    }
-
-    fn limit_of(&self, value: &Value, rate_type: RateType) -> Option<StoredLimit> {
-        let Value::BulkString(value) = value else {
-            return None;
-        };
-        let State { rate, interval, .. } = state(value)?;
-        Pace::of(rate, interval)?;
-        Some(StoredLimit {
-            rate,
-            interval,
-            rate_type,
-            keep_alive: 0,
-        })
-    }
+/// Reads the limit by which a value is counted.
+fn limit_of(value: &Value, rate_type: RateType) -> Option<StoredLimit> {
+    let Value::BulkString(value) = value else {
+        return None;
+    };
+    let State { rate, interval, .. } = state(value)?;
+    Pace::of(rate, interval)?;
+    Some(StoredLimit {
+        rate,
+        interval,
+        rate_type,
+        keep_alive: 0,
+    })
 }
 
 /// Reads a value: five doubles; `None` for another algorithm's.

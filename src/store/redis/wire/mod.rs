@@ -2,7 +2,6 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
-pub(crate) mod algorithm;
 pub(crate) mod arguments;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
@@ -15,29 +14,29 @@ pub(crate) mod verbs;
 
 use redis::{RedisError, ServerErrorKind};
 
-use self::algorithm::Scripts;
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) use self::format::{is_member_size, permits};
+use self::script::{Script, Scripts};
 pub(crate) use self::{
-    format::{Ask, acquire, keys, random_id, tag},
-    reply::{count, stored_limit, time_to_live, unreadable},
+    format::{Ask, acquire, keys, random_id, tag, values},
+    reply::{count, read_answers, stored_limit, time_to_live, unreadable},
 };
 use super::classify;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
 
 /// Returns the scripts that count a limiter.
-pub(crate) fn scripts(name: &Name) -> &'static dyn Scripts {
+pub(crate) fn scripts(name: &Name) -> &'static Scripts {
     match name.algorithm() {
-        Algorithm::SlidingLog if name.slots().is_some() => &slots::Slots,
-        Algorithm::SlidingLog => &sliding_log::SlidingLog,
-        Algorithm::FixedWindow => &fixed_window::FixedWindow,
-        Algorithm::Gcra => &gcra::Gcra,
+        Algorithm::SlidingLog if name.slots().is_some() => &slots::SCRIPTS,
+        Algorithm::SlidingLog => &sliding_log::SCRIPTS,
+        Algorithm::FixedWindow => &fixed_window::SCRIPTS,
+        Algorithm::Gcra => &gcra::SCRIPTS,
     }
 }
 
 /// Returns the scripts that count all of these limiters in one call: those of slots, if one of them
 /// has slots.
-pub(crate) fn scripts_for(acquire: &Acquire) -> &'static dyn Scripts {
+pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
     let mut charges = acquire.charges();
     let slotted = charges.find(|charge| charge.name().slots().is_some());
     scripts(slotted.unwrap_or(&acquire.first).name())
@@ -45,7 +44,7 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static dyn Scripts {
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static script::Script; 10] {
+pub(crate) fn all() -> [&'static Script; 10] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_LIST,
@@ -97,6 +96,6 @@ pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slot
 
 /// Hash tags that differ may share a slot, and are taken apart all the same.
 pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
-    let lists = [a, b].iter().all(|name| scripts(name).takes_lists());
+    let lists = [a, b].iter().all(|name| scripts(name).takes_lists);
     lists && (!in_slots || tag(a) == tag(b))
 }

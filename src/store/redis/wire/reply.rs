@@ -39,13 +39,18 @@ pub(crate) fn answer_by(
 }
 
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter,
-/// those of the first caller first.
+/// those of the first caller first. `tells_tat` is whether it ends with what receipts of GCRA know.
 pub(crate) fn read_answers(
-    numbers: &[i64],
+    reply: &Value,
     limiters: usize,
     callers: usize,
-    tat: Option<Tat>,
+    tells_tat: bool,
 ) -> Result<List<Answer>, Error> {
+    let numbers = numbers(reply)?;
+    let (numbers, tat) = match &*numbers {
+        &[ref numbers @ .., at, given] if tells_tat => (numbers, Some(Tat { at, given })),
+        numbers => (numbers, None),
+    };
     let &[1, now, ref rest @ ..] = numbers else {
         return Err(unreadable());
     };
@@ -254,10 +259,6 @@ pub(crate) fn unreadable() -> Error {
 mod tests {
     use super::*;
 
-    fn answers(reply: &Value, limiters: usize, callers: usize) -> Result<List<Answer>, Error> {
-        read_answers(&numbers(reply)?, limiters, callers, None)
-    }
-
     #[test]
     fn replies_that_are_not_ours_are_errors() {
         for reply in [
@@ -276,7 +277,7 @@ mod tests {
             Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
-                answers(&reply, 1, 1).unwrap_err().kind(),
+                read_answers(&reply, 1, 1, false).unwrap_err().kind(),
                 ErrorKind::Unavailable,
                 "{reply:?}"
             );
@@ -288,7 +289,7 @@ mod tests {
             (-4, ErrorKind::ForeignState),
         ] {
             let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(answers(&reply, 1, 1).unwrap_err().kind(), kind);
+            assert_eq!(read_answers(&reply, 1, 1, false).unwrap_err().kind(), kind);
         }
     }
 }

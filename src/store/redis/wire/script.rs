@@ -4,14 +4,47 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, RedisError, Value};
 
-use super::arguments::Arguments;
-use crate::store::redis::{
-    classify::Class,
-    transport::{
-        connection::{Connection, Failed},
-        link::To,
+use super::{arguments::Arguments, format::Ask};
+use crate::{
+    algorithm::answer::Answer,
+    clock::Millis,
+    demand::{Acquire, Charge},
+    error::Error,
+    limit::{RateType, StoredLimit},
+    receipt::Receipt,
+    store::redis::{
+        classify::Class,
+        transport::{
+            connection::{Connection, Failed},
+            link::To,
+        },
     },
 };
+
+/// The scripts of one algorithm: what they take, and how their replies are read.
+pub(crate) struct Scripts {
+    /// Decides for any callers. Its arguments are those of [`acquire`](super::acquire).
+    pub(crate) acquire: &'static Loaded,
+    /// See `lua/lib/verbs.lua`
+    pub(crate) verbs: &'static Loaded,
+    /// Whether an acquire may be sent twice, because each grant is an entry of its own.
+    pub(crate) is_idempotent: bool,
+    /// Whether one call decides for limiters of several names.
+    pub(crate) takes_lists: bool,
+    /// Whether a reply ends with what receipts of GCRA know.
+    pub(crate) tells_tat: bool,
+    /// Makes the call of a cheaper script for one caller of one limiter, if one can decide. The
+    /// flag says whether a differing limit is rewritten.
+    pub(crate) lone: fn(&Acquire, bool, Ask<'_>) -> Option<(Call, ReadLone)>,
+    /// Makes the call that leaves so many permits of what an acquire took, or charges what is more;
+    /// none if the receipt does not say enough to be settled, or was settled before.
+    pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<Call>,
+    /// Reads the limit from the value of a limiter that has no hash, where there are such.
+    pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
+}
+
+/// Reads the reply to a lone caller's call; `None` if the decision is left to [`Scripts::acquire`].
+pub(crate) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
 
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;

@@ -3,11 +3,10 @@
 use redis::Value;
 
 use super::{
-    algorithm::Scripts,
     arguments::Word,
-    format::{self, Ask, keys},
+    format::{self, Ask, fields_given, member},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Call, Loaded, Script, lua},
+    script::{Call, Loaded, ReadLone, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -39,61 +38,34 @@ pub(crate) static VERBS: Loaded = lua!(
     "sliding_log/verbs.lua"
 );
 
-pub(crate) struct SlidingLog;
+pub(crate) static SCRIPTS: Scripts = Scripts {
+    acquire: &ACQUIRE_LIST,
+    verbs: &VERBS,
+    is_idempotent: true,
+    takes_lists: true,
+    tells_tat: false,
+    lone,
+    settle: |receipt, keep, ask| {
+        let argv = settled(receipt, keep, ask.now);
+        Some(verbs::settle(&VERBS, receipt, ask, argv, false))
+    },
+    limit_of: None,
+};
 
-impl Scripts for SlidingLog {
-    fn acquire(&self) -> &'static Script {
-        &ACQUIRE_LIST
+fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLone)> {
+    if !is_lone(caller) {
+        return None;
     }
-
-    fn verbs(&self) -> &'static Script {
-        &VERBS
-    }
-
-    fn is_idempotent(&self) -> bool {
-        true
-    }
-
-    fn takes_lists(&self) -> bool {
-        true
-    }
-
-    fn lone(&self, caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<Call> {
-        if !is_lone(caller) {
-            return None;
-        }
-        let limiters = std::iter::once((&caller.first, rewrites));
-        let callers = std::iter::once((caller.charges(), caller.patience.is_some()));
-        Some(Call {
-            script: &ACQUIRE,
-            arguments: format::acquire(limiters, callers, ask),
-            once: false,
-        })
-    }
-
-    fn lone_answer(
-        &self,
-        reply: &Value,
-        charge: &Charge,
-        now: Option<Millis>,
-    ) -> Result<Option<Answer>, Error> {
+    let limiters = std::iter::once((&caller.first, rewrites));
+    let callers = std::iter::once((caller.charges(), caller.patience.is_some()));
+    let call = Call {
+        script: &ACQUIRE,
+        arguments: format::acquire(limiters, callers, ask),
+        once: false,
+    };
+    Some((call, |reply, charge, now| {
         lone_answer(reply, charge, now).map(Some)
-    }
-
-    fn settle(
-        &self,
-        receipt: &Receipt,
-        keep: u32,
-        client_id: &str,
-        now: Option<Millis>,
-    ) -> Option<Call> {
-        let keys = keys(receipt.name(), client_id);
-        Some(Call {
-            script: &VERBS,
-            arguments: verbs::arguments(keys, "settle", settled(receipt, keep, now)),
-            once: false,
-        })
-    }
+    }))
 }
 
 /// Returns whether it takes permits of one limiter, if there is room, and now: then it makes no
@@ -112,7 +84,7 @@ pub(crate) fn lone_answer(
     now: Option<Millis>,
 ) -> Result<Answer, Error> {
     let Some((verdict, [remaining, wait, next], reset)) = brief(reply) else {
-        let answers = read_answers(&numbers(reply)?, 1, 1, None)?;
+        let answers = read_answers(reply, 1, 1, false)?;
         return Ok(*answers.first().ok_or_else(unreadable)?);
     };
     // A limit that is not in force as it was given has the whole reply.
@@ -147,26 +119,16 @@ fn brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
 
 /// Returns the arguments of `settle`.
 pub(super) fn settled(receipt: &Receipt, keep: u32, now: Option<Millis>) -> Vec<Word> {
-    let member = |id, permits| Word::from(format::member(id, permits));
-    let (taken, rest, limit) = match keep.checked_sub(receipt.permits) {
-        Some(more) => (
-            Word::default(),
-            member(receipt.id.for_more(), more),
-            format::fields_given(receipt),
-        ),
-        None if keep == 0 => (
-            member(receipt.id, receipt.permits),
-            Word::default(),
-            <[Word; 4]>::default(),
-        ),
-        None => (
-            member(receipt.id, receipt.permits),
-            member(receipt.id, keep),
-            <[Word; 4]>::default(),
-        ),
+    let of = |id, permits| Word::from(member(id, permits));
+    let (taken, rest) = match keep.checked_sub(receipt.permits) {
+        Some(more) => (Word::default(), of(receipt.id.for_more(), more)),
+        None => {
+            let rest = (keep > 0).then(|| of(receipt.id, keep));
+            (of(receipt.id, receipt.permits), rest.unwrap_or_default())
+        }
     };
     let mut argv = vec![taken, format::time(now), rest];
-    argv.extend(limit);
+    argv.extend(fields_given(receipt));
     argv
 }
 

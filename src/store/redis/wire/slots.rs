@@ -1,17 +1,13 @@
 //! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
 
 use super::{
-    algorithm::Scripts,
     arguments::Word,
-    format::keys,
-    script::{Call, Loaded, Script, lua},
+    format::Ask,
+    script::{Call, Loaded, Script, Scripts, lua},
     sliding_log::{self, settled},
     verbs,
 };
-use crate::{
-    clock::Millis,
-    receipt::{Receipt, Taken},
-};
+use crate::receipt::{Receipt, Taken};
 
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "lib/state.lua",
@@ -28,39 +24,22 @@ pub(crate) static VERBS: Loaded = lua!(
     "sliding_log/verbs.lua"
 );
 
-pub(crate) struct Slots;
+pub(crate) static SCRIPTS: Scripts = Scripts {
+    acquire: &ACQUIRE_LIST,
+    verbs: &sliding_log::VERBS,
+    is_idempotent: false,
+    takes_lists: true,
+    tells_tat: false,
+    lone: |_, _, _| None,
+    settle,
+    limit_of: None,
+};
 
-impl Scripts for Slots {
-    fn acquire(&self) -> &'static Script {
-        &ACQUIRE_LIST
-    }
-
-    fn verbs(&self) -> &'static Script {
-        &sliding_log::VERBS
-    }
-
-    fn takes_lists(&self) -> bool {
-        true
-    }
-
-    fn settle(
-        &self,
-        receipt: &Receipt,
-        keep: u32,
-        client_id: &str,
-        now: Option<Millis>,
-    ) -> Option<Call> {
-        let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.name().slots())
-        else {
-            return None;
-        };
-        let mut argv = settled(receipt, keep, now);
-        argv.extend([Word::number(end), Word::number(slots.count())]);
-        let keys = keys(receipt.name(), client_id);
-        Some(Call {
-            script: &VERBS,
-            arguments: verbs::arguments(keys, "settle", argv),
-            once: true,
-        })
-    }
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+    let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.name().slots()) else {
+        return None;
+    };
+    let mut argv = settled(receipt, keep, ask.now);
+    argv.extend([Word::number(end), Word::number(slots.count())]);
+    Some(verbs::settle(&VERBS, receipt, ask, argv, true))
 }

@@ -1,111 +1,91 @@
-//! The verbs, and what carries them out: see `lua/lib/verbs.lua`. Pure.
+//! The verbs: see `lua/lib/verbs.lua`. Pure.
 
 use redis::Value;
 
 use super::{
     arguments::{Arguments, Word},
-    format::{flag_byte, keys, limit_fields, random_id, time},
+    format::{self, Ask, flag_byte, keys, limit_fields, random_id, time},
     reply::{flag, second},
+    script::{Call, Script},
 };
 use crate::{
-    clock::Millis,
     error::Error,
     name::Name,
+    receipt::Receipt,
     store::{ExpireWhen, Op, Outcome},
 };
 
-/// What carries out an [`Op`].
-pub(crate) enum Way {
-    Script(Verb),
-    /// PTTL of the hash
-    TimeToLive,
-    /// HMGET of the hash
-    Inspect,
-    /// DEL
-    Delete,
+/// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;
+/// `None` where a plain command does.
+pub(crate) fn call(
+    script: &'static Script,
+    name: &Name,
+    op: &Op,
+    ask: Ask<'_>,
+) -> Result<Option<Call>, Error> {
+    let now = time(ask.now);
+    let id = || random_id().map(|id| Word::from(id.0));
+    let mut keys = Vec::from(keys(name, ask.client_id));
+    let (verb, argv, once) = match op {
+        Op::TrySetRate(limit) => ("try_set_rate", limit_fields(limit).into(), false),
+        Op::SetRate {
+            limit,
+            keep,
+            existing,
+        } => {
+            let mut argv = Vec::from(limit_fields(limit));
+            argv.extend([now, flag_byte(*keep), flag_byte(*existing)]);
+            ("set_rate", argv, false)
+        }
+        Op::Release(permits) => ("release", vec![Word::number(permits), now, id()?], true),
+        Op::Expire(millis, when) => ("expire", vec![Word::number(millis), when_of(*when)], false),
+        Op::ClearExpire => ("clear_expire", vec![], false),
+        Op::Available => ("available", vec![now, id()?], false),
+        // Sent again it would find nothing to repair, and say so.
+        Op::Repair => ("repair", vec![now], true),
+        Op::Rename(new_name) => {
+            keys.extend(format::keys(new_name, ask.client_id));
+            ("rename", vec![], true)
+        }
+        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+    };
+    Ok(Some(Call {
+        script,
+        arguments: arguments(keys, verb, argv),
+        once,
+    }))
 }
 
-impl Way {
-    pub(crate) fn of(op: &Op, now: Option<Millis>) -> Result<Self, Error> {
-        let now = time(now);
-        let id = || random_id().map(|id| Word::from(id.0));
-        Ok(Self::Script(match op {
-            Op::TrySetRate(limit) => Verb::changes("try_set_rate", limit_fields(limit)),
-            Op::SetRate {
-                limit,
-                keep,
-                existing,
-            } => {
-                let mut argv = Vec::from(limit_fields(limit));
-                argv.extend([now, flag_byte(*keep), flag_byte(*existing)]);
-                Verb::changes("set_rate", argv)
-            }
-            Op::Release(permits) => {
-                Verb::counts("release", [Word::number(permits), now, id()?]).once()
-            }
-            Op::Expire(millis, when) => {
-                let when = match when {
-                    ExpireWhen::Always => Word::default(),
-                    ExpireWhen::NotSet => Word::from(*b"NX"),
-                    ExpireWhen::Set => Word::from(*b"XX"),
-                    ExpireWhen::Greater => Word::from(*b"GT"),
-                    ExpireWhen::Less => Word::from(*b"LT"),
-                };
-                Verb::changes("expire", [Word::number(millis), when])
-            }
-            Op::ClearExpire => Verb::changes("clear_expire", []),
-            Op::Available => Verb::counts("available", [now, id()?]),
-            // Sent again it would find nothing to repair, and say so.
-            Op::Repair => Verb::counts("repair", [now]).once(),
-            Op::Rename(new_name) => Verb {
-                to: Some(new_name.clone()),
-                ..Verb::changes("rename", []).once()
-            },
-            Op::TimeToLive => return Ok(Self::TimeToLive),
-            Op::Inspect => return Ok(Self::Inspect),
-            Op::Delete => return Ok(Self::Delete),
-        }))
+fn when_of(when: ExpireWhen) -> Word {
+    match when {
+        ExpireWhen::Always => Word::default(),
+        ExpireWhen::NotSet => Word::from(*b"NX"),
+        ExpireWhen::Set => Word::from(*b"XX"),
+        ExpireWhen::Greater => Word::from(*b"GT"),
+        ExpireWhen::Less => Word::from(*b"LT"),
     }
 }
 
-/// A verb of a script, with its arguments, the same for every algorithm.
-pub(crate) struct Verb {
-    word: &'static str,
+/// Reads the reply: those that count reply with several numbers, those that change with one.
+pub(crate) fn outcome(reply: &Value) -> Result<Outcome, Error> {
+    match reply {
+        Value::Int(_) => flag(reply).map(Outcome::Changed),
+        _ => second(reply).map(Outcome::Permits),
+    }
+}
+
+/// Makes the call that settles a receipt.
+pub(crate) fn settle(
+    script: &'static Script,
+    receipt: &Receipt,
+    ask: Ask<'_>,
     argv: Vec<Word>,
-    /// The name that the limiter gets.
-    to: Option<Name>,
-    /// Whether it must not be sent twice.
-    pub(crate) once: bool,
-    /// Reads the reply.
-    pub(crate) read: fn(&Value) -> Result<Outcome, Error>,
-}
-
-impl Verb {
-    fn changes(word: &'static str, argv: impl Into<Vec<Word>>) -> Self {
-        Self {
-            word,
-            argv: argv.into(),
-            to: None,
-            once: false,
-            read: |reply| flag(reply).map(Outcome::Changed),
-        }
-    }
-
-    fn counts(word: &'static str, argv: impl Into<Vec<Word>>) -> Self {
-        Self {
-            read: |reply| second(reply).map(Outcome::Permits),
-            ..Self::changes(word, argv)
-        }
-    }
-
-    fn once(self) -> Self {
-        Self { once: true, ..self }
-    }
-
-    pub(crate) fn arguments(self, name: &Name, client_id: &str) -> Arguments {
-        let mut all = Vec::from(keys(name, client_id));
-        all.extend(self.to.iter().flat_map(|to| keys(to, client_id)));
-        arguments(all, self.word, self.argv)
+    once: bool,
+) -> Call {
+    Call {
+        script,
+        arguments: arguments(keys(receipt.name(), ask.client_id), "settle", argv),
+        once,
     }
 }
 
