@@ -14,8 +14,8 @@ use crate::{
     store::TimeToLive,
 };
 
-/// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks until
-/// those asked for are free, until one more is, and until all are.
+/// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks
+/// until those asked for are free, until one more is, and until all are.
 pub(crate) fn answer_by(
     limit: &StoredLimit,
     verdict: Verdict,
