@@ -177,12 +177,14 @@ enum Script {
 }
 
 impl Script {
-    /// By its arguments: one that gives back begins with a member, and no other script of this test has as many.
+    /// By its arguments, which begin with the verb; those of an acquire are more than those of any
+    /// verb of this test.
     fn of(keys: &[&str], argv: &[&str]) -> Self {
-        match (keys.len(), argv.len()) {
-            (5, 7) if argv[0].starts_with("\\x10") => Self::GiveBack,
-            (5, 7) => Self::SetRate,
-            (5, 0..10) | (0, _) => Self::Other,
+        match (keys.len(), argv) {
+            (5, ["settle", ..]) => Self::GiveBack,
+            (5, ["set_rate", ..]) => Self::SetRate,
+            (5, argv) if argv.len() < 10 => Self::Other,
+            (0, _) => Self::Other,
             _ => Self::Acquire,
         }
     }
