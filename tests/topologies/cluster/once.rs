@@ -64,20 +64,20 @@ fn serve(mut stream: TcpStream, port: u16, scripts: &AtomicU32) {
 #[tokio::test]
 async fn what_may_not_run_twice_is_sent_once() {
     let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+    let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
     let error = limiter.release(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 
     let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+    let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
     let error = limiter.rename("b{orders}").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let node = Rude::start();
-        let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+        let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
         let limiter = limiter.algorithm(algorithm);
         let error = limiter.try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -85,7 +85,7 @@ async fn what_may_not_run_twice_is_sent_once() {
     }
 
     let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
+    let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
     let error = limiter.slots(10).unwrap().try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
@@ -115,7 +115,7 @@ async fn a_pool_repeats_also_what_may_not_run_twice() {
         .deadline(Duration::from_secs(20))
         .build()
         .unwrap();
-    let limiter = RateLimiter::new(&store, "{orders}").unwrap();
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
     let error = limiter.release(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     println!("sent {} times", node.scripts());
