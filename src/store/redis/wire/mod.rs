@@ -14,12 +14,15 @@ pub(crate) mod verbs;
 
 use redis::{RedisError, ServerErrorKind};
 
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) use self::format::{is_member_size, permits};
-use self::script::{Script, Scripts};
+use self::script::Scripts;
 pub(crate) use self::{
     format::{Ask, acquire, keys, random_id, tag, values},
-    reply::{count, read_answers, stored_limit, time_to_live, unreadable},
+    reply::{count, read_answers, stored_limit, time_to_live},
+};
+#[cfg(any(test, feature = "inspect"))]
+pub(crate) use self::{
+    format::{is_member_size, permits},
+    reply::unreadable,
 };
 use super::classify;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
@@ -44,7 +47,7 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 10] {
+pub(crate) fn all() -> [&'static script::Script; 10] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_LIST,
