@@ -153,7 +153,7 @@ mod tests {
 
     fn script(words: &[&str]) -> Seen {
         Seen {
-            at: 0.0,
+            micros: 0,
             by_script: true,
             words: words.iter().map(|&word| word.to_owned()).collect(),
         }
@@ -204,7 +204,7 @@ mod tests {
         let mut ledger = Ledger::default();
         granted(&mut ledger, 0, 1, 3);
         ledger.read(&Seen {
-            at: 0.0,
+            micros: 0,
             by_script: false,
             words: vec!["FLUSHALL".to_owned()],
         });

@@ -22,7 +22,6 @@ mod clocks;
 mod cluster;
 mod data;
 mod failover;
-#[allow(dead_code, reason = "only what it reads is of use here")]
 #[path = "../monitor/feed.rs"]
 mod feed;
 mod guards;

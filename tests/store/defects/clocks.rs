@@ -26,12 +26,12 @@ async fn no_callers_clock_is_sent() {
     assert_eq!(take(&ours, 2).await, Answer::Granted);
     let latest = server_time();
     let mut calls = monitor.seen(&name);
-    calls.retain(|command| !command.inner);
+    calls.retain(|command| !command.by_script);
     let [call] = calls.as_slice() else {
         panic!("not one call: {calls:?}");
     };
     // The hash of the script, five keys and how many they are, and then the time.
-    assert_eq!(call.args[8], b"", "{call:?}");
+    assert_eq!(call.words[8], "", "{call:?}");
     let [(score, _)] = Keys::of(&name).books().log[..] else {
         panic!("not one grant");
     };
@@ -191,13 +191,8 @@ async fn no_window_holds_more_than_the_rate() {
         caller.await.unwrap();
     }
     let mut scores: Vec<i64> = (monitor.seen(&name).iter())
-        .filter(|command| command.inner && command.args[0].eq_ignore_ascii_case(b"ZADD"))
-        .map(|command| {
-            std::str::from_utf8(&command.args[3])
-                .unwrap()
-                .parse()
-                .unwrap()
-        })
+        .filter(|command| command.by_script && command.words[0].eq_ignore_ascii_case("ZADD"))
+        .map(|command| command.words[3].parse().unwrap())
         .collect();
     assert_eq!(scores.len(), 48);
     let sorted = scores.is_sorted();

@@ -243,8 +243,8 @@ async fn a_log_that_expired_whole_is_dropped_at_once() {
     let mut monitor = Monitor::start();
     assert_eq!(world.take(1).await, Answer::Granted);
     let inner: Vec<_> = (monitor.seen(world.limiter.name()).into_iter())
-        .filter(|command| command.inner)
-        .map(|command| String::from_utf8_lossy(&command.args[0]).to_uppercase())
+        .filter(|command| command.by_script)
+        .map(|command| command.words[0].to_uppercase())
         .collect();
     assert!(inner.iter().any(|verb| verb == "UNLINK"), "{inner:?}");
     assert!(

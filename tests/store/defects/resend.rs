@@ -11,9 +11,9 @@ async fn take_and_tell(world: &World, permits: u32) -> Vec<Vec<u8>> {
     let mut monitor = Monitor::start();
     assert_eq!(world.take(permits).await, Answer::Granted);
     let mut calls = monitor.seen(world.limiter.name());
-    calls.retain(|command| !command.inner);
+    calls.retain(|command| !command.by_script);
     assert_eq!(calls.len(), 1, "one round trip: {calls:?}");
-    let call = calls.remove(0).args;
+    let call = calls.remove(0).arguments();
     assert_eq!(call[0], b"EVALSHA");
     call
 }

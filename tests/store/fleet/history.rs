@@ -52,7 +52,7 @@ impl History {
                     in_run = callers.len();
                     for [_, permits, member, _] in callers {
                         let call = Call {
-                            at: seen.at as i64,
+                            at: seen.micros / 1000,
                             permits: permits.parse().unwrap(),
                             granted: false,
                         };
