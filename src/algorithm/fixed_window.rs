@@ -4,8 +4,8 @@
 //! because Redis keeps a key for as long.
 
 use super::{
-    answer::Changed,
-    call::{Ask, Counts, End, Needs, Take},
+    answer::{Answer, Changed},
+    call::{Counts, Needs},
 };
 use crate::{clock::Now, error::ErrorKind, limit::StoredLimit, receipt::PermitId};
 
@@ -59,14 +59,8 @@ impl Counts for Limiter {
         open.map_or(limit.rate, |(value, _)| value)
     }
 
-    /// Nothing tells one grant from another.
-    fn holds(&self, _take: &Take) -> bool {
-        false
-    }
-
-    fn note(&mut self, _take: &Take, _score: i64) {}
-
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
+        let (value, now) = (answer.remaining, answer.now);
         let (rate, interval) = self
             .limit
             .map_or((0, 0), |limit| (limit.rate, limit.interval));
@@ -81,16 +75,12 @@ impl Counts for Limiter {
         }
         // A window later for each further rate.
         let next = now.ticks(interval + 1);
-        let wait = |needs: &Needs| end + 1 - now.tick + needs.rounds * next;
-        let reset = if value < rate { end + 1 - now.tick } else { 0 };
-        End {
-            waits: needs.iter().map(wait).collect(),
-            // All come back together.
-            next: reset,
-            reset,
-            repaired: 0,
-            tat: None,
+        for needs in needs {
+            needs.wait = end + 1 - now.tick + needs.rounds * next;
         }
+        // All come back together.
+        answer.reset = if value < rate { end + 1 - now.tick } else { 0 };
+        answer.next = answer.reset;
     }
 }
 
@@ -223,7 +213,7 @@ mod tests {
     use crate::{
         algorithm::{
             answer::{Answer, Verdict},
-            call::{Caller, acquire},
+            call::{Ask, Caller, Take, acquire},
         },
         limit::{Limit, LimitSource},
         list::List,

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
-        call::{self, Ask, Caller, Counts, End, Needs, Take},
+        call::{self, Caller, Counts, Needs, Take},
     },
     clock::{Now, TICKS},
     demand::Charge,
@@ -370,11 +370,6 @@ impl Counts for Stranger {
         limit.rate - used(&self.parts)
     }
 
-    /// Nothing tells one grant from another.
-    fn holds(&self, _take: &Take) -> bool {
-        false
-    }
-
     fn note(&mut self, take: &Take, _score: i64) {
         self.taken = self.taken.saturating_add(take.permits);
         if let Some(present) = self.parts.last_mut() {
@@ -383,19 +378,14 @@ impl Counts for Stranger {
         }
     }
 
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, _now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
         let interval = ticks(self.limit.interval);
-        let wait = |needs: &Needs| {
-            until_free(&self.parts, needs.permits - value) + needs.rounds * interval
-        };
-        End {
-            waits: needs.iter().map(wait).collect(),
-            // Not known: another name's grants may stand in its cells.
-            next: 0,
-            reset: until_free(&self.parts, used(&self.parts)),
-            repaired: 0,
-            tat: None,
+        for needs in needs {
+            let lacks = needs.permits - answer.remaining;
+            needs.wait = until_free(&self.parts, lacks) + needs.rounds * interval;
         }
+        // When the next is free is not known: another name's grants may stand in its cells.
+        answer.reset = until_free(&self.parts, used(&self.parts));
     }
 }
 
