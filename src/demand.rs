@@ -50,6 +50,20 @@ pub(crate) enum Patience {
 }
 
 impl Acquire {
+    /// Returns one caller of a call, who stands in line or not.
+    #[cfg(test)]
+    pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
+        let mut charges = charges.into_iter();
+        Self {
+            first: charges.next().unwrap(),
+            rest: charges.collect(),
+            on_failure: None,
+            remaining: false,
+            patience: waits.then_some(Patience::Endless),
+            asked: None,
+        }
+    }
+
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -305,6 +319,16 @@ impl Charge {
             lease: None,
             passes: false,
             bounded: false,
+        }
+    }
+
+    /// Returns a charge as an algorithm sees it, whatever limiter it is of.
+    #[cfg(test)]
+    pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
+        let name = Name::exact("plain").unwrap();
+        Self {
+            id,
+            ..Self::named(name, limit, Labels::unnamed("plain"), permits)
         }
     }
 

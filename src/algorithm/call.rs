@@ -6,22 +6,28 @@
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
     clock::Now,
+    demand::{Acquire, Charge},
     error::ErrorKind,
     limit::{LimitSource, StoredLimit, ahead_of},
     list::List,
     receipt::PermitId,
 };
 
-/// What a call asks of one limiter, whoever its callers are.
+/// How a call treats one limiter, whoever its callers are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
-    pub(crate) limit: LimitSource,
+pub(crate) struct Terms {
     /// Whether a stored limit that differs from the code's is rewritten.
     pub(crate) rewrite: bool,
-    /// Whether the permits left are wanted exactly.
-    pub(crate) exact: bool,
     /// Whether the same call may have come before, so that its entries are looked for.
     pub(crate) resendable: bool,
+}
+
+impl Terms {
+    /// Of a store in this process, to which nothing is sent twice.
+    pub(crate) const HERE: Self = Self {
+        rewrite: true,
+        resendable: false,
+    };
 }
 
 /// A limiter, however it counts, in the midst of a call.
@@ -56,12 +62,12 @@ pub(crate) trait Counts {
 
     /// Whether the same call came before and took this. Most algorithms cannot tell one grant from
     /// another.
-    fn holds(&self, _take: &Take) -> bool {
+    fn holds(&self, _charge: &Charge) -> bool {
         false
     }
 
     /// Writes down a grant, as made at `score`, where each has an entry of its own.
-    fn note(&mut self, _take: &Take, _score: i64) {}
+    fn note(&mut self, _charge: &Charge, _score: i64) {}
 
     /// Stores the permits left as `answer` has them, completes it with the times, and says when
     /// there is room for those that were refused: `needs` do not fall.
@@ -95,10 +101,11 @@ impl Needs {
 
 /// The limit that counts in a call, and what the call makes of the stored one.
 fn limit_in_force(
-    ask: &Ask,
+    source: LimitSource,
+    rewrite: bool,
     stored: Option<StoredLimit>,
 ) -> Result<(StoredLimit, Changed), ErrorKind> {
-    let (given, stored) = match (ask.limit, stored) {
+    let (given, stored) = match (source, stored) {
         (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
         (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
             return Ok((given.stored(), Changed::Created));
@@ -112,7 +119,7 @@ fn limit_in_force(
         return Err(ErrorKind::RateTypeDiffers);
     }
     let same = given.rate == stored.rate && given.interval == stored.interval;
-    if same || !ask.rewrite {
+    if same || !rewrite {
         return Ok((stored, Changed::Nothing));
     }
     let written = StoredLimit {
@@ -123,59 +130,43 @@ fn limit_in_force(
     Ok((written, Changed::Rewritten))
 }
 
-/// One caller of a call.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    /// Whether it waits in line: it then is not overtaken by those behind it that wait, too.
-    pub(crate) waits: bool,
-    /// What it asks of each limiter, in their order.
-    pub(crate) takes: List<Take>,
-}
-
-/// What a caller asks of a limiter.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Take {
-    pub(crate) permits: u32,
-    pub(crate) id: PermitId,
-    /// Whether it is taken if there is room, and no reason to refuse if there is none.
-    pub(crate) shadow: bool,
-    /// By how many milliseconds it is scored ahead, as it is used until then: as far as the format allows.
-    pub(crate) lead: i64,
-}
-
 /// Takes permits for each caller, in the order in which they came, or finds when they will be free.
 ///
 /// Each caller is granted whole, by all limiters, or not at all. One that waits and does not fit
-/// closes the line to those behind it; one that does not wait takes what is left. There is one
-/// answer for each caller and limiter, those of the first caller first, as they were left by the
-/// whole call. An error has changed nothing.
+/// closes the line to those behind it; one that does not wait takes what is left. All go by the
+/// limits of the first. There is one answer for each caller and limiter, those of the first caller
+/// first, as they were left by the whole call. An error has changed nothing.
 pub(crate) fn acquire<'a>(
-    limiters: impl Iterator<Item = (&'a mut dyn Counts, Ask)>,
-    callers: &[Caller],
+    limiters: impl Iterator<Item = (&'a mut dyn Counts, Terms)>,
+    run: &[Acquire],
     now: Now,
 ) -> Result<List<Answer>, ErrorKind> {
+    let first = run.iter().flat_map(Acquire::charges);
+    let exact = run.iter().any(|caller| caller.remaining);
     let mut books = limiters
-        .map(|(limiter, ask)| Book::open(limiter, ask, now))
+        .zip(first)
+        .map(|((limiter, terms), first)| Book::open(limiter, first, terms, exact, now))
         .collect::<Result<List<_>, _>>()?;
-    let takes = |caller| Iterator::zip(books.iter(), <[Take]>::iter(caller));
-    let takes = callers.iter().flat_map(|caller| takes(&caller.takes));
-    let mut answers: List<_> = takes.map(|(book, take)| book.first_answer(take)).collect();
-    let hopeless = callers.iter().map(|caller| is_hopeless(caller, &books));
+    let each = run
+        .iter()
+        .flat_map(|caller| caller.charges().zip(books.iter()));
+    let mut answers: List<_> = each
+        .map(|(charge, book)| book.first_answer(charge))
+        .collect();
+    let hopeless = run.iter().map(|caller| is_hopeless(caller, &books));
     let hopeless: List<bool> = hopeless.collect();
     if hopeless.iter().all(|hopeless| *hopeless) && books.iter().all(|book| !book.has_changed()) {
         return Ok(answers);
     }
     for (place, book) in books.iter_mut().enumerate() {
-        let take = |caller: &'_ Caller| caller.takes.get(place).copied();
-        let hopeful = callers.iter().zip(hopeless.iter());
+        let hopeful = run.iter().zip(hopeless.iter());
         let hopeful = hopeful.filter(|(_, hopeless)| !**hopeless);
-        let wanted = hopeful.filter_map(|(caller, _)| take(caller));
-        book.begin(wanted, callers.first().and_then(take));
+        book.begin(hopeful.filter_map(|(caller, _)| caller.charges().nth(place)));
     }
 
     let mut line = Line::default();
     let width = books.len();
-    for (number, (caller, hopeless)) in callers.iter().zip(hopeless.iter()).enumerate() {
+    for (number, (caller, hopeless)) in run.iter().zip(hopeless.iter()).enumerate() {
         if *hopeless {
             continue;
         }
@@ -209,30 +200,31 @@ pub(crate) fn acquire<'a>(
 /// Compiled for each algorithm by itself, as it is what nearly every request costs.
 pub(crate) fn acquire_one<C: Counts + ?Sized>(
     limiter: &mut C,
-    ask: Ask,
-    take: &Take,
+    charge: &Charge,
+    terms: Terms,
+    exact: bool,
     now: Now,
 ) -> Result<Answer, ErrorKind> {
-    let mut book = Book::open(limiter, ask, now)?;
-    let mut verdict = book.first_answer(take).verdict;
-    let is_above_rate = !take.shadow && verdict == Verdict::AboveRate;
-    let hopeless = is_above_rate && !book.holds(take);
+    let mut book = Book::open(limiter, charge, terms, exact, now)?;
+    let mut verdict = book.first_answer(charge).verdict;
+    let is_above_rate = !charge.shadow && verdict == Verdict::AboveRate;
+    let hopeless = is_above_rate && !book.holds(charge);
     if hopeless && !book.has_changed() {
-        return Ok(book.first_answer(take));
+        return Ok(book.first_answer(charge));
     }
-    book.begin((!hopeless).then_some(*take).into_iter(), Some(*take));
+    book.begin((!hopeless).then_some(charge).into_iter());
     let mut needs = None;
     if hopeless {
         // The limit has changed all the same.
-    } else if book.holds(take) {
+    } else if book.holds(charge) {
         verdict = Verdict::Granted;
     } else if is_above_rate {
         // Granted before the limit was lowered, and expired since.
-    } else if book.has_room(take) {
-        book.take(take);
-    } else if book.is_possible(take) {
+    } else if book.has_room(charge) {
+        book.take(charge);
+    } else if book.is_possible(charge) {
         verdict = Verdict::Refused;
-        needs = Some(Needs::of(i64::from(take.permits), book.limit.rate, 0));
+        needs = Some(Needs::of(i64::from(charge.permits), book.limit.rate, 0));
     }
     let closed = book.close(needs.as_mut_slice(), false);
     Ok(closed.for_caller(verdict, needs.map_or(0, |needs| needs.wait)))
@@ -240,18 +232,18 @@ pub(crate) fn acquire_one<C: Counts + ?Sized>(
 
 /// Whether it asks for more than a limit ever allows, and was not granted that before the limit was
 /// lowered.
-fn is_hopeless(caller: &Caller, books: &[Book<'_>]) -> bool {
+fn is_hopeless(caller: &Acquire, books: &[Book<'_>]) -> bool {
     is_above_rate(caller, books) && !is_granted(caller, books)
 }
 
-fn is_above_rate(caller: &Caller, books: &[Book<'_>]) -> bool {
-    let mut takes = books.iter().zip(caller.takes.iter());
-    takes.any(|(book, take)| !take.shadow && !book.is_possible(take))
+fn is_above_rate(caller: &Acquire, books: &[Book<'_>]) -> bool {
+    let mut each = caller.charges().zip(books);
+    each.any(|(charge, book)| !charge.shadow && !book.is_possible(charge))
 }
 
-fn is_granted(caller: &Caller, books: &[Book<'_>]) -> bool {
-    let mut takes = books.iter().zip(caller.takes.iter());
-    takes.any(|(book, take)| book.holds(take))
+fn is_granted(caller: &Acquire, books: &[Book<'_>]) -> bool {
+    let mut each = caller.charges().zip(books);
+    each.any(|(charge, book)| book.holds(charge))
 }
 
 /// The callers of a call that were not granted, and what they need.
@@ -266,23 +258,24 @@ struct Line {
 
 impl Line {
     /// Takes what a caller asks for, if all of it fits. Its answers begin at a place.
-    fn serve(&mut self, caller: &Caller, books: &mut [Book<'_>], answers_begin: usize) {
-        let mut takes = books.iter().zip(caller.takes.iter());
-        let fits = takes.all(|(book, take)| take.shadow || book.has_room(take))
-            && !(self.is_closed && caller.waits);
-        for ((place, book), take) in books.iter_mut().enumerate().zip(caller.takes.iter()) {
-            if fits && book.has_room(take) {
-                book.take(take);
-            } else if book.is_possible(take) {
-                let mut needs = i64::from(take.permits);
-                if caller.waits && !take.shadow {
+    fn serve(&mut self, caller: &Acquire, books: &mut [Book<'_>], answers_begin: usize) {
+        let waits = caller.patience.is_some();
+        let mut each = caller.charges().zip(books.iter());
+        let fits = each.all(|(charge, book)| charge.shadow || book.has_room(charge))
+            && !(self.is_closed && waits);
+        for (place, (charge, book)) in caller.charges().zip(books).enumerate() {
+            if fits && book.has_room(charge) {
+                book.take(charge);
+            } else if book.is_possible(charge) {
+                let mut needs = i64::from(charge.permits);
+                if waits && !charge.shadow {
                     needs += book.in_line;
                     book.in_line = needs;
                 }
                 self.unmet.push((place, needs, answers_begin + place));
             }
         }
-        self.is_closed |= !fits && caller.waits;
+        self.is_closed |= !fits && waits;
     }
 
     /// The needs that a limiter has no room for in the end: after all grants, as a caller that
@@ -303,25 +296,40 @@ impl Line {
 /// One limiter in the midst of a call.
 struct Book<'a, C: ?Sized = dyn Counts + 'a> {
     limiter: &'a mut C,
-    ask: Ask,
     limit: StoredLimit,
+    /// Whether the permits left are wanted exactly.
+    exact: bool,
+    resendable: bool,
     /// As the call leaves the limiter up to now.
     answer: Answer,
     /// Permits of the callers that wait, up to now.
     in_line: i64,
+    /// Marks entries that a repair adds.
+    id: PermitId,
 }
 
 impl<'a, C: Counts + ?Sized> Book<'a, C> {
     /// Finds the limit in force; changes nothing.
-    fn open(limiter: &'a mut C, ask: Ask, now: Now) -> Result<Self, ErrorKind> {
-        let (limit, changed) = limit_in_force(&ask, limiter.limit())?;
+    fn open(
+        limiter: &'a mut C,
+        first: &Charge,
+        Terms {
+            rewrite,
+            resendable,
+        }: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<Self, ErrorKind> {
+        let (limit, changed) = limit_in_force(first.limit(), rewrite, limiter.limit())?;
         limiter.check(&limit)?;
         Ok(Self {
             limiter,
-            ask,
             limit,
+            exact,
+            resendable,
             answer: Answer::new(&limit, changed, now),
             in_line: 0,
+            id: first.id,
         })
     }
 
@@ -329,8 +337,8 @@ impl<'a, C: Counts + ?Sized> Book<'a, C> {
         self.answer.changed != Changed::Nothing
     }
 
-    fn first_answer(&self, take: &Take) -> Answer {
-        let verdict = if self.is_possible(take) {
+    fn first_answer(&self, charge: &Charge) -> Answer {
+        let verdict = if self.is_possible(charge) {
             Verdict::Granted
         } else {
             Verdict::AboveRate
@@ -338,38 +346,36 @@ impl<'a, C: Counts + ?Sized> Book<'a, C> {
         self.answer.for_caller(verdict, 0)
     }
 
-    /// Puts the limit in force and counts what is left, as far as the callers need to know.
-    fn begin(&mut self, takes: impl Iterator<Item = Take>, first: Option<Take>) {
-        let wanted = takes
-            .filter(|take| self.is_possible(take) || self.holds(take))
-            .map(|take| i64::from(take.permits))
+    /// Puts the limit in force and counts what is left, as far as these charges need to know.
+    fn begin<'c>(&mut self, charges: impl Iterator<Item = &'c Charge>) {
+        let wanted = charges
+            .filter(|charge| self.is_possible(charge) || self.holds(charge))
+            .map(|charge| i64::from(charge.permits))
             .sum();
-        let id = first.map_or(PermitId::NONE, |take| take.id);
         let Answer { changed, now, .. } = self.answer;
-        let left = self
+        self.answer.remaining = self
             .limiter
-            .begin(self.limit, changed, wanted, self.ask.exact, now, id);
-        self.answer.remaining = left;
+            .begin(self.limit, changed, wanted, self.exact, now, self.id);
     }
 
-    fn is_possible(&self, take: &Take) -> bool {
-        i64::from(take.permits) <= self.limit.rate
+    fn is_possible(&self, charge: &Charge) -> bool {
+        i64::from(charge.permits) <= self.limit.rate
     }
 
-    fn has_room(&self, take: &Take) -> bool {
-        self.answer.remaining >= i64::from(take.permits)
+    fn has_room(&self, charge: &Charge) -> bool {
+        self.answer.remaining >= i64::from(charge.permits)
     }
 
-    fn holds(&self, take: &Take) -> bool {
-        self.ask.resendable && self.limiter.holds(take)
+    fn holds(&self, charge: &Charge) -> bool {
+        self.resendable && self.limiter.holds(charge)
     }
 
-    fn take(&mut self, take: &Take) {
+    fn take(&mut self, charge: &Charge) {
         let now = self.answer.now;
-        let lead = now.ticks(take.lead);
+        let lead = now.ticks(charge.lead);
         let lead = lead.min(ahead_of(now.ticks(self.limit.interval)));
-        self.limiter.note(take, now.score() + lead);
-        self.answer.remaining -= i64::from(take.permits);
+        self.limiter.note(charge, now.score() + lead);
+        self.answer.remaining -= i64::from(charge.permits);
     }
 
     /// Stores what is left. Returns what all callers are answered, and gives `needs` their waits.
@@ -380,7 +386,7 @@ impl<'a, C: Counts + ?Sized> Book<'a, C> {
         // A caller that another limiter refuses makes nothing here.
         let is_unmade =
             is_of_several && changed == Changed::Created && self.limiter.is_unused(remaining);
-        self.limiter.end(&mut self.answer, needs, self.ask.exact);
+        self.limiter.end(&mut self.answer, needs, self.exact);
         if is_unmade {
             self.limiter.unmake();
             self.answer.changed = Changed::Nothing;

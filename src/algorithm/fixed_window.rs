@@ -213,8 +213,9 @@ mod tests {
     use crate::{
         algorithm::{
             answer::{Answer, Verdict},
-            call::{Ask, Caller, Take, acquire},
+            call::{Terms, acquire},
         },
+        demand::{Acquire, Charge},
         limit::{Limit, LimitSource},
         list::List,
     };
@@ -246,23 +247,16 @@ mod tests {
 
     /// What callers that wait in line are answered, each by what it asks.
     fn ask(limiter: &mut Limiter, limit: LimitSource, permits: &[u32], now: i64) -> List<Answer> {
-        let ask = Ask {
-            limit,
+        let terms = Terms {
             rewrite: false,
-            exact: false,
-            resendable: false,
+            ..Terms::HERE
         };
-        let caller = |permits: &u32| Caller {
-            waits: true,
-            takes: List::one(Take {
-                permits: *permits,
-                id: PermitId([0; 16]),
-                shadow: false,
-                lead: 0,
-            }),
-        };
-        let callers: Vec<_> = permits.iter().map(caller).collect();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
+        let charge = |permits: &u32| Charge::plain(limit, *permits, PermitId::NONE);
+        let callers = permits
+            .iter()
+            .map(|permits| Acquire::of([charge(permits)], true));
+        let callers: Vec<_> = callers.collect();
+        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
         acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 

@@ -286,7 +286,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        algorithm::call::{Ask, Take, acquire_one},
+        algorithm::call::{Terms, acquire_one},
+        demand::Charge,
         limit::{Limit, LimitSource},
     };
 
@@ -355,19 +356,8 @@ mod tests {
             limit: Some(foreign),
             ..Limiter::default()
         };
-        let ask = Ask {
-            limit: LimitSource::Store,
-            rewrite: false,
-            exact: false,
-            resendable: false,
-        };
-        let take = Take {
-            permits: 1,
-            id: PermitId([0; 16]),
-            shadow: false,
-            lead: 0,
-        };
-        let answer = acquire_one(&mut limiter, ask, &take, NOW);
+        let charge = Charge::plain(LimitSource::Store, 1, PermitId::NONE);
+        let answer = acquire_one(&mut limiter, &charge, Terms::HERE, false, NOW);
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };
         for permits in [1, -1] {

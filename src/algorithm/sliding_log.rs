@@ -11,10 +11,11 @@ pub(crate) use self::log::{Entry, Log};
 use self::slots::Noting;
 use super::{
     answer::{Answer, Changed},
-    call::{Counts, Needs, Take},
+    call::{Counts, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
+    demand::Charge,
     error::ErrorKind,
     limit::{StoredLimit, ahead_of},
     receipt::PermitId,
@@ -83,17 +84,14 @@ impl Counts for Limiter {
         self.value = None;
     }
 
-    fn holds(&self, take: &Take) -> bool {
-        self.log.holds(take.id, take.permits)
+    fn holds(&self, charge: &Charge) -> bool {
+        self.log.holds(charge.id, charge.permits)
     }
 
-    fn note(&mut self, take: &Take, score: i64) {
-        if !self.note_in_slot(take.permits, take.id) {
-            self.log.insert(Entry {
-                score,
-                permits: take.permits,
-                id: take.id,
-            });
+    fn note(&mut self, charge: &Charge, score: i64) {
+        let Charge { permits, id, .. } = *charge;
+        if !self.note_in_slot(permits, id) {
+            self.log.insert(Entry { score, permits, id });
         }
     }
 

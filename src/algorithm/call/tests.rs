@@ -1,4 +1,4 @@
-use std::{fmt::Debug, iter};
+use std::{fmt::Debug, iter, slice};
 
 use proptest::prelude::*;
 
@@ -12,11 +12,10 @@ const START: i64 = 1_700_000_000_000;
 const NOW: Now = Now::millis(START);
 
 /// What is asked, and how long after what was asked before.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Step {
-    take: Take,
-    waits: bool,
-    ask: Ask,
+    acquire: Acquire,
+    terms: Terms,
     pause: i64,
 }
 
@@ -28,20 +27,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let limit = prop_oneof![9 => limit, 1 => Just(LimitSource::Store)];
     let flags = any::<[bool; 6]>();
     let step = (limit, flags, 1..8_u32, 0..12_u8, 0..400_i64).prop_map(
-        |(limit, [waits, shadow, rewrite, exact, resendable, leads], permits, id, pause)| {
+        |(limit, [waits, shadow, rewrite, remaining, resendable, leads], permits, id, pause)| {
+            let charge = Charge {
+                shadow,
+                lead: if leads { 100 } else { 0 },
+                // Some are sent again.
+                ..Charge::plain(limit, permits, PermitId([id; 16]))
+            };
             Step {
-                take: Take {
-                    permits,
-                    // Some are sent again.
-                    id: PermitId([id; 16]),
-                    shadow,
-                    lead: if leads { 100 } else { 0 },
+                acquire: Acquire {
+                    remaining,
+                    ..Acquire::of([charge], waits)
                 },
-                waits,
-                ask: Ask {
-                    limit,
+                terms: Terms {
                     rewrite,
-                    exact,
                     resendable,
                 },
                 pause,
@@ -51,26 +50,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-fn ask(limit: LimitSource) -> Ask {
-    Ask {
-        limit,
-        rewrite: false,
-        exact: false,
-        resendable: true,
-    }
-}
+const TERMS: Terms = Terms {
+    rewrite: false,
+    resendable: true,
+};
 
-fn per_second(permits: u64) -> LimitSource {
-    LimitSource::Code(Limit::per_second(permits))
-}
-
-fn take(permits: u32) -> Take {
-    Take {
-        permits,
-        id: PermitId([1; 16]),
-        shadow: false,
-        lead: 0,
-    }
+/// Takes one permit, at most so many a second.
+fn take(rate: u64, id: u8) -> Charge {
+    let limit = LimitSource::Code(Limit::per_second(rate));
+    Charge::plain(limit, 1, PermitId([id; 16]))
 }
 
 /// Asks both ways, and holds answers and what is kept against each other.
@@ -82,15 +70,11 @@ fn agree<L: Counts + Clone + Debug + PartialEq>(
     let mut now = START;
     for step in steps {
         now += step.pause;
-        let (take, ask) = (step.take, step.ask);
+        let (caller, terms) = (&step.acquire, step.terms);
         let at = Now::millis(now);
-        let answer = acquire_one(&mut one, ask, &take, at);
-        let caller = Caller {
-            waits: step.waits,
-            takes: List::one(take),
-        };
-        let limiters = iter::once((&mut many as &mut dyn Counts, ask));
-        let answers = acquire(limiters, &[caller], at);
+        let answer = acquire_one(&mut one, &caller.first, terms, caller.remaining, at);
+        let limiters = iter::once((&mut many as &mut dyn Counts, terms));
+        let answers = acquire(limiters, slice::from_ref(caller), at);
         prop_assert_eq!(answer.map(List::one), answers, "{:?}", step);
         prop_assert_eq!(&one, &many, "{:?}", step);
     }
@@ -100,7 +84,7 @@ fn agree<L: Counts + Clone + Debug + PartialEq>(
 #[test]
 fn only_a_log_knows_a_call_that_comes_again() {
     let twice = |limiter: &mut dyn Counts| {
-        let mut answer = || acquire_one(limiter, ask(per_second(1)), &take(1), NOW).unwrap();
+        let mut answer = || acquire_one(limiter, &take(1, 1), TERMS, false, NOW).unwrap();
         [answer(), answer()].map(|answer| answer.verdict)
     };
     let granted = [Verdict::Granted, Verdict::Granted];
@@ -115,19 +99,9 @@ fn only_a_log_knows_a_call_that_comes_again() {
 fn what_is_made_is_told() {
     fn told<L: Counts>(mut first: L) -> bool {
         let mut spent = sliding_log::Limiter::default();
-        acquire_one(&mut spent, ask(per_second(1)), &take(1), NOW).unwrap();
-        let of = |id| Take {
-            id: PermitId([id; 16]),
-            ..take(1)
-        };
-        let caller = Caller {
-            waits: false,
-            takes: [of(2), of(3)].into_iter().collect(),
-        };
-        let limiters: [(&mut dyn Counts, Ask); 2] = [
-            (&mut first, ask(per_second(2))),
-            (&mut spent, ask(per_second(1))),
-        ];
+        acquire_one(&mut spent, &take(1, 1), TERMS, false, NOW).unwrap();
+        let caller = Acquire::of([take(2, 2), take(1, 3)], false);
+        let limiters: [(&mut dyn Counts, Terms); 2] = [(&mut first, TERMS), (&mut spent, TERMS)];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();
         assert_eq!(answers[1].verdict, Verdict::Refused);
         let told = answers[0].changed == Changed::Created;
