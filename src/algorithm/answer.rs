@@ -124,8 +124,6 @@ impl Answer {
             refused: self.verdict != Verdict::Granted,
             retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
             shadow: charge.shadow,
-            // A limit that is tried out is nobody's business.
-            hidden: charge.labels.hidden || charge.shadow,
         }
     }
 }

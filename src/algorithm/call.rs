@@ -40,8 +40,8 @@ pub(crate) trait Counts {
         Ok(())
     }
 
-    /// Stores `limit` if it was `changed`, and counts the permits left: at least so well that it is known whether there are as
-    /// many as `wanted`. `id` marks entries that a repair adds.
+    /// Stores `limit` if it was `changed`, and counts the permits left: at least so well that it is
+    /// known whether there are as many as `wanted`. `id` marks entries that a repair adds.
     fn begin(
         &mut self,
         limit: StoredLimit,

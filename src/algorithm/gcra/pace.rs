@@ -17,7 +17,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// None for a limit that cannot be counted by: more than a permit in one microsecond, or an interval of centuries.
+    /// None for a limit that cannot be counted by: more than a permit in one microsecond, or an
+    /// interval of centuries.
     pub(crate) fn of(rate: i64, interval: i64) -> Option<Self> {
         let emission = emission(rate, interval)?;
         (interval * 1000 <= LONGEST).then_some(Self {

@@ -83,7 +83,8 @@ impl Log {
                 // Less than it held, so it fits.
                 oldest.permits -= u32::try_from(wanted - given).unwrap_or(0);
                 given = wanted;
-                // One acquire may be there with as many already, left of what came again or was settled twice.
+                // One acquire may be there with as many already, left of what came again or was
+                // settled twice.
                 self.remove(oldest.id, oldest.permits);
                 self.insert(oldest);
             }

@@ -355,7 +355,7 @@ impl Report<'_> {
 /// Returns the limits that are not hidden, each with its place in the decision.
 fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
     let limits = limits.iter().enumerate();
-    limits.filter(|(_, limit)| !limit.hidden)
+    limits.filter(|(_, limit)| !limit.is_hidden())
 }
 
 /// Returns permits left and permits of the limit closest to exhaustion, if they are known and not
