@@ -85,7 +85,7 @@ impl Name {
 
     /// Checks that this name's algorithm can count by this limit.
     pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
-        let checked = self.algorithm.check(limit);
+        let checked = self.algorithm.check(limit.rate, limit.interval);
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
 

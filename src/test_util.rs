@@ -242,7 +242,6 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
-            hidden: false,
         })
     }
 

@@ -88,7 +88,7 @@ impl Refused {
 }
 
 /// A grant, until the inner service has answered.
-struct Granted {
+pub(crate) struct Granted {
     settling: Settling,
     /// How the response tells it, and when it was made; `None` if it does not.
     told: Option<Noted>,
@@ -96,13 +96,17 @@ struct Granted {
 
 impl Granted {
     /// Leaves the grant where handlers look for it.
-    fn tell<B>(grant: Grant, judges: Judges, request: &mut Request<B>, shared: &Shared) -> Self {
+    pub(crate) fn tell<B>(
+        grant: Grant,
+        judges: Judges,
+        request: &mut Request<B>,
+        shared: &Shared,
+    ) -> Self {
         tell_trials(&grant);
         let told = shared.answers.noted(request);
         let extensions = request.extensions_mut();
         note(extensions, Decision::Allow(grant.clone()));
-        let settling = Settling::new(shared.id, &shared.store, grant, judges);
-        settling.tell(extensions);
+        let settling = Settling::new(shared.id, &shared.store, grant, judges, extensions);
         Self { settling, told }
     }
 
@@ -127,59 +131,27 @@ impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// No rule concerns the request.
-    pub(crate) fn pass(future: S::Future) -> Self {
+    /// Calls the inner service, which has been polled ready.
+    pub(crate) fn call(inner: &mut S, request: Request<ReqBody>, granted: Option<Granted>) -> Self {
+        let future = inner.call(request);
         Self {
-            state: State::Calling {
-                future,
-                granted: None,
-            },
+            state: State::Calling { future, granted },
         }
     }
 
-    /// The same, before the inner service is ready.
-    pub(crate) fn pass_when_ready(inner: S, request: Request<ReqBody>) -> Self {
-        Self {
-            state: State::Readying {
-                call: Some((inner, request)),
-                granted: None,
-            },
-        }
-    }
-
-    /// The store has granted it at once.
-    pub(crate) fn call_granted(
-        inner: &mut S,
-        mut request: Request<ReqBody>,
-        (grant, judges): (Grant, Judges),
-        shared: &Shared,
-    ) -> Self {
-        let granted = Some(Granted::tell(grant, judges, &mut request, shared));
-        Self {
-            state: State::Calling {
-                future: inner.call(request),
-                granted,
-            },
-        }
-    }
-
-    /// The same, before the inner service is ready.
-    pub(crate) fn call_granted_when_ready(
+    /// Calls the inner service as soon as it is ready.
+    pub(crate) fn call_when_ready(
         inner: S,
-        mut request: Request<ReqBody>,
-        (grant, judges): (Grant, Judges),
-        shared: &Shared,
+        request: Request<ReqBody>,
+        granted: Option<Granted>,
     ) -> Self {
-        let granted = Some(Granted::tell(grant, judges, &mut request, shared));
+        let call = Some((inner, request));
         Self {
-            state: State::Readying {
-                call: Some((inner, request)),
-                granted,
-            },
+            state: State::Readying { call, granted },
         }
     }
 
-    /// The store is asked.
+    /// Waits for the store.
     pub(crate) fn decide(
         deciding: Deciding,
         inner: S,
@@ -197,16 +169,39 @@ where
         }
     }
 
-    /// It is known at once that it is refused.
+    /// Answers a request that is refused.
     pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: Arc<Shared>) -> Self {
+        let refused = Refused {
+            refusal,
+            parts,
+            shared,
+        };
         Self {
             state: State::Refusing {
-                refused: Some(Refused {
-                    refusal,
-                    parts,
-                    shared,
-                }),
+                refused: Some(refused),
             },
+        }
+    }
+
+    /// Goes on when the store has decided.
+    fn decided(
+        decision: Decision,
+        (mut inner, mut request): (S, Request<ReqBody>),
+        judges: Judges,
+        shared: &Arc<Shared>,
+    ) -> Self {
+        match decision {
+            Decision::Deny(refusal) => {
+                Self::refuse(refusal, request.into_parts().0, Arc::clone(shared))
+            }
+            Decision::Allow(grant) => {
+                let granted = Some(Granted::tell(grant, judges, &mut request, shared));
+                if shared.decide_first {
+                    Self::call_when_ready(inner, request, granted)
+                } else {
+                    Self::call(&mut inner, request, granted)
+                }
+            }
         }
     }
 }
@@ -229,38 +224,12 @@ where
                     shared,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
-                    let Some((mut inner, mut request)) = call.take() else {
+                    let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    match decision
-                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)))
-                    {
-                        Decision::Deny(refusal) => {
-                            let refused = Refused {
-                                refusal,
-                                parts: request.into_parts().0,
-                                shared: Arc::clone(shared),
-                            };
-                            State::Refusing {
-                                refused: Some(refused),
-                            }
-                        }
-                        Decision::Allow(grant) => {
-                            let judges = mem::take(judges);
-                            let granted = Some(Granted::tell(grant, judges, &mut request, shared));
-                            if shared.decide_first {
-                                State::Readying {
-                                    call: Some((inner, request)),
-                                    granted,
-                                }
-                            } else {
-                                State::Calling {
-                                    future: inner.call(request),
-                                    granted,
-                                }
-                            }
-                        }
-                    }
+                    let decision = decision
+                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)));
+                    Self::decided(decision, call, mem::take(judges), shared).state
                 }
                 StateProj::Readying { call, granted } => {
                     let Some((inner, _)) = call else {
@@ -313,15 +282,14 @@ fn tell_trials(grant: &Grant) {
 
 /// Leaves a decision where handlers and other layers look for it, beside those that other layers have left.
 fn note(extensions: &mut Extensions, decision: Decision) {
-    if let Some(earlier) = extensions.get_mut::<Decision>() {
-        let earlier = mem::replace(earlier, decision.clone());
+    if let Some(earlier) = extensions.insert(decision)
+        && let Some(decision) = extensions.get::<Decision>().cloned()
+    {
         let decisions = extensions.get_or_insert_default::<Decisions>();
         if decisions.as_slice().is_empty() {
             decisions.push(earlier);
         }
         decisions.push(decision);
-    } else {
-        extensions.insert(decision);
     }
 }
 

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{
     answer::RateLimitBody,
     charge::{Judges, has_met},
-    future::ResponseFuture,
+    future::{Granted, ResponseFuture},
     layer::{RateLimitLayer, Shared},
     rule::Plan,
 };
@@ -86,24 +86,25 @@ where
         // One layer may be met twice: of a nested router, and of the one around it.
         let again = || !self.shared.always && has_met(request.extensions(), self.shared.id);
         if !self.shared.enabled || again() {
-            return self.pass(request);
+            return self.forward(request, None);
         }
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
         let plan = self.shared.planner.load().plan(&parts, once);
         match plan {
-            Plan::Pass => self.pass(Request::from_parts(parts, body)),
+            Plan::Pass => self.forward(Request::from_parts(parts, body), None),
             Plan::Refuse(refusal) => self.refuse(refusal, parts),
-            Plan::Ask(acquire, judges) => self.ask((acquire, judges), parts, body),
+            Plan::Ask(acquire, judges) => self.ask(acquire, judges, parts, body),
         }
     }
 }
 
 impl<S> RateLimit<S> {
-    /// For a request that meets limits.
+    /// Asks the store about a request that meets limits.
     fn ask<ReqBody>(
         &mut self,
-        (mut acquire, judges): (Acquire, Judges),
+        mut acquire: Acquire,
+        judges: Judges,
         parts: Parts,
         body: ReqBody,
     ) -> ResponseFuture<S, ReqBody>
@@ -111,55 +112,47 @@ impl<S> RateLimit<S> {
         S: Service<Request<ReqBody>> + Clone,
     {
         let shared = &self.shared;
-        let decision = match shared.store.decide_at_once(&mut acquire) {
-            Some(Ok(decision)) => decision,
-            Some(Err(error)) => Decision::Deny(Refusal::unavailable(error)),
+        match shared.store.decide_at_once(&mut acquire) {
+            Some(Ok(Decision::Allow(grant))) => {
+                let mut request = Request::from_parts(parts, body);
+                let granted = Granted::tell(grant, judges, &mut request, shared);
+                self.forward(request, Some(granted))
+            }
+            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts),
+            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts),
             None => {
                 let deciding = Arc::clone(&shared.store).acquire(acquire);
                 let ready = take_ready(&mut self.inner);
                 let request = Request::from_parts(parts, body);
-                return ResponseFuture::decide(
-                    deciding,
-                    ready,
-                    request,
-                    judges,
-                    Arc::clone(shared),
-                );
+                ResponseFuture::decide(deciding, ready, request, judges, Arc::clone(shared))
             }
-        };
-        match decision {
-            Decision::Allow(grant) => {
-                let request = Request::from_parts(parts, body);
-                if shared.decide_first {
-                    let ready = take_ready(&mut self.inner);
-                    ResponseFuture::call_granted_when_ready(ready, request, (grant, judges), shared)
-                } else {
-                    ResponseFuture::call_granted(&mut self.inner, request, (grant, judges), shared)
-                }
-            }
-            Decision::Deny(refusal) => self.refuse(refusal, parts),
         }
     }
 
-    /// For a request that is refused before anything is waited for.
+    /// Refuses a request before anything is waited for.
     fn refuse<ReqBody>(&mut self, refusal: Refusal, parts: Parts) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        // Whoever keeps this service for later must not keep a permit that nobody uses.
+        // Whoever keeps this service for later must not keep a permit that is not used.
         drop(take_ready(&mut self.inner));
         ResponseFuture::refuse(refusal, parts, Arc::clone(&self.shared))
     }
 
-    /// For a request that no rule concerns.
-    fn pass<ReqBody>(&mut self, request: Request<ReqBody>) -> ResponseFuture<S, ReqBody>
+    /// Passes on a request, with what it was granted unless no rule concerns it.
+    fn forward<ReqBody>(
+        &mut self,
+        request: Request<ReqBody>,
+        granted: Option<Granted>,
+    ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
         if self.shared.decide_first {
-            return ResponseFuture::pass_when_ready(self.inner.clone(), request);
+            let inner = take_ready(&mut self.inner);
+            return ResponseFuture::call_when_ready(inner, request, granted);
         }
-        ResponseFuture::pass(self.inner.call(request))
+        ResponseFuture::call(&mut self.inner, request, granted)
     }
 }
 

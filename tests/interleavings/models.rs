@@ -359,7 +359,6 @@ fn refusal() -> Decision {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
-        hidden: false,
     };
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,

@@ -6,7 +6,7 @@ use super::{
     strangers::{Counting, Strangers, count_with},
 };
 use crate::{
-    algorithm::{answer::Answer, call::Caller},
+    algorithm::answer::Answer,
     clock::Now,
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
@@ -19,10 +19,12 @@ impl Shared {
     /// `is_full`.
     pub(crate) fn decide_list(
         &self,
-        first: &Acquire,
-        callers: &[Caller],
+        run: &[Acquire],
         is_full: bool,
     ) -> Result<List<Answer>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(List::EMPTY);
+        };
         let now = self.now();
         // Room for a newcomer may be that of an idle limiter of the list itself, which then is the newcomer of the next
         // attempt.
@@ -31,7 +33,7 @@ impl Shared {
             let charges = first.charges();
             let have_room = charges.map(|charge| self.has_room(charge, is_full, now));
             let have_room = have_room.collect::<Result<List<_>, _>>()?;
-            if let Some(answers) = self.decide_locked(first, &have_room, callers, now)? {
+            if let Some(answers) = self.decide_locked(first, &have_room, run, now)? {
                 if answers.iter().any(|answer| answer.estimated) {
                     self.strangers.note(self.clock.now().as_secs() / 60);
                 }
@@ -47,7 +49,7 @@ impl Shared {
         &self,
         first: &Acquire,
         have_room: &[bool],
-        callers: &[Caller],
+        run: &[Acquire],
         now: Now,
     ) -> Result<Option<List<Answer>>, Error> {
         // Always in this order, so that no two lists wait for each other; the strangers' comes
@@ -79,7 +81,7 @@ impl Shared {
             };
             taken.push((charge, counted));
         }
-        let answers = count_with(&mut taken, first.remaining, callers, now);
+        let answers = count_with(&mut taken, run, now);
         for (charge, counted) in taken {
             let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
             match (counted, shard, &mut strangers) {

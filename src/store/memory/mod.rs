@@ -15,7 +15,7 @@ use std::{
 };
 
 use self::{
-    shard::{Kept, Shard, caller, lock},
+    shard::{Kept, Shard, lock},
     strangers::Strangers,
 };
 use super::{
@@ -31,7 +31,7 @@ use crate::{
     algorithm::answer::Answer,
     clock::{Clock, Now, SteadyClock},
     decision::Decision,
-    demand::{Acquire, Charge, Limiter},
+    demand::{Acquire, Charge, Limiter, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -133,12 +133,12 @@ impl MemoryStore {
             Ok(mut shard) => {
                 let kept = shard.limiters.get_mut(charge.name().text());
                 kept.map_or(Ok(()), |kept| {
-                    shared.charge_past(kept, charge.name(), charge.limit(), &past, now)
+                    shared.charge_past(kept, &charge.limiter, &past, now)
                 })
             }
             Err(full)
                 if full.kind() == ErrorKind::Full
-                    && shared.charge_stranger(charge.name(), charge.limit(), &past) =>
+                    && shared.charge_stranger(&charge.limiter, &past) =>
             {
                 Ok(())
             }
@@ -347,7 +347,7 @@ impl Shared {
         match own {
             Ok((answer, limiter)) => Ok(acquire.decision_alone(&answer, limiter)),
             Err(error) if error.kind() == ErrorKind::Full => {
-                let answers = self.decide_list(acquire, &[caller(acquire)], true)?;
+                let answers = self.decide_list(std::slice::from_ref(acquire), true)?;
                 Ok(acquire.decision(&answers))
             }
             Err(error) => Err(error),
@@ -379,18 +379,11 @@ impl Shared {
             return Ok(List::EMPTY);
         };
         first.check()?;
-        let callers: List<_> = run.iter().map(caller).collect();
         if !first.rest.is_empty() {
-            return self.decide_list(first, &callers, false);
+            return self.decide_list(run, false);
         }
-        let charge = &first.first;
-        let own = self.with_limiter(charge, |kept, now| {
-            kept.decide(charge, first.remaining, &callers, now)
-        });
-        match own {
-            Err(error) if error.kind() == ErrorKind::Full => {
-                self.decide_list(first, &callers, true)
-            }
+        match self.with_limiter(&first.first, |kept, now| kept.decide(run, now)) {
+            Err(error) if error.kind() == ErrorKind::Full => self.decide_list(run, true),
             answers => answers,
         }
     }
@@ -424,7 +417,7 @@ impl Shared {
         } else {
             shard.insert(Arc::clone(limiter), lasting, now);
             if let Some(kept) = shard.limiters.get_mut(name.text()) {
-                self.begin(kept, name, limiter.limit, now)?;
+                self.begin(kept, &Target::Shared(Arc::clone(limiter)), now)?;
             }
         }
         Ok(shard)

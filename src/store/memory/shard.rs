@@ -14,13 +14,12 @@ use std::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{self, Ask, Caller, Take},
+        call::{self, Terms},
         counted::Counted,
     },
     clock::Now,
-    demand::{Acquire, Charge, Limiter, Target},
+    demand::{Acquire, Charge, Labels, Limiter, Target},
     error::Error,
-    limit::LimitSource,
     list::List,
     name::{BuildSpread, Name, Text},
     receipt::PermitId,
@@ -113,54 +112,44 @@ impl Kept {
     ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
         self.limiter.count_by(charge.name(), now);
-        let ask = ask(charge.limit(), acquire.remaining);
-        let answer = self.limiter.acquire_one(ask, &take(charge), now)?;
+        let answer = self.limiter.acquire_one(charge, acquire.remaining, now)?;
         self.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
         Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
     }
 
-    /// Takes so many permits, or as many as there are.
+    /// Takes so many permits of it, named so, or as many as there are.
     pub(crate) fn charge(
         &mut self,
-        name: &Name,
-        limit: LimitSource,
+        limiter: &Target,
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.limiter.count_by(name, now);
-        // What is only tried out is told what is left.
-        let take = |permits| Take {
-            permits,
+        self.limiter.count_by(&limiter.name, now);
+        let mut charge = Charge {
             id,
+            // A shadow is answered with what is left.
             shadow: true,
-            lead: 0,
+            ..Charge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
-        let mut ask_for = |permits| {
-            self.limiter
-                .acquire_one(ask(limit, true), &take(permits), now)
-        };
-        let answer = ask_for(permits)?;
+        let answer = self.limiter.acquire_one(&charge, true, now)?;
         if answer.verdict != Verdict::Granted
             && let Ok(left @ 1..) = u32::try_from(answer.remaining)
         {
-            ask_for(left)?;
+            charge.permits = left;
+            self.limiter.acquire_one(&charge, true, now)?;
         }
         self.keep_alive(now);
         Ok(())
     }
 
     /// Decides for callers of this limiter alone.
-    pub(crate) fn decide(
-        &mut self,
-        charge: &Charge,
-        exact: bool,
-        callers: &[Caller],
-        now: Now,
-    ) -> Result<List<Answer>, Error> {
-        self.limiter.count_by(charge.name(), now);
-        let limiters = std::iter::once((self.limiter.counts(), ask(charge.limit(), exact)));
-        let answers = call::acquire(limiters, callers, now)?;
+    pub(crate) fn decide(&mut self, run: &[Acquire], now: Now) -> Result<List<Answer>, Error> {
+        if let Some(first) = run.first() {
+            self.limiter.count_by(first.first.name(), now);
+        }
+        let limiters = std::iter::once((self.limiter.counts(), Terms::HERE));
+        let answers = call::acquire(limiters, run, now)?;
         self.keep_alive(now);
         Ok(answers)
     }
@@ -286,31 +275,6 @@ impl Shard {
             }
         }
         false
-    }
-}
-
-pub(crate) fn caller(acquire: &Acquire) -> Caller {
-    Caller {
-        waits: acquire.patience.is_some(),
-        takes: acquire.charges().map(take).collect(),
-    }
-}
-
-fn take(charge: &Charge) -> Take {
-    Take {
-        permits: charge.permits,
-        id: charge.id,
-        shadow: charge.shadow,
-        lead: charge.lead,
-    }
-}
-
-pub(crate) fn ask(limit: LimitSource, exact: bool) -> Ask {
-    Ask {
-        limit,
-        rewrite: true,
-        exact,
-        resendable: false,
     }
 }
 

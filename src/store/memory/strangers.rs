@@ -5,24 +5,24 @@
 //! lock of its shard is held; the lock of the sketches is always the last one that is taken.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use super::{
     Shared,
-    shard::{Kept, ask},
+    shard::Kept,
     sketch::{Parts, Sketch},
 };
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
-        call::{self, Ask, Caller, Counts, End, Needs, Take},
+        call::{self, Counts, Needs, Terms},
     },
     clock::{Now, TICKS},
-    demand::Charge,
+    demand::{Acquire, Charge, Target},
     error::Error,
-    limit::{Limit, LimitSource, StoredLimit, at_least_zero},
+    limit::{Limit, StoredLimit, at_least_zero},
     list::List,
     macros::warning,
     name::Name,
@@ -227,8 +227,7 @@ impl Shared {
     pub(crate) fn charge_past(
         &self,
         kept: &mut Kept,
-        name: &Name,
-        limit: LimitSource,
+        limiter: &Target,
         past: &[(i64, u32)],
         now: Now,
     ) -> Result<(), Error> {
@@ -237,28 +236,22 @@ impl Shared {
         past.try_for_each(|(at, permits)| {
             // Nothing is granted before what is in use, or was.
             let at = full_at.map_or(*at, |end| end.max(*at).min(now.tick));
-            kept.charge(name, limit, (id, *permits), Now::at(at))
+            kept.charge(limiter, (id, *permits), Now::at(at))
         })
     }
 
     /// Charges a newcomer with what it took as a stranger.
-    pub(crate) fn begin(
-        &self,
-        kept: &mut Kept,
-        name: &Name,
-        limit: LimitSource,
-        now: Now,
-    ) -> Result<(), Error> {
-        let stored = limit.given().map(Limit::stored);
+    pub(crate) fn begin(&self, kept: &mut Kept, limiter: &Target, now: Now) -> Result<(), Error> {
+        let stored = limiter.limit.given().map(Limit::stored);
         let Some(stored) = stored.or_else(|| kept.limiter.limit()) else {
             return Ok(());
         };
         if !self.strangers.any() {
             return Ok(());
         }
-        let past = self.strangers().past(name, &stored);
+        let past = self.strangers().past(&limiter.name, &stored);
         let past = latest(past, at_least_zero(stored.rate));
-        self.charge_past(kept, name, limit, &past, now)
+        self.charge_past(kept, limiter, &past, now)
     }
 
     /// Charges what a receipt's grant used beyond its permits, to a name for which there is no
@@ -267,27 +260,22 @@ impl Shared {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
-            self.charge_stranger(receipt.name(), receipt.limit(), &[(now.score(), more)]);
+            let limiter = Target::Shared(Arc::clone(&receipt.limiter));
+            self.charge_stranger(&limiter, &[(now.score(), more)]);
         }
     }
 
     /// Adds to what a name took for which there is no place; whether that can be counted.
-    pub(crate) fn charge_stranger(
-        &self,
-        name: &Name,
-        source: LimitSource,
-        past: &[(i64, u32)],
-    ) -> bool {
-        let given = source.given();
+    pub(crate) fn charge_stranger(&self, limiter: &Target, past: &[(i64, u32)]) -> bool {
+        let name = &limiter.name;
+        let given = limiter.limit.given();
         let Some(limit) = given.filter(|limit| Strangers::can_count(Some(limit))) else {
             return false;
         };
         let mut shard = self.shard(name);
         if let Some(kept) = shard.limiters.get_mut(name.text()) {
             // It has got a place meanwhile.
-            return self
-                .charge_past(kept, name, source, past, self.now())
-                .is_ok();
+            return self.charge_past(kept, limiter, past, self.now()).is_ok();
         }
         let mut strangers = self.strangers();
         past.iter()
@@ -304,8 +292,7 @@ pub(crate) enum Counting {
 /// Decides for callers of all these limiters; `None` if one of them is not there.
 pub(crate) fn count_with(
     taken: &mut [(&Charge, Option<Counting>)],
-    exact: bool,
-    callers: &[Caller],
+    run: &[Acquire],
     now: Now,
 ) -> Result<Option<List<Answer>>, Error> {
     if taken.iter().any(|(_, counted)| counted.is_none()) {
@@ -323,9 +310,9 @@ pub(crate) fn count_with(
             }
             Counting::Stranger(stranger) => stranger,
         };
-        Some((counts, ask(charge.limit(), exact)))
+        Some((counts, Terms::HERE))
     });
-    let mut answers = call::acquire(limiters, callers, now)?;
+    let mut answers = call::acquire(limiters, run, now)?;
     for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
         answer.estimated = *estimated;
     }
@@ -370,32 +357,22 @@ impl Counts for Stranger {
         limit.rate - used(&self.parts)
     }
 
-    /// Nothing tells one grant from another.
-    fn holds(&self, _take: &Take) -> bool {
-        false
-    }
-
-    fn note(&mut self, take: &Take, _score: i64) {
-        self.taken = self.taken.saturating_add(take.permits);
+    fn note(&mut self, charge: &Charge, _score: i64) {
+        self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
-            let permits = u16::try_from(take.permits).unwrap_or(u16::MAX);
+            let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);
             present.permits = present.permits.saturating_add(permits);
         }
     }
 
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, _now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
         let interval = ticks(self.limit.interval);
-        let wait = |needs: &Needs| {
-            until_free(&self.parts, needs.permits - value) + needs.rounds * interval
-        };
-        End {
-            waits: needs.iter().map(wait).collect(),
-            // Not known: another name's grants may stand in its cells.
-            next: 0,
-            reset: until_free(&self.parts, used(&self.parts)),
-            repaired: 0,
-            tat: None,
+        for needs in needs {
+            let lacks = needs.permits - answer.remaining;
+            needs.wait = until_free(&self.parts, lacks) + needs.rounds * interval;
         }
+        // When the next is free is not known: another name's grants may stand in its cells.
+        answer.reset = until_free(&self.parts, used(&self.parts));
     }
 }
 

@@ -4,12 +4,18 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::Shared;
 use crate::{
-    demand::Limiter,
+    demand::{Limiter, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     name::Name,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
 };
+
+/// Returns the limiter of this name, whose limit is the stored one.
+fn stored(name: &Name) -> Arc<Limiter> {
+    let (name, limit) = (name.clone(), LimitSource::Store);
+    Arc::new(Limiter { name, limit })
+}
 
 impl Shared {
     pub(crate) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -26,11 +32,7 @@ impl Shared {
                 None,
             ) => {
                 drop(shard);
-                let limiter = Limiter {
-                    name: name.clone(),
-                    limit: LimitSource::Store,
-                };
-                shard = self.shard_with_room(&Arc::new(limiter), true, now)?;
+                shard = self.shard_with_room(&stored(name), true, now)?;
                 shard.limiters.get_mut(name.text())
             }
             (_, found) => found,
@@ -58,7 +60,7 @@ impl Shared {
                 kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
                 if is_new {
-                    self.begin(kept, name, LimitSource::Store, now)?;
+                    self.begin(kept, &Target::Shared(stored(name)), now)?;
                 }
                 if changed {
                     kept.keep_alive(now);
@@ -69,7 +71,7 @@ impl Shared {
                 kept.lasting = true;
                 kept.limiter.set_rate(limit, keep, now);
                 if is_new && keep {
-                    self.begin(kept, name, LimitSource::Store, now)?;
+                    self.begin(kept, &Target::Shared(stored(name)), now)?;
                 }
                 kept.expires_at = None;
                 kept.keep_alive(now);

@@ -434,7 +434,10 @@ impl Rule {
     /// Checks that its algorithm can count by its limits.
     fn check_countable(&self) -> Result<(), ConfigError> {
         let mut limits = self.known_limits();
-        limits.try_for_each(|limit| self.algorithm.check(&limit.stored()))
+        limits.try_for_each(|limit| {
+            let limit = limit.stored();
+            self.algorithm.check(limit.rate, limit.interval)
+        })
     }
 
     /// Its limits, but for those that only a request determines, or that others set.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     algorithm::{
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         sliding_log::Limiter,
     },
     clock::Now,
@@ -179,34 +179,21 @@ impl State {
         let Some(first) = acquires.first() else {
             return Err(String::from("a call for nobody"));
         };
-        let callers = acquires.iter().map(|acquire| Caller {
-            waits: acquire.patience.is_some(),
-            takes: acquire
-                .charges()
-                .map(|charge| Take {
-                    permits: charge.permits,
-                    id: charge.id,
-                    shadow: charge.shadow,
-                    lead: charge.lead,
-                })
-                .collect(),
-        });
+        let run: Vec<_> = acquires.iter().copied().cloned().collect();
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
         let limiters = first.charges().filter_map(|charge| {
-            let ask = Ask {
-                limit: charge.limit(),
-                rewrite: true,
-                exact: acquires.iter().any(|acquire| acquire.remaining),
+            let terms = Terms {
                 resendable: true,
+                ..Terms::HERE
             };
             let limiter: &mut dyn Counts = all[history.place(charge.name())].take()?;
-            Some((limiter, ask))
+            Some((limiter, terms))
         });
         let instant = match history.clock {
             Counted::ByServer => Now::millis(now),
             Counted::ByHand(_) => Now::millis(now).given(),
         };
-        let answers = call::acquire(limiters, &callers.collect::<Vec<_>>(), instant);
+        let answers = call::acquire(limiters, &run, instant);
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
         let answers = answers.chunks(1 + first.rest.len());
         let would = acquires.iter().zip(answers);

@@ -205,7 +205,6 @@ fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
         refused: wait.is_some(),
         retry_after: wait.map(time),
         shadow: false,
-        hidden: false,
     }
 }
 

@@ -16,14 +16,13 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::Answer,
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         fixed_window::{Limiter, Window},
     },
     clock::Now,
-    demand::{Charge, Labels},
+    demand::{Acquire, Charge, Labels},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    list::List,
     name::Name,
     receipt::PermitId,
 };
@@ -306,25 +305,15 @@ impl Pair {
             .map_err(|error| error.kind());
         let unknown = Now::millis(0);
         let now = replied.as_ref().map_or(unknown, |answers| answers[0].now);
-        let ask = Ask {
-            limit,
+        let terms = Terms {
             rewrite,
-            exact: false,
             resendable: false,
         };
-        let modelled: Vec<_> = callers
-            .iter()
-            .map(|(permits, waits)| Caller {
-                waits: *waits,
-                takes: List::one(Take {
-                    permits: *permits,
-                    id: PermitId([0; 16]),
-                    shadow: false,
-                    lead: 0,
-                }),
-            })
+        let modelled = charges.into_iter();
+        let modelled: Vec<_> = modelled
+            .map(|(charge, waits)| Acquire::of([charge], waits))
             .collect();
-        let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
+        let limiters = std::iter::once((&mut self.model as &mut dyn Counts, terms));
         let expected = call::acquire(limiters, &modelled, now);
         let answers = match (replied, expected) {
             (Ok(replied), Ok(expected)) => {

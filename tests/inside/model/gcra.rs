@@ -21,14 +21,13 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         gcra::{Limiter, Pace, State},
     },
     clock::{Millis, Now},
-    demand::{Charge, Labels},
+    demand::{Acquire, Charge, Labels},
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    list::List,
     name::Name,
     receipt::{PermitId, Taken, Tat},
 };
@@ -281,26 +280,16 @@ impl Pair {
             LimitSource::Code(limit) => self.of_value(limit.stored().keep_alive),
             LimitSource::Store | LimitSource::StoreOrInit(_) => self.of_hash(),
         };
-        let ask = Ask {
-            limit,
+        let terms = Terms {
             rewrite,
-            exact: false,
             resendable: false,
         };
-        let callers: Vec<_> = callers
+        let run: Vec<_> = callers
             .iter()
-            .map(|(permits, waits)| Caller {
-                waits: *waits,
-                takes: List::one(Take {
-                    permits: *permits,
-                    id: PermitId([0; 16]),
-                    shadow: false,
-                    lead: 0,
-                }),
-            })
+            .map(|(permits, waits)| Acquire::of([self.charge(*permits, limit)], *waits))
             .collect();
-        let limiters = std::iter::once((&mut limiter as &mut dyn Counts, ask));
-        let mut answers = call::acquire(limiters, &callers, self.instant());
+        let limiters = std::iter::once((&mut limiter as &mut dyn Counts, terms));
+        let mut answers = call::acquire(limiters, &run, self.instant());
         for answer in answers.iter_mut().flat_map(|answers| answers.iter_mut()) {
             answer.now = Now::millis(self.now);
         }

@@ -13,13 +13,12 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
     },
     clock::Now,
-    demand::{Charge, Labels},
+    demand::{Acquire, Charge, Labels},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    list::List,
     receipt::PermitId,
 };
 
@@ -218,38 +217,28 @@ impl Stage {
             (Clock::Server, Err(_)) => 0,
         };
 
-        let callers: Vec<_> = list
-            .callers
-            .iter()
-            .map(|(waits, takes)| Caller {
-                waits: *waits,
-                takes: takes
-                    .iter()
-                    .map(|(sent, shadow)| Take {
-                        permits: sent.permits,
-                        id: sent.id,
-                        shadow: *shadow,
-                        lead: 0,
-                    })
-                    .collect::<List<_>>(),
+        let waiting = list.callers.iter().map(|(waits, _)| *waits);
+        let run = charges.into_iter().zip(waiting);
+        let run: Vec<_> = run
+            .map(|(charges, waits)| Acquire {
+                remaining: list.exact,
+                ..Acquire::of(charges, waits)
             })
             .collect();
-        let asks: Vec<_> = list
-            .which
+        let terms: Vec<_> = hows
             .iter()
-            .zip(&hows)
-            .map(|(limiter, how)| Ask {
+            .map(|how| Terms {
+                rewrite: how.rewrite,
                 resendable: in_slots.is_none(),
-                ..self.pairs[*limiter].ask_for(*how)
             })
             .collect();
         let instant = self.pairs[0].instant(now);
         let asked = self.pairs.iter_mut().enumerate();
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
         let limiters = asked
-            .zip(asks)
-            .map(|((_, pair), ask)| (&mut pair.model as &mut dyn Counts, ask));
-        let mut expected = call::acquire(limiters, &callers, instant);
+            .zip(terms)
+            .map(|((_, pair), terms)| (&mut pair.model as &mut dyn Counts, terms));
+        let mut expected = call::acquire(limiters, &run, instant);
         for answer in expected.iter_mut().flat_map(|answers| answers.iter_mut()) {
             answer.now = Now::millis(now);
         }

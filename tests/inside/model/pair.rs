@@ -16,14 +16,13 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         sliding_log::{Entry, Limiter, Log},
     },
     clock::{Millis, Now},
-    demand::{Charge, Labels},
+    demand::{Acquire, Charge, Labels},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType, Slots, StoredLimit, ahead_of},
-    list::List,
     name::Name,
     receipt::PermitId,
 };
@@ -249,17 +248,15 @@ impl Pair {
     ) -> Result<Vec<Answer>, ErrorKind> {
         let told = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let within = if told == 0 { within } else { told..=told };
-        let ask = self.ask_for(how);
+        let terms = Terms {
+            rewrite: how.rewrite,
+            resendable: self.name.slots().is_none(),
+        };
         let callers: Vec<_> = run
             .iter()
-            .map(|(sent, waits)| Caller {
-                waits: *waits,
-                takes: List::one(Take {
-                    permits: sent.permits,
-                    id: sent.id,
-                    shadow: false,
-                    lead: sent.lead,
-                }),
+            .map(|(sent, waits)| Acquire {
+                remaining: how.exact,
+                ..Acquire::of([self.charge(*sent, how)], *waits)
             })
             .collect();
         let (state, before) = (self.state(), self.model.clone());
@@ -267,14 +264,14 @@ impl Pair {
         for now in within {
             self.model = before.clone();
             let instant = self.instant(now);
-            let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
+            let limiters = std::iter::once((&mut self.model as &mut dyn Counts, terms));
             let mut expected =
                 call::acquire(limiters, &callers, instant).map(|answers| answers.to_vec());
             for answer in expected.iter_mut().flatten() {
                 answer.now = Now::millis(answer.now.tick.min(told));
             }
             if now == until || (&replied, &state) == (&expected, &self.modelled()) {
-                assert_eq!(replied, expected, "{ask:?} {callers:?}");
+                assert_eq!(replied, expected, "{terms:?} {callers:?}");
                 break;
             }
         }
@@ -283,15 +280,6 @@ impl Pair {
             self.check_expiry(&answers[0]);
         }
         replied
-    }
-
-    pub(crate) fn ask_for(&self, how: How) -> Ask {
-        Ask {
-            limit: how.limit,
-            rewrite: how.rewrite,
-            exact: how.exact,
-            resendable: self.name.slots().is_none(),
-        }
     }
 
     /// A millisecond by the clock under test.

@@ -132,7 +132,6 @@ fn refusal(acquire: &Acquire, wait: u64) -> Decision {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
-        hidden: false,
     });
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     algorithm::{
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         sliding_log::Limiter,
     },
     clock::{Clock, ManualClock, Now, millis},
@@ -23,7 +23,6 @@ use crate::{
     demand::{Acquire, Charge, Labels},
     error::Error,
     limit::{Limit, LimitSource},
-    list::List,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
@@ -57,23 +56,9 @@ impl Connection {
 
     fn decide(&self, run: &[Acquire]) -> Vec<Decision> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let callers: Vec<_> = run
-            .iter()
-            .map(|acquire| Caller {
-                waits: acquire.patience.is_some(),
-                takes: List::one(Take {
-                    permits: acquire.first.permits,
-                    id: acquire.first.id,
-                    shadow: false,
-                    lead: acquire.first.lead,
-                }),
-            })
-            .collect();
-        let ask = Ask {
-            limit: run[0].first.limit(),
-            rewrite: true,
-            exact: run[0].remaining,
+        let terms = Terms {
             resendable: true,
+            ..Terms::HERE
         };
         let ahead = run.iter().filter(|acquire| acquire.first.lead > 0);
         self.0
@@ -82,8 +67,8 @@ impl Connection {
             .unwrap()
             .extend(ahead.map(|acquire| acquire.first.permits));
         let limiter = &mut *self.limiter();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
-        let answers = call::acquire(limiters, &callers, self.now()).unwrap();
+        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
+        let answers = call::acquire(limiters, run, self.now()).unwrap();
         let answers = run.iter().zip(answers.iter());
         answers
             .map(|(acquire, answer)| acquire.decision(&[*answer]))

@@ -563,7 +563,6 @@ fn refusal(wait: u64) -> Decision {
             refused: true,
             retry_after: Some(wait),
             shadow: false,
-            hidden: false,
         }),
         retry_after: Some(wait),
         source: Source::Store,
