@@ -19,13 +19,10 @@ use self::{
     strangers::Strangers,
 };
 use super::{
-    AnyStore, Decide, Deciding, Managing, Op, Outcome,
-    guard::{
-        line::{Line, Lines},
-        policy,
-    },
-    rule_names::RuleNames,
+    AnyStore, Decide, DecideRuns, Listeners, Op, Outcome,
+    guard::policy,
     sealed::{Handle, Sealed},
+    stack,
 };
 use crate::{
     algorithm::answer::Answer,
@@ -73,7 +70,10 @@ const MOST_LIMITERS: usize = 100_000;
 /// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
 /// ```
 #[derive(Clone)]
-pub struct MemoryStore(Arc<Front>);
+pub struct MemoryStore {
+    pub(crate) shared: Arc<Shared>,
+    stack: Arc<dyn AnyStore>,
+}
 
 impl MemoryStore {
     /// An empty store.
@@ -88,7 +88,7 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn max_limiters(self, max: usize) -> Self {
-        Self::build(max.max(1), Arc::clone(&self.shared().clock))
+        Self::build(max.max(1), Arc::clone(&self.shared.clock))
     }
 
     /// The clock it counts by. Default: the system's, steadied.
@@ -96,13 +96,13 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self::build(self.shared().max, Arc::new(clock))
+        Self::build(self.shared.max, Arc::new(clock))
     }
 
     /// How many limiters it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared().count.load(Ordering::Relaxed)
+        self.shared.len()
     }
 
     /// Whether it holds no limiter.
@@ -111,69 +111,20 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Has a limiter begin with what somebody else granted, each with its millisecond, the earliest
-    /// first; one that has permits in use is charged with it now. What is more than its limit is
-    /// left out.
-    ///
-    /// # Errors
-    ///
-    /// Those of a charge by this store.
-    #[cfg(feature = "redis")]
-    pub(crate) fn begin_with(&self, charge: &Charge, past: &[(i64, u32)]) -> Result<(), Error> {
-        let shared = self.shared();
-        if past.is_empty() {
-            return Ok(());
-        }
-        let now = shared.now();
-        let past: Vec<_> = past
-            .iter()
-            .map(|(at, permits)| (now.ticks(*at), *permits))
-            .collect();
-        match shared.shard_with(charge, now) {
-            Ok(mut shard) => {
-                let kept = shard.limiters.get_mut(charge.name().text());
-                kept.map_or(Ok(()), |kept| {
-                    shared.charge_past(kept, charge.name(), charge.limit(), &past, now)
-                })
-            }
-            Err(full)
-                if full.kind() == ErrorKind::Full
-                    && shared.charge_stranger(charge.name(), charge.limit(), &past) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn shared(&self) -> &Shared {
-        self.0.line.inner()
-    }
-
     /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
     ///
     /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a
     /// minute says so.
     #[must_use]
     pub fn estimated(&self) -> u64 {
-        self.shared().strangers.decided()
+        self.shared.strangers.decided()
     }
 
     fn build(max: usize, clock: Arc<dyn Clock>) -> Self {
-        let (lines, line_clock) = (Lines::default(), Arc::clone(&clock));
-        let shared = Shared {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            count: AtomicUsize::new(0),
-            max,
-            strangers: Strangers::default(),
-            last_id: AtomicU64::new(0),
-            clock,
-            rule_names: RuleNames::default(),
-            lines: lines.clone(),
-        };
-        Self(Arc::new(Front {
-            line: Line::new(Arc::new(shared), line_clock, lines),
-        }))
+        let (shared, stack) = stack::memory(Arc::clone(&clock), |listeners| {
+            Shared::new(max, clock, listeners)
+        });
+        Self { shared, stack }
     }
 }
 
@@ -187,58 +138,19 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("limiters", &self.len())
-            .field("max_limiters", &self.shared().max)
+            .field("max_limiters", &self.shared.max)
             .finish_non_exhaustive()
     }
 }
 
 impl Sealed for MemoryStore {
     fn handle(&self) -> Handle {
-        Handle(self.0.clone())
+        Handle(Arc::clone(&self.stack))
     }
 }
 
-/// The store and its lines.
-#[derive(Debug)]
-struct Front {
-    line: Line<Shared>,
-}
-
-impl AnyStore for Front {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let shared = self.line.inner();
-        acquire.identify(shared.next_id());
-        acquire.patience.is_none().then(|| {
-            let decision = shared.acquire_one(acquire);
-            policy::settle(acquire, decision)
-        })
-    }
-
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        Deciding::Pending(Box::pin(async move {
-            let decision = self.line.acquire(&acquire).await;
-            policy::settle(&acquire, decision)
-        }))
-    }
-
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
-        Box::pin(async move { self.line.manage(&name, &op).await })
-    }
-
-    fn give_back(&self, receipt: Receipt, keep: u32) {
-        self.line.give_back(receipt, keep);
-    }
-
-    fn prefix(&self) -> &'static str {
-        "memory"
-    }
-
-    fn rule_names(&self) -> &RuleNames {
-        &self.line.inner().rule_names
-    }
-}
-
-struct Shared {
+/// The store without its queue.
+pub(crate) struct Shared {
     shards: Box<[Mutex<Shard>]>,
     count: AtomicUsize,
     max: usize,
@@ -246,34 +158,28 @@ struct Shared {
     strangers: Strangers,
     last_id: AtomicU64,
     clock: Arc<dyn Clock>,
-    rule_names: RuleNames,
-    lines: Lines,
+    listeners: Listeners,
 }
 
 impl Decide for Shared {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        self.acquire_one(acquire)
+    /// Decides, unless its caller would wait where there is no room.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        acquire.identify(self.next_id());
+        acquire
+            .patience
+            .is_none()
+            .then(|| self.acquire_one(acquire))
     }
 
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        match self.acquire_together(run) {
-            Err(error) => match policy::without_trials(run, &error) {
-                Some(enforced) => self.acquire_together(&enforced),
-                None => Err(error),
-            },
-            decisions => decisions,
-        }
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        self.acquire_one(acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         self.manage_now(name, op)
     }
 
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
-    }
-
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         let now = self.now();
         {
             let mut shard = self.shard(receipt.name());
@@ -304,11 +210,43 @@ impl Decide for Shared {
                 return;
             }
         }
-        self.lines.nudge(receipt.name());
+        self.listeners.room(receipt.name(), false);
+    }
+}
+
+impl DecideRuns for Shared {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        match self.acquire_together(run) {
+            Err(error) => match policy::without_trials(run, &error) {
+                Some(enforced) => self.acquire_together(&enforced),
+                None => Err(error),
+            },
+            decisions => decisions,
+        }
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
     }
 }
 
 impl Shared {
+    fn new(max: usize, clock: Arc<dyn Clock>, listeners: Listeners) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            count: AtomicUsize::new(0),
+            max,
+            strangers: Strangers::default(),
+            last_id: AtomicU64::new(0),
+            clock,
+            listeners,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let run = std::slice::from_ref(acquire);
         let decision = if acquire.rest.is_empty() {
@@ -470,6 +408,41 @@ impl Shared {
     fn now(&self) -> Now {
         Now::by(&*self.clock)
     }
+}
+
+#[cfg(feature = "redis")]
+impl super::StandIn for Shared {
+    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
+        let most = charge.limit().given().map_or(0, |limit| limit.permits());
+        let past = strangers::latest(past, most);
+        if past.is_empty() {
+            return Ok(());
+        }
+        let now = self.now();
+        let ticks = |(at, permits)| (now.ticks(at), permits);
+        let past: Vec<_> = past.into_iter().map(ticks).collect();
+        match self.shard_with(charge, now) {
+            Ok(mut shard) => {
+                let kept = shard.limiters.get_mut(charge.name().text());
+                kept.map_or(Ok(()), |kept| {
+                    self.charge_past(kept, charge.name(), charge.limit(), &past, now)
+                })
+            }
+            Err(full)
+                if full.kind() == ErrorKind::Full
+                    && self.charge_stranger(charge.name(), charge.limit(), &past) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns a store with no queue, for one that fails.
+#[cfg(feature = "redis")]
+pub(crate) fn stand_in(clock: Arc<dyn Clock>) -> Arc<Shared> {
+    Arc::new(Shared::new(MOST_LIMITERS, clock, Listeners::none()))
 }
 
 impl fmt::Debug for Shared {
