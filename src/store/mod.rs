@@ -1,4 +1,51 @@
-//! Is there room? Where limiters are kept, and what they are asked.
+//! Where limiters are kept, and what they are asked: a demand goes in, a decision comes out.
+//!
+//! [`Decide`] is the one interface, of stores and of the guards around them. A new store is a folder
+//! with an implementation of it, which [`stack`] puts its guards around.
+//!
+//! # Concurrency
+//!
+//! ## Which locks, in which order
+//!
+//! No lock is held across an await, while a future is polled or dropped, while a task is woken, or
+//! while a listener is called. Few are held at the same time, and then in this order:
+//!
+//! - The queue: table of queues (one shard) > one queue > the callers that left a call in flight.
+//! - Leases: lease table (one shard) > one lease. The keeper's list of ends is locked alone.
+//! - The share of a limit in an outage: what is known of one limiter > the store in memory.
+//! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers that
+//!   are counted by an estimate.
+//!
+//! All others are locked alone: the deny cache's, the breaker's and the connection's, the entrance of
+//! the settle queue, the names that were rewritten lately. Settling may be called with a lease locked,
+//! so it never comes back to leases.
+//!
+//! ## What happens before what
+//!
+//! - An id is made before the call is sent, and a receipt before the call is awaited. Who stops
+//!   waiting can give back what it has not learnt.
+//! - A refusal is kept only if no listener was called for any of its names since its call began.
+//! - A lease is used only if its limiter has not changed since it was asked for.
+//! - A verb ends leases before it is sent, so that it finds their permits free. When it is over, the
+//!   [`Listeners`] are called before its caller knows: the deny cache drops refusals, leases end, and
+//!   those who wait ask again. They are called in this order, so that who asks again meets nothing
+//!   stale.
+//! - A settlement drops the refusals of its limiter before [`settle`](Decide::settle) returns, if a
+//!   grant is settled. The listeners are called once the store has carried it out: only then there is
+//!   room. A store in memory carries it out at once.
+//! - A call that finds a limit missing or differing calls the listeners before it returns.
+//! - A receipt is sent on the connection that carried its call, or once more a second later. So the
+//!   call is carried out before its receipt, or is not carried out.
+//!
+//! ## What may be dropped where
+//!
+//! - A decision, at every await. What it may have taken is given back by who dropped it: an HTTP
+//!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and what
+//!   a lease takes ahead are given back by their guards.
+//! - A call that many share survives each of them, and is dropped with the last.
+//! - A verb, at every await: it may be carried out or not, and listeners are called either way.
+//! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
+//! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
 pub(crate) mod guard;
 pub(crate) mod memory;
@@ -122,12 +169,14 @@ pub(crate) trait DecideRuns: Decide {
     fn decides_together(&self, acquire: &Acquire) -> bool;
 }
 
-/// What is to be done when a limiter changes: see [the page above](self#what-happens-before-what).
+/// Is called when a limiter changes.
+///
+/// It runs before the change is known to its cause, and so neither waits nor comes back.
 pub(crate) trait Listener: Send + Sync {
     /// Its limit or its state is another: what was known of it is no longer true.
     fn changed(&self, name: &Name);
 
-    /// Permits of it may be free that were not.
+    /// Permits of it may be free that were not, or later than those who wait were told.
     ///
     /// `undone` are those that were taken for a list of several calls, another of which refused.
     /// Other such lists are not to be asked for again because of them: they would take and give back

@@ -5,9 +5,9 @@
 //! behind them; so nothing is asked that would not be asked anyway. What nobody used is given back by receipt, when the
 //! lease ends or its limiter is changed by this store; if the process dies it expires with its score.
 //!
-//! It has two sides. The front, [`Leasing::take`], is asked before there is any future. The back stands inside the line,
-//! where it sees the callers that are asked for together, and whether anybody waits. Who waits goes before those still to
-//! come: while somebody does, nothing is taken ahead, and a lease ends when a waiter is told that there is no room.
+//! It stands within the queue, where it sees the callers that are asked for together, and whether
+//! anybody waits. Who waits goes before those still to come: while somebody does, nothing is taken
+//! ahead, and a lease ends when a waiter is told that there is no room.
 
 mod account;
 mod keeper;
