@@ -30,7 +30,7 @@ use super::{
         lease::Leasing,
         local::Locals,
     },
-    memory,
+    memory::shared::stand_in,
 };
 #[cfg(feature = "redis")]
 use crate::clock::SteadyClock;
@@ -129,7 +129,7 @@ pub(crate) fn remote<S: DecideRuns>(
     let line = Line::new(Arc::clone(&leasing), Arc::clone(&clock), lines.clone());
     let deny_cache = DenyCache::new(line, Arc::clone(&refusals));
     let deadline = Deadline::new(deny_cache, guards.deadline, guards.traffic);
-    let locals = Locals::new(memory::stand_in(Arc::clone(&clock)), clock);
+    let locals = Locals::new(stand_in(Arc::clone(&clock)), clock);
     let fallback = Fallback::new(deadline, refusals, locals, Arc::new(SteadyClock::new()));
     Remote {
         server: Arc::clone(leasing.inner()),

@@ -99,7 +99,7 @@ fn what_is_compiled_for_redis_alone() {
         "store::guard::line::lines",
         "store::guard::line::queue",
         "store::guard::line::state",
-        "store::memory",
+        "store::memory::shared",
         "store::stack",
     ]);
     assert_eq!(asks, known);
@@ -185,7 +185,7 @@ fn no_circle_but_these() {
         "store::guard::line store::guard::line::lines store::guard::line::member \
          store::guard::line::queue store::guard::line::state",
         // What a full store does with newcomers needs the shards of the store.
-        "store::memory store::memory::strangers",
+        "store::memory::shared store::memory::strangers",
         // A file is read entry by entry, each with what the user has registered.
         "web::rules_file web::rules_file::entries web::rules_file::keys web::rules_file::rules",
     ];

@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::store::{
     guard::policy::{settle, without_trials},
-    memory,
+    memory::shared::{Shared, stand_in},
 };
 use crate::{
     clock::ManualClock,
@@ -69,13 +69,13 @@ impl Decide for ByHand {
     fn settle(&self, _: Receipt, _: u32) {}
 }
 
-type Guard = Fallback<ByHand, memory::Shared>;
+type Guard = Fallback<ByHand, Shared>;
 
 fn guard() -> (Guard, ManualClock) {
     let clock = ManualClock::new();
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
     let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&shared)));
-    let locals = Locals::new(memory::stand_in(Arc::clone(&shared)), Arc::clone(&shared));
+    let locals = Locals::new(stand_in(Arc::clone(&shared)), Arc::clone(&shared));
     let guard = Fallback::new(ByHand::default(), Arc::new(refusals), locals, shared);
     (guard, clock)
 }

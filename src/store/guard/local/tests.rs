@@ -25,7 +25,10 @@ use crate::{
     store::{
         Decide, MemoryStore, Op, Outcome,
         guard::{deny_cache::Refusals, fallback::Fallback},
-        memory::{self, strangers::latest},
+        memory::{
+            shared::{Shared, stand_in},
+            strangers::latest,
+        },
         sealed::Sealed,
     },
 };
@@ -66,15 +69,15 @@ impl Decide for Server {
 }
 
 /// A guard around a store, by one clock.
-fn guard<S: Decide>(store: S, clock: &Arc<dyn Clock>) -> Fallback<S, memory::Shared> {
+fn guard<S: Decide>(store: S, clock: &Arc<dyn Clock>) -> Fallback<S, Shared> {
     let refusals = Arc::new(Refusals::new(Duration::ZERO, None));
-    let locals = Locals::new(memory::stand_in(Arc::clone(clock)), Arc::clone(clock));
+    let locals = Locals::new(stand_in(Arc::clone(clock)), Arc::clone(clock));
     Fallback::new(store, refusals, locals, Arc::clone(clock))
 }
 
 struct World {
     clock: ManualClock,
-    guard: Fallback<Server, memory::Shared>,
+    guard: Fallback<Server, Shared>,
     policy: FailurePolicy,
 }
 

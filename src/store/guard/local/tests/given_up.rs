@@ -31,12 +31,12 @@ impl Decide for Silent {
     }
 }
 
-fn silent() -> Fallback<Silent, memory::Shared> {
+fn silent() -> Fallback<Silent, Shared> {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
     guard(Silent::default(), &clock)
 }
 
-impl Fallback<Silent, memory::Shared> {
+impl Fallback<Silent, Shared> {
     fn ask(&self, charges: &[Charge], policy: Option<FailurePolicy>) -> Result<Decision, Error> {
         let acquire = Acquire {
             first: charges[0].clone(),
