@@ -1,7 +1,7 @@
 //! Where limiters are kept, and what they are asked: a demand goes in, a decision comes out.
 //!
-//! [`Decide`] is the one interface, of stores and of the guards around them. A new store is a folder
-//! with an implementation of it, which [`stack`] puts its guards around.
+//! [`Decide`] is the one interface, of stores and of the guards around them. A new store is a
+//! folder with an implementation of it, which [`stack`] puts its guards around.
 //!
 //! # Concurrency
 //!
@@ -13,12 +13,12 @@
 //! - The queue: table of queues (one shard) > one queue > the callers that left a call in flight.
 //! - Leases: lease table (one shard) > one lease. The keeper's list of ends is locked alone.
 //! - The share of a limit in an outage: what is known of one limiter > the store in memory.
-//! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers that
-//!   are counted by an estimate.
+//! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers
+//!   that are counted by an estimate.
 //!
-//! All others are locked alone: the deny cache's, the breaker's and the connection's, the entrance of
-//! the settle queue, the names that were rewritten lately. Settling may be called with a lease locked,
-//! so it never comes back to leases.
+//! All others are locked alone: the deny cache's, the breaker's and the connection's, the entrance
+//! of the settle queue, the names that were rewritten lately. Settling may be called with a lease
+//! locked, so it never comes back to leases.
 //!
 //! ## What happens before what
 //!
@@ -26,22 +26,22 @@
 //!   waiting can give back what it has not learnt.
 //! - A refusal is kept only if no listener was called for any of its names since its call began.
 //! - A lease is used only if its limiter has not changed since it was asked for.
-//! - A verb ends leases before it is sent, so that it finds their permits free. When it is over, the
-//!   [`Listeners`] are called before its caller knows: the deny cache drops refusals, leases end, and
-//!   those who wait ask again. They are called in this order, so that who asks again meets nothing
-//!   stale.
-//! - A settlement drops the refusals of its limiter before [`settle`](Decide::settle) returns, if a
-//!   grant is settled. The listeners are called once the store has carried it out: only then there is
-//!   room. A store in memory carries it out at once.
+//! - A verb ends leases before it is sent, so that it finds their permits free. When it is over,
+//!   the [`Listeners`] are called before its caller knows: the deny cache drops refusals, leases
+//!   end, and those who wait ask again. They are called in this order, so that who asks again
+//!   meets nothing stale.
+//! - A settlement drops the refusals of its limiter before [`settle`](Decide::settle) returns, if
+//!   a grant is settled. The listeners are called once the store has carried it out: only then
+//!   there is room. A store in memory carries it out at once.
 //! - A call that finds a limit missing or differing calls the listeners before it returns.
-//! - A receipt is sent on the connection that carried its call, or once more a second later. So the
-//!   call is carried out before its receipt, or is not carried out.
+//! - A receipt is sent on the connection that carried its call, and so arrives after it, or is
+//!   sent once more a second later. A call that arrives later still costs one interval.
 //!
 //! ## What may be dropped where
 //!
 //! - A decision, at every await. What it may have taken is given back by who dropped it: an HTTP
-//!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and what
-//!   a lease takes ahead are given back by their guards.
+//!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and
+//!   what a lease takes ahead are given back by their guards.
 //! - A call that many share survives each of them, and is dropped with the last.
 //! - A verb, at every await: it may be carried out or not, and listeners are called either way.
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
@@ -95,7 +95,8 @@ pub(crate) mod sealed {
     pub struct Handle(pub(crate) Arc<dyn super::AnyStore>);
 }
 
-/// A store with its guards on, whatever its type: what layers and limiters hold. [`stack`] makes them.
+/// A store with its guards on, whatever its type: what layers and limiters hold. [`stack`] makes
+/// them.
 pub(crate) trait AnyStore: Debug + Send + Sync {
     /// See [`Decide::decide_at_once`].
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
@@ -109,7 +110,7 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
     /// See [`Decide::settle`].
     fn settle(&self, receipt: Receipt, keep: u32);
 
-    /// Whether one call reaches only limiters of one identity: a Redis Cluster.
+    /// Returns whether one call reaches only limiters of one identity: a Redis Cluster.
     fn has_slots(&self) -> bool;
 
     /// Returns what the names of limiters that rules make begin with.
@@ -146,8 +147,8 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
     /// Carries out one of the verbs that do not take permits.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
-    /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back, and
-    /// more than it took charges the rest.
+    /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
+    /// and more than it took charges the rest.
     ///
     /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
     /// receipt is settled once.
@@ -165,7 +166,7 @@ pub(crate) trait DecideRuns: Decide {
         run: &[Acquire],
     ) -> impl Future<Output = Result<Vec<Decision>, Error>> + Send;
 
-    /// Whether one call decides for several callers of these limiters.
+    /// Returns whether one call decides for several callers of these limiters.
     fn decides_together(&self, acquire: &Acquire) -> bool;
 }
 
@@ -176,11 +177,11 @@ pub(crate) trait Listener: Send + Sync {
     /// Its limit or its state is another: what was known of it is no longer true.
     fn changed(&self, name: &Name);
 
-    /// Permits of it may be free that were not, or later than those who wait were told.
+    /// Permits of it may be free that were not, or later than a waiter expects.
     ///
     /// `undone` are those that were taken for a list of several calls, another of which refused.
-    /// Other such lists are not to be asked for again because of them: they would take and give back
-    /// without end, and make each other do so.
+    /// Other such lists are not to be asked for again because of them: they would take and give
+    /// back without end, and make each other do so.
     fn room(&self, name: &Name, undone: bool);
 }
 
@@ -219,8 +220,9 @@ impl Debug for Listeners {
 /// A store that decides in the place of one that fails.
 #[cfg(feature = "redis")]
 pub(crate) trait StandIn: Decide {
-    /// Has a limiter begin with what the other store granted, each with its millisecond, the earliest
-    /// first. One that has permits in use is charged with it now. What exceeds its limit is left out.
+    /// Has a limiter begin with what the other store granted, each with its millisecond, the
+    /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
+    /// is left out.
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
 //! Guards and stores put together, in the one order.
 //!
-//! From the outside in: [`Exit`], which every decision passes once > the failure policy, and the share
-//! of a limit that this process decides by > the caller's deadline > the deny cache > the queue of
-//! those who share a call or wait > the lease > the store: its breaker, and the call.
+//! From the outside in: [`Exit`], which every decision passes once > the failure policy, and the
+//! share of a limit that this process decides by > the caller's deadline > the deny cache > the
+//! queue of those who share a call or wait > the lease > the store: its breaker, and the call.
 //!
-//! The lease is asked within the queue, as what it takes ahead goes with the queue's calls. A demand
-//! that can be decided at once passes the queue by, also to take from a lease: where somebody waits
-//! there is none. A store in memory has the exit, the queue and itself.
+//! The lease is asked within the queue, as what it takes ahead goes with the queue's calls. A
+//! demand that can be decided at once passes the queue by, also to take from a lease: where
+//! somebody waits there is none. A store in memory has the exit, the queue and itself.
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
@@ -49,11 +49,11 @@ pub(crate) struct Exit<S> {
 /// What is the same for all that a store is asked.
 #[derive(Debug, Default)]
 pub(crate) struct About {
-    /// What names that rules make begin with.
+    /// The beginning of the names that rules make.
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// Whether one call reaches only limiters of one identity.
+    /// One call reaches only limiters of one identity.
     pub(crate) has_slots: bool,
     pub(crate) rule_names: RuleNames,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Remote<S: DecideRuns> {
 #[cfg(feature = "redis")]
 pub(crate) struct Guards {
     pub(crate) deadline: Duration,
-    /// For how long refusals are told again.
+    /// For how long a refusal is cached.
     pub(crate) deny_cache: Duration,
     /// What came from the server, and when.
     pub(crate) traffic: Arc<Traffic>,
@@ -113,7 +113,7 @@ pub(crate) fn remote<S: DecideRuns>(
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
     let lines = Lines::default();
     let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
-    // The store knows its listeners, and leases their store: one of the two must not keep the other.
+    // The store knows its listeners, and leases their store: one must not keep the other.
     let listeners = |leasing: &Weak<Leasing<S>>| {
         Listeners::new([
             Box::new(Arc::clone(&refusals)) as Box<dyn Listener>,

@@ -172,7 +172,7 @@ impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         Some(match self.inner.decide_at_once(acquire)? {
             Ok(decision) => {
-                // A refusal that is told again was seen before.
+                // A cached refusal was seen before.
                 if matches!(decision, Decision::Allow(_)) {
                     self.saw(acquire, &decision);
                 }

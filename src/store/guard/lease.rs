@@ -6,8 +6,8 @@
 //! lease ends or its limiter is changed by this store; if the process dies it expires with its score.
 //!
 //! It stands within the queue, where it sees the callers that are asked for together, and whether
-//! anybody waits. Who waits goes before those still to come: while somebody does, nothing is taken
-//! ahead, and a lease ends when a waiter is told that there is no room.
+//! a caller waits. Waiters go before those still to come: while there are some, nothing is taken
+//! ahead, and a lease ends when a waiter is refused.
 
 mod account;
 mod keeper;
@@ -239,7 +239,7 @@ impl<S: DecideRuns> Listener for Weak<Leasing<S>> {
 impl<S: DecideRuns> Decide for Leasing<S> {
     /// Grants out of a lease, if there is one that suffices.
     ///
-    /// Nobody is overtaken by that: where somebody waits there is no lease.
+    /// That overtakes no waiter: where one waits there is no lease.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         match self.pools.take(acquire) {
             Some(granted) => Some(Ok(granted)),

@@ -1,24 +1,25 @@
-//! What stands between a caller and its store: stores around a store. [`stack`](super::stack) has their
-//! order; here is the reason for each place.
+//! What stands between a caller and its store: stores around a store. [`stack`](super::stack) has
+//! their order; here is the reason for each place.
 //!
-//! - The failure policy is outermost: it sees every error, also that of the deadline, and it learns
-//!   from every grant what this process may decide by in an outage.
-//! - The deadline bounds what a request can lose, so it lies around everything that waits. The time
-//!   that a caller is ready to wait for permits comes on top.
-//! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a grant,
-//!   and a grant drops the refusals of its limiter.
-//! - The queue has one call in flight for many callers. Who reaches its deadline leaves, and the call
-//!   ends with the last of them, or by the connection's timeouts.
-//! - The lease sees in the queue who is asked for together, so that it costs no call of its own, and
-//!   whether somebody waits, who goes before those still to come.
-//! - The breaker's first half is asked before there is a future: while a server is left alone, nothing
-//!   waits for it. Its second half is in the store, around each call: only there the node is known.
+//! - The failure policy is outermost: it sees every error, also that of the deadline, and it
+//!   learns from every grant what this process may decide by in an outage.
+//! - The deadline bounds what a request can lose, so it lies around everything that waits. The
+//!   time that a caller is ready to wait for permits comes on top.
+//! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a
+//!   grant, and a grant drops the refusals of its limiter.
+//! - The queue has one call in flight for many callers. Who reaches its deadline leaves, and the
+//!   call ends with the last of them, or by the connection's timeouts.
+//! - The lease sees in the queue who is asked for together, so that it costs no call of its own,
+//!   and whether somebody waits, who goes before those still to come.
+//! - The breaker's first half is asked before there is a future: while a server is left alone,
+//!   nothing waits for it. Its second half is in the store, around each call: only there the node
+//!   is known.
 //!
 //! They belong to the store, so that every layer and limiter on it shares them.
 //!
-//! What the cache learns from callers that share a call: a refusal is that of the call's end, and a
-//! grant of the same call drops it all the same, as the cache cannot tell it from a later one. That
-//! costs a spent limiter one call more, in which all are refused.
+//! What the cache learns from callers that share a call: a refusal is that of the call's end, and
+//! a grant of the same call drops it all the same, as the cache cannot tell it from a later one.
+//! That costs a spent limiter one call more, in which all are refused.
 
 #[cfg(feature = "redis")]
 pub(crate) mod breaker;

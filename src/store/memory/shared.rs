@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) count: AtomicUsize,
     pub(super) max: usize,
-    /// Those for whom there is no place.
+    /// Those that have no place.
     pub(super) strangers: Strangers,
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
@@ -252,8 +252,8 @@ impl Shared {
         Ok(shard)
     }
 
-    /// Reserves a place for one more limiter: a free one, or that of an idle limiter, in the newcomer's shard if
-    /// possible. Holds one lock at a time.
+    /// Reserves a place for one more limiter: a free one, or that of an idle limiter, in the
+    /// newcomer's shard if possible. Holds one lock at a time.
     fn make_room(&self, newcomer: &Name, now: Now) -> Result<(), Error> {
         let below_max = |count| (count < self.max).then_some(count + 1);
         if self

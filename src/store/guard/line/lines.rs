@@ -49,7 +49,7 @@ struct Shard {
 
 struct Entry {
     queue: Arc<Queue>,
-    /// Whether its callers are decided for in several calls.
+    /// Its callers are decided for in several calls.
     in_parts: bool,
 }
 
