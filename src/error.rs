@@ -99,7 +99,6 @@ impl Error {
     }
 
     /// With the address of the server, if it is about the server and not about what was asked.
-    #[cfg(feature = "redis")]
     pub(crate) fn of(mut self, address: Option<&Arc<str>>) -> Self {
         use ErrorKind::{Rejected, Timeout, Tls, Unavailable};
         if matches!(self.kind, Rejected | Timeout | Tls | Unavailable) {

@@ -312,7 +312,7 @@ impl Drop for Settling {
         for (receipt, entry) in grant.receipts().iter().zip(corrections.entries.iter()) {
             let keep = entry.said.or(corrections.cost).or(entry.judged);
             if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
-                store.give_back(receipt.clone(), keep);
+                store.settle(receipt.clone(), keep);
             }
         }
     }

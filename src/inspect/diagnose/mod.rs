@@ -98,7 +98,7 @@ impl RedisStore {
         let name =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
         check_timer()?;
-        let server = self.shared.server();
+        let server = self.server();
         let look = Look {
             connection: &server.connection,
             patience: self

@@ -83,7 +83,7 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
         check_timer()?;
-        let server = self.shared.server();
+        let server = self.server();
         let look = Look {
             connection: &server.connection,
             patience: self

@@ -1,8 +1,8 @@
 //! Decides for several limiters at once, and for strangers: with all of their shards locked.
 
 use super::{
-    Shared,
     shard::lock,
+    shared::Shared,
     strangers::{Counting, Strangers, count_with},
 };
 use crate::{

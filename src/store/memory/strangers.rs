@@ -10,8 +10,8 @@ use std::sync::{
 };
 
 use super::{
-    Shared,
     shard::Kept,
+    shared::Shared,
     sketch::{Parts, Sketch},
 };
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::Shared;
+use super::shared::Shared;
 use crate::{
     demand::{Limiter, Target},
     error::{Error, ErrorKind},

@@ -19,16 +19,10 @@ use super::{
     transport::connection::Connection,
     wire::{
         arguments::Arguments,
-        is_one_call,
         script::{self, Script, Verbs, is_unknown_script},
     },
 };
-use crate::{
-    clock::moment,
-    name::Name,
-    receipt::Receipt,
-    store::guard::{deny_cache::Refusals, line::Lines},
-};
+use crate::{clock::moment, name::Name, receipt::Receipt, store::Listeners};
 
 /// How many receipts wait at most. What finds no place is lost: see [`Lost`].
 pub(crate) const PLACES: usize = 1024;
@@ -43,10 +37,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Returns {
     connection: Arc<Connection>,
-    /// Where somebody may wait for what was given back.
-    lines: Lines,
-    /// What was refused before.
-    refusals: Arc<Refusals>,
+    listeners: Listeners,
     queue: Mutex<Option<Sender<Return>>>,
     /// How many receipts are in the queue, or were taken out of it and not settled.
     on_their_way: Arc<watch::Sender<usize>>,
@@ -103,14 +94,6 @@ struct Return {
 }
 
 impl Return {
-    /// Has those asked for again who wait for what was given back.
-    fn nudge(&self, lines: &Lines, connection: &Connection) {
-        lines.nudge_some(&self.name, |key| {
-            let names = key.iter().map(|(name, ..)| name);
-            !self.undone || is_one_call(names, connection.has_nodes())
-        });
-    }
-
     fn script(&self) -> &'static Script {
         if self.name.slots().is_some() {
             &script::slots::SETTLE
@@ -148,11 +131,10 @@ impl Drop for Counted {
 }
 
 impl Returns {
-    pub(crate) fn new(connection: Arc<Connection>, lines: Lines, refusals: Arc<Refusals>) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, listeners: Listeners) -> Self {
         Self {
             connection,
-            lines,
-            refusals,
+            listeners,
             queue: Mutex::new(None),
             on_their_way: Arc::default(),
             lost: Arc::default(),
@@ -219,8 +201,7 @@ impl Returns {
         let task = drain(
             receiver,
             Arc::clone(&self.connection),
-            self.lines.clone(),
-            Arc::clone(&self.refusals),
+            self.listeners.clone(),
             Arc::clone(&self.lost),
         );
         drop(runtime.spawn(task));
@@ -233,8 +214,7 @@ impl Returns {
 async fn drain(
     mut queue: Receiver<Return>,
     connection: Arc<Connection>,
-    lines: Lines,
-    refusals: Arc<Refusals>,
+    listeners: Listeners,
     lost: Arc<Lost>,
 ) {
     // In the order in which they are due: each is put off for the same time.
@@ -254,11 +234,11 @@ async fn drain(
         }
         let once: Vec<_> = batch.extract_if(.., |item| item.goes_once()).collect();
         for (item, arrived) in once.iter().zip(send_once(&once, &connection).await) {
-            // Also where nobody heard of it: it may have been carried out.
-            refusals.changed(&item.name);
             if arrived {
-                item.nudge(&lines, &connection);
+                listeners.room(&item.name, item.undone);
             } else {
+                // It may have been carried out all the same.
+                listeners.changed(&item.name);
                 lost.note(item.charges_until.is_some());
             }
         }
@@ -279,10 +259,7 @@ async fn drain(
         for (mut item, arrived) in batch.drain(..).zip(arrived) {
             let charges = item.charges_until.is_some();
             if arrived {
-                refusals.changed(&item.name);
-            }
-            if arrived && !charges {
-                item.nudge(&lines, &connection);
+                listeners.room(&item.name, item.undone);
             }
             if arrived && (charges || item.last || connection.carried(item.made)) {
                 continue;

@@ -32,10 +32,9 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt, Taken},
     store::{
-        Decide, ExpireWhen, Op, Outcome, TimeToLive,
+        Decide, DecideRuns, ExpireWhen, Listeners, Op, Outcome, TimeToLive,
         guard::{
             breaker::{Breakers, Told},
-            deny_cache::Refusals,
             policy,
         },
     },
@@ -50,13 +49,29 @@ pub(crate) struct Server {
     /// The caller's clock, or none for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) rewritten: Rewritten,
-    /// What was refused before a limit changed, which is told here.
-    pub(crate) refusals: Arc<Refusals>,
+    pub(crate) listeners: Listeners,
     /// Which servers are left alone. Verbs and receipts go all the same: an operator, or nobody, waits for these.
     pub(crate) breakers: Breakers,
 }
 
 impl Decide for Server {
+    /// Decides nothing but that a breaker is open.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        if let Some(error) = self.breakers.refuses(acquire) {
+            return Some(Err(error));
+        }
+        match wire::random_id() {
+            Ok(id) => {
+                acquire.identify(id);
+                acquire.share();
+                acquire.asked = Some(moment());
+                None
+            }
+            // Without entropy nothing can be sent.
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// # Cancel safety
     ///
     /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
@@ -64,15 +79,6 @@ impl Decide for Server {
         let decisions = self.acquire_all(std::slice::from_ref(acquire)).await?;
         let decision = decisions.into_iter().next();
         decision.ok_or_else(|| ErrorKind::Permits.into())
-    }
-
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.acquire_all(run).await.map(Vec::from)
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.has_nodes())
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -165,8 +171,19 @@ impl Decide for Server {
         }
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         self.settle(&receipt, keep, false);
+    }
+}
+
+impl DecideRuns for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        self.acquire_all(run).await.map(Vec::from)
+    }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        let names = acquire.charges().map(|charge| charge.name());
+        wire::is_one_call(names, self.connection.has_nodes())
     }
 }
 
@@ -305,7 +322,7 @@ impl Server {
         lone.answer(&reply)
     }
 
-    /// Calls, and gives back what callers may have got who will not hear of it.
+    /// DecideRuns, and gives back what callers may have got who will not hear of it.
     async fn call_for(
         &self,
         script: &Script,
@@ -349,7 +366,7 @@ impl Server {
                 if failed.unheard {
                     receipts
                         .iter()
-                        .for_each(|receipt| self.give_back(receipt.clone(), 0));
+                        .for_each(|receipt| self.settle(receipt, 0, false));
                 }
                 Err(wire::failure(failed))
             }
@@ -443,7 +460,7 @@ impl Server {
     /// Notes, and says, what an acquire did beside what it was asked for.
     fn note(&self, charge: &Charge, answer: &Answer) {
         if answer.changed != Changed::Nothing {
-            self.refusals.changed(charge.name());
+            self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
             self.rewritten.note(charge.name());
