@@ -3,8 +3,8 @@
 use proptest::{prelude::*, sample::Index};
 
 use super::{
-    histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
-    pair::{Clock, How, Pair, START, Sent},
+    histories::{Step, Whose, config, permits, rate_type, step, take, whose},
+    pair::{Clock, How, Kind, Pair, START, Sent},
 };
 use crate::store::redis::wire::{
     self,
@@ -14,13 +14,13 @@ use crate::{
     algorithm::{
         answer::{Answer, Verdict},
         call::{self, Ask, Caller, Counts, Take},
+        sliding_log::Limiter,
     },
     clock::Now,
-    demand::{Charge, Labels},
+    demand::Charge,
     error::ErrorKind,
     limit::{LimitSource, RateType},
     list::List,
-    receipt::PermitId,
 };
 
 const LIMITERS: usize = 3;
@@ -70,21 +70,21 @@ fn slotted_step() -> impl Strategy<Value = ListStep> {
 }
 
 fn list_step() -> impl Strategy<Value = ListStep> {
-    let one = (0..LIMITERS, step()).prop_filter("moves all clocks", |(_, step)| {
+    let one = (0..LIMITERS, step::<Limiter>()).prop_filter("moves all clocks", |(_, step)| {
         !matches!(step, Step::Advance(_))
     });
-    let take = || (permits(), proptest::bool::weighted(0.2));
+    let take = || (permits::<Limiter>(), proptest::bool::weighted(0.2));
     let caller = (any::<bool>(), proptest::array::uniform3(take()))
         .prop_map(|(waits, takes)| NewCaller { waits, takes });
     let acquire = (
         proptest::array::uniform3(proptest::bool::weighted(0.7)),
-        proptest::array::uniform3(whose()),
+        proptest::array::uniform3(whose::<Limiter>()),
         any::<bool>(),
         proptest::collection::vec(caller, 1..4),
     );
     prop_oneof![
         6 => one.prop_map(|(limiter, step)| ListStep::One(limiter, step)),
-        6 => moves().prop_map(ListStep::Advance),
+        6 => Limiter::moves().prop_map(ListStep::Advance),
         12 => acquire.prop_map(|(which, whose, exact, callers)| ListStep::Acquire {
             which,
             whose,
@@ -156,12 +156,7 @@ impl Stage {
         let take = |limiter: &usize| {
             let (permits, shadow) = caller.takes[*limiter];
             let pair = &mut self.pairs[*limiter];
-            let id = pair.new_id();
-            let sent = Sent {
-                id,
-                permits,
-                lead: 0,
-            };
+            let sent = pair.unsent(permits);
             pair.sent.push(sent);
             (sent, shadow)
         };
@@ -186,14 +181,8 @@ impl Stage {
                 let charges = takes.iter().zip(&list.which).zip(&hows);
                 charges
                     .map(|(((sent, shadow), limiter), how)| Charge {
-                        id: sent.id,
                         shadow: *shadow,
-                        ..Charge::named(
-                            self.pairs[*limiter].name.clone(),
-                            how.limit,
-                            Labels::new("model", false, None),
-                            sent.permits,
-                        )
+                        ..self.pairs[*limiter].charge(*sent, how.limit)
                     })
                     .collect()
             })
@@ -278,15 +267,8 @@ fn a_key_that_is_no_log_changes_nothing() {
     let log = second.log_key();
     second.command(&["SET", &log, "no log"]);
     let lower = LimitSource::Code(first.limit(10, 1000));
-    let charges = [&*first, &*second].map(|pair| Charge {
-        id: PermitId([7; 16]),
-        ..Charge::named(
-            pair.name.clone(),
-            lower,
-            Labels::new("model", false, None),
-            1,
-        )
-    });
+    let sent = first.unsent(1);
+    let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));
     let arguments = wire::acquire(limiters, callers, first.asks(true));
@@ -304,11 +286,7 @@ fn room_that_a_later_caller_takes_is_none() {
         let limit = pair.limit(rate, 1000);
         assert!(pair.try_set_rate(limit));
     }
-    let how = How {
-        limit: LimitSource::Store,
-        rewrite: false,
-        exact: false,
-    };
+    let how = How::STORED;
     stage.pairs[0].acquire(1, how).unwrap();
     stage.pairs.iter_mut().for_each(|pair| pair.advance(400));
     let which = vec![0, 1];
@@ -340,11 +318,11 @@ fn room_that_a_later_caller_takes_is_none() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(400))]
 
     #[test]
     fn a_history_of_lists_by_the_callers_clock(
-        rate_type in rate_type(),
+        rate_type in rate_type(4),
         steps in proptest::collection::vec(list_step(), 1..40),
     ) {
         live(rate_type, Clock::Given(START), steps);
@@ -352,7 +330,7 @@ proptest! {
 
     #[test]
     fn a_history_of_lists_by_the_servers_clock(
-        rate_type in rate_type(),
+        rate_type in rate_type(4),
         steps in proptest::collection::vec(list_step(), 1..40),
     ) {
         live(rate_type, Clock::Server, steps);
@@ -360,7 +338,7 @@ proptest! {
 
     #[test]
     fn a_history_of_lists_in_slots_by_the_callers_clock(
-        rate_type in rate_type(),
+        rate_type in rate_type(4),
         steps in proptest::collection::vec(slotted_step(), 1..40),
     ) {
         live(rate_type, Clock::Given(START), steps);
@@ -368,7 +346,7 @@ proptest! {
 
     #[test]
     fn a_history_of_lists_in_slots_by_the_servers_clock(
-        rate_type in rate_type(),
+        rate_type in rate_type(4),
         steps in proptest::collection::vec(slotted_step(), 1..40),
     ) {
         live(rate_type, Clock::Server, steps);

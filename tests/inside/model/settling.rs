@@ -1,16 +1,10 @@
 //! What is settled: single cases, and what is left of them when time has passed.
 
-use super::pair::{Clock, How, Pair, START};
+use super::pair::{Clock, How, Key, Pair, START};
 use crate::{
     algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-};
-
-const STORED: How = How {
-    limit: LimitSource::Store,
-    rewrite: false,
-    exact: true,
 };
 
 /// 10 in 1000 ms, overall and per client.
@@ -26,13 +20,13 @@ fn pairs() -> impl Iterator<Item = Pair> {
 }
 
 fn granted(pair: &mut Pair, permits: u32) -> Answer {
-    let answer = pair.acquire(permits, STORED).unwrap();
+    let answer = pair.acquire(permits, How::EXACT).unwrap();
     assert_eq!(answer.verdict, Verdict::Granted);
     answer
 }
 
 fn refused_for(pair: &mut Pair, permits: u32) -> i64 {
-    let answer = pair.acquire(permits, STORED).unwrap();
+    let answer = pair.acquire(permits, How::EXACT).unwrap();
     assert_eq!(answer.verdict, Verdict::Refused);
     answer.wait
 }
@@ -105,9 +99,9 @@ fn a_limiter_that_vanished_is_found_in_debt() {
         let sent = pair.sent[0];
         let given = LimitSource::Code(pair.limit(10, 1000).for_request_key());
         pair.advance(90_000);
-        pair.lose_limit();
-        pair.lose_value();
-        pair.lose_log();
+        pair.lose(Key::Limit);
+        pair.lose(Key::Value);
+        pair.lose(Key::Log);
         assert_eq!(
             pair.settle(sent, 50, LimitSource::Store),
             Err(ErrorKind::NotInitialized)
@@ -130,7 +124,10 @@ fn an_acquire_that_comes_late_is_settled_by_the_second_sending() {
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(5));
         pair.release(3);
         pair.advance(1);
-        assert_eq!(pair.send(sent, STORED).unwrap().verdict, Verdict::Granted);
+        assert_eq!(
+            pair.send(sent, How::EXACT).unwrap().verdict,
+            Verdict::Granted
+        );
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(5));
         assert_eq!(pair.available(), Ok(7));
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(0));
@@ -147,7 +144,10 @@ fn what_stays_is_not_counted_twice() {
         assert_eq!(pair.settle(sent, 2, LimitSource::Store), Ok(2));
         pair.advance(1);
         // The duplicate takes four more; its settlement finds the two of the first.
-        assert_eq!(pair.send(sent, STORED).unwrap().verdict, Verdict::Granted);
+        assert_eq!(
+            pair.send(sent, How::EXACT).unwrap().verdict,
+            Verdict::Granted
+        );
         assert_eq!(pair.settle(sent, 2, LimitSource::Store), Ok(4));
         assert_eq!(pair.available(), Ok(8));
     }
