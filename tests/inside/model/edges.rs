@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{
     members::Generation,
-    pair::{CLIENT, Clock, How, Key, Lone, Pair, START, Sent},
+    pair::{CLIENT, Clock, How, Key, Lone, Pair, START},
 };
 use crate::store::redis::wire::{
     self,
@@ -69,10 +69,7 @@ fn a_repair_does_not_block_the_server() {
     pair.set_value(5);
     assert_eq!(pair.acquire(6, How::EXACT).unwrap().wait, 1000);
     assert_eq!(pair.model.log.entries().count(), 100);
-    assert_eq!(
-        pair.acquire(5, How::EXACT).unwrap().verdict,
-        Verdict::Granted
-    );
+    pair.grants(5, How::EXACT);
     pair.advance(1000);
     assert_eq!(pair.available(), Ok((1 << 53) - 1));
 }
@@ -93,7 +90,7 @@ fn a_deficit_of_many_small_grants_is_paid_by_one_call() {
             exact,
             ..How::EXACT
         };
-        assert_eq!(pair.acquire(4, how).unwrap().verdict, Verdict::Granted);
+        pair.grants(4, how);
         assert_eq!(pair.acquire(1, how).unwrap().wait, 500);
     }
 }
@@ -114,17 +111,11 @@ fn a_swept_log_is_longer_than_a_page() {
         pair.acquire(299, how).unwrap();
         // The walk goes over several pages, then the sweep does, with its budget.
         for permits in [1, 200, 450, 700, 701, 1000] {
-            assert_eq!(
-                pair.acquire(permits, how).unwrap().verdict,
-                Verdict::Refused
-            );
+            pair.refuses(permits, how);
         }
         pair.advance(500);
         for permits in [1, 3, 250, 150] {
-            assert_eq!(
-                pair.acquire(permits, how).unwrap().verdict,
-                Verdict::Granted
-            );
+            pair.grants(permits, how);
         }
         assert_eq!(pair.available(), Ok(296));
     }
@@ -148,9 +139,9 @@ fn members_without_permits_are_passed_over() {
         }
         assert_eq!(pair.acquire(2, how).unwrap().wait, 1000);
         pair.advance(999);
-        assert_eq!(pair.acquire(2, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(2, how);
         pair.advance(1);
-        assert_eq!(pair.acquire(2, how).unwrap().verdict, Verdict::Granted);
+        pair.grants(2, how);
     }
 }
 
@@ -168,10 +159,7 @@ fn every_generation_is_counted() {
         assert_eq!(pair.available(), Ok(1), "{generation:?}");
         assert_eq!(pair.acquire(2, How::EXACT).unwrap().wait, 1000);
         pair.advance(1000);
-        assert_eq!(
-            pair.acquire(5, How::EXACT).unwrap().verdict,
-            Verdict::Granted
-        );
+        pair.grants(5, How::EXACT);
     }
 }
 
@@ -251,8 +239,8 @@ fn nothing_is_credited_where_nothing_is_counted() {
     pair.lose(Key::Value);
     assert!(pair.give_back(sent));
     let lower = code(&pair, 5, 1000);
-    assert_eq!(pair.acquire(2, lower).unwrap().verdict, Verdict::Refused);
-    assert_eq!(pair.acquire(1, lower).unwrap().verdict, Verdict::Granted);
+    pair.refuses(2, lower);
+    pair.grants(1, lower);
 }
 
 #[test]
@@ -346,7 +334,8 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
         }
         let how = code(&pair, 5, 1000);
         let sent = pair.unsent(1);
-        for (script, arguments) in lone_calls(&pair, sent, how) {
+        let arguments = pair.acquire_arguments(sent, how);
+        for script in [&ACQUIRE, &ACQUIRE_LIST] {
             let error = pair.call(script, &arguments).unwrap_err();
             assert_eq!(
                 wire::failure(error).kind(),
@@ -419,17 +408,10 @@ fn who_comes_again_for_more_than_the_rate_closes_no_line() {
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = pair.unsent(1);
-    for (script, arguments) in lone_calls(pair, sent, how) {
+    let arguments = pair.acquire_arguments(sent, how);
+    for script in [&ACQUIRE, &ACQUIRE_LIST] {
         changes_nothing(pair, script, &arguments);
     }
-}
-
-/// The same call for one caller, and for a run of one.
-fn lone_calls(pair: &Pair, sent: Sent, how: How) -> [(&'static Script, Arguments); 2] {
-    [
-        (&ACQUIRE, pair.acquire_arguments(sent, how)),
-        (&ACQUIRE_LIST, pair.run_arguments(&[(sent, false)], how)),
-    ]
 }
 
 /// The same for the count of free permits.

@@ -52,12 +52,18 @@ fn all_live(pair: &mut Pair, expected: i64) {
     assert!(ttls.iter().all(|ttl| about(*ttl, expected)), "{ttls:?}");
 }
 
+/// After an acquire each of the keys lives as long as a rule has it.
+#[track_caller]
+fn keeps(pair: &mut Pair, permits: u32, how: How) {
+    pair.acquire(permits, how).unwrap();
+    all_live(pair, KEPT);
+}
+
 #[test]
 fn limiters_of_rules_vanish_when_idle() {
     for mut pair in pairs() {
         let how = of_a_rule(&pair);
-        pair.acquire(1, how).unwrap();
-        all_live(&mut pair, KEPT);
+        keeps(&mut pair, 1, how);
     }
 }
 
@@ -73,8 +79,7 @@ fn a_life_is_renewed_when_half_of_it_is_gone() {
             assert!(pair.ttls().iter().all(|ttl| *ttl <= KEPT - 11_000));
 
             expire(&mut pair, KEPT / 2 - 1);
-            pair.acquire(permits, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, permits, how);
         }
     }
 }
@@ -85,14 +90,14 @@ fn a_refusal_renews_no_life_where_the_limit_can_be_written_again() {
         let how = of_a_rule(&pair);
         pair.acquire(1, how).unwrap();
         expire(&mut pair, 11_000);
-        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(5, how);
         all_live(&mut pair, 11_000);
         // One that credits what has expired does: it has written.
         pair.advance(500);
         pair.acquire(4, how).unwrap();
         expire(&mut pair, 11_000);
         pair.advance(500);
-        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(5, how);
         all_live(&mut pair, KEPT);
     }
 }
@@ -106,8 +111,7 @@ fn a_value_with_a_short_life_renews_all() {
             let value = pair.value_key();
             expire(&mut pair, KEPT - 11_000);
             pair.command(&["PEXPIRE", &value, "5000"]);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, 1, how);
         }
     }
 }
@@ -168,16 +172,13 @@ fn a_log_that_is_made_anew_lives_as_long_as_the_value() {
                 pair.acquire(2, how).unwrap();
                 // All has expired.
                 pair.advance(1000);
-                pair.acquire(1, how).unwrap();
-                all_live(&mut pair, KEPT);
+                keeps(&mut pair, 1, how);
                 // All was given back.
                 pair.release(5);
-                pair.acquire(1, how).unwrap();
-                all_live(&mut pair, KEPT);
+                keeps(&mut pair, 1, how);
                 // It was lost, and what is in use is put back.
                 pair.lose(Key::Log);
-                pair.acquire(1, how).unwrap();
-                all_live(&mut pair, KEPT);
+                keeps(&mut pair, 1, how);
             }
         }
     }
@@ -223,8 +224,7 @@ fn what_another_client_did_to_the_hash_lasts_until_the_next_acquire() {
         pair.acquire(1, how).unwrap();
         for command in [&["PEXPIRE", &hash, "5000"][..], &["PERSIST", &hash]] {
             pair.command(command);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, 1, how);
             pair.command(command);
             let run = pair.unsent_run([1, 5]);
             pair.send_run(&run, how).unwrap();
@@ -232,7 +232,7 @@ fn what_another_client_did_to_the_hash_lasts_until_the_next_acquire() {
         }
         // One that is only refused leaves no hash that never vanishes.
         pair.command(&["PERSIST", &hash]);
-        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(5, how);
         all_live(&mut pair, KEPT);
     }
 }
@@ -244,8 +244,7 @@ fn a_key_that_was_lost_lives_as_long_as_the_others() {
             let how = of_a_rule(&pair);
             pair.acquire(1, how).unwrap();
             pair.lose(lose);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, 1, how);
         }
     }
 }

@@ -174,22 +174,16 @@ impl Pair {
         if self.name.slots().is_some() {
             return self.send_run(&run, how).map(|answers| answers[0]);
         }
-        let calls = [
-            (&*ACQUIRE, self.acquire_arguments(sent, how)),
-            (&*ACQUIRE_LIST, self.run_arguments(&run, how)),
-        ];
-        let [(script, arguments), (other, others)] = match self.lone {
-            Lone::Own => calls,
-            Lone::Run => {
-                let [own, run] = calls;
-                [run, own]
-            }
+        let (script, other) = match self.lone {
+            Lone::Own => (&*ACQUIRE, &*ACQUIRE_LIST),
+            Lone::Run => (&*ACQUIRE_LIST, &*ACQUIRE),
         };
         let copy = matches!(self.clock, Clock::Given(_)).then(|| {
             let copies = self.copies();
-            let reply = self.call(other, &others.on(copies.clone())).unwrap();
-            (copies, reply)
+            let arguments = self.run_arguments(&run, how).on(copies.clone());
+            (copies, self.call(other, &arguments).unwrap())
         });
+        let arguments = self.run_arguments(&run, how);
         let since = self.now();
         let reply = self.call(script, &arguments).unwrap();
         let until = self.now();
@@ -230,6 +224,22 @@ impl Pair {
         let replied = wire::answers(&reply, 1, run.len()).map_err(|error| error.kind());
         let replied = replied.map(|answers| answers.to_vec());
         self.replied(replied, run, how, since..=until)
+    }
+
+    /// Takes permits that must be granted.
+    #[track_caller]
+    pub(crate) fn grants(&mut self, permits: u32, how: How) -> Answer {
+        let answer = self.acquire(permits, how).unwrap();
+        assert_eq!(answer.verdict, Verdict::Granted, "{answer:?}");
+        answer
+    }
+
+    /// Asks for permits that must be refused; for how long.
+    #[track_caller]
+    pub(crate) fn refuses(&mut self, permits: u32, how: How) -> i64 {
+        let answer = self.acquire(permits, how).unwrap();
+        assert_eq!(answer.verdict, Verdict::Refused, "{answer:?}");
+        answer.wait
     }
 
     /// Has the model answer the same, and compares. Where the reply does not tell its time, there must be one `within` the
@@ -322,12 +332,8 @@ impl Pair {
             pipeline.cmd("GET").arg(key);
         }
         for key in &keys[3..5] {
-            pipeline
-                .cmd("ZRANGE")
-                .arg(key)
-                .arg(0)
-                .arg(-1)
-                .arg("WITHSCORES");
+            let range = ["0", "-1", "WITHSCORES"];
+            pipeline.cmd("ZRANGE").arg(key).arg(&range);
         }
         pipeline.query(self.connection()).unwrap()
     }
@@ -352,29 +358,20 @@ impl Pair {
             RateType::PerClient => [&self.keys[1], &self.keys[3]],
         };
         let mut pipeline = redis::pipe();
-        pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&[
-            "rate",
-            "interval",
-            "type",
-            "keepAliveTime",
-        ]);
+        let fields = ["rate", "interval", "type", "keepAliveTime"];
+        pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&fields);
         pipeline.cmd("GET").arg(self.value_key());
-        pipeline
-            .cmd("ZRANGE")
-            .arg(self.log_key())
-            .arg(&["0", "-1", "WITHSCORES"]);
+        let range = ["0", "-1", "WITHSCORES"];
+        pipeline.cmd("ZRANGE").arg(self.log_key()).arg(&range);
         pipeline.cmd("EXISTS").arg(&others);
         type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>, i64);
         let (fields, value, log, others): Read = pipeline.query(self.connection()).unwrap();
         let [rate, interval, rate_type, keep_alive] = fields;
         State {
             limit: rate.map(|rate| {
-                [
-                    rate,
-                    interval.unwrap(),
-                    rate_type.unwrap(),
-                    keep_alive.unwrap(),
-                ]
+                let others = [interval, rate_type, keep_alive].map(Option::unwrap);
+                let [interval, rate_type, keep_alive] = others;
+                [rate, interval, rate_type, keep_alive]
             }),
             value,
             log: log
