@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::{
     histories::{config, live, rate_type, steps},
-    pair::{CLIENT, Clock, How, Key, Kind, Pair, Plant, Sent, decide},
+    pair::{CLIENT, Clock, How, Key, Kind, Pair, Plant, Sent, decide, replied},
 };
 use crate::store::redis::wire::{self, script::fixed_window};
 use crate::{
@@ -121,9 +121,7 @@ impl Kind for Limiter {
     fn acquire(pair: &mut Pair<Self>, run: &[(Sent, bool)], how: How) {
         let (arguments, ask) = (pair.run_arguments(run, how), pair.ask_for(how));
         let reply = pair.call(&fixed_window::ACQUIRE, &arguments).unwrap();
-        let replied = wire::answers(&reply, 1, run.len())
-            .map(|answers| answers.to_vec())
-            .map_err(|error| error.kind());
+        let replied = replied(&reply, 1, run.len());
         let now = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let expected = decide(&mut pair.model, ask, run, Now::millis(now));
         assert_eq!(replied.as_ref().err(), expected.as_ref().err());

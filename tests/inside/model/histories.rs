@@ -284,24 +284,20 @@ pub(crate) fn rate_type(overall: u32) -> impl Strategy<Value = RateType> {
     prop_oneof![overall => Just(RateType::Overall), 1 => Just(RateType::PerClient)]
 }
 
+pub(crate) fn clock() -> impl Strategy<Value = Clock> {
+    proptest::sample::select(&[Clock::Given(START), Clock::Server][..])
+}
+
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn a_history_by_the_callers_clock(
-        rate_type in rate_type(4),
-        steps in steps::<Limiter>(40),
-    ) {
-        live(Pair::new(rate_type, Clock::Given(START)), steps);
+    fn a_history(rate_type in rate_type(4), clock in clock(), steps in steps::<Limiter>(40)) {
+        live(Pair::new(rate_type, clock), steps);
     }
 
     #[test]
-    fn a_history_by_the_servers_clock(
-        rate_type in rate_type(4),
-        steps in steps::<Limiter>(40),
-    ) {
-        for lone in [Lone::Own, Lone::Run] {
-            live(Pair::new(rate_type, Clock::Server).through(lone), steps.clone());
-        }
+    fn a_history_of_runs_of_one(rate_type in rate_type(4), steps in steps::<Limiter>(40)) {
+        live(Pair::new(rate_type, Clock::Server).through(Lone::Run), steps);
     }
 }

@@ -3,8 +3,8 @@
 use proptest::{prelude::*, sample::Index};
 
 use super::{
-    histories::{Step, Whose, config, permits, rate_type, step, take, whose},
-    pair::{Clock, How, Kind, Pair, START, Sent},
+    histories::{Step, Whose, clock, config, permits, rate_type, step, take, whose},
+    pair::{Clock, How, Kind, Pair, START, Sent, decide_all, replied},
 };
 use crate::store::redis::wire::{
     self,
@@ -13,14 +13,12 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
+        call::{Ask, Caller, Counts},
         sliding_log::Limiter,
     },
-    clock::Now,
     demand::Charge,
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    list::List,
 };
 
 const LIMITERS: usize = 3;
@@ -196,10 +194,7 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let script = in_slots.unwrap_or(&ACQUIRE_LIST);
         let reply = self.pairs[0].call(script, &arguments).unwrap();
-        let replied = wire::answers(&reply, list.which.len(), list.callers.len());
-        let replied = replied
-            .map(|answers| answers.to_vec())
-            .map_err(|error| error.kind());
+        let replied = replied(&reply, list.which.len(), list.callers.len());
         let now = match (clock, &replied) {
             (Clock::Given(now), _) => now,
             (Clock::Server, Ok(answers)) => answers[0].now.tick,
@@ -214,13 +209,8 @@ impl Stage {
                 waits: *waits,
                 takes: takes
                     .iter()
-                    .map(|(sent, shadow)| Take {
-                        permits: sent.permits,
-                        id: sent.id,
-                        shadow: *shadow,
-                        lead: 0,
-                    })
-                    .collect::<List<_>>(),
+                    .map(|(sent, shadow)| sent.take(*shadow))
+                    .collect(),
             })
             .collect();
         let asks: Vec<_> = list
@@ -238,11 +228,7 @@ impl Stage {
         let limiters = asked
             .zip(asks)
             .map(|((_, pair), ask)| (&mut pair.model as &mut dyn Counts, ask));
-        let mut expected = call::acquire(limiters, &callers, instant);
-        for answer in expected.iter_mut().flat_map(|answers| answers.iter_mut()) {
-            answer.now = Now::millis(now);
-        }
-        let expected = expected.map(|answers| answers.to_vec());
+        let expected = decide_all(limiters, &callers, instant);
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);
         expected
@@ -318,37 +304,23 @@ fn room_that_a_later_caller_takes_is_none() {
 }
 
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn a_history_of_lists_by_the_callers_clock(
+    fn a_history_of_lists(
         rate_type in rate_type(4),
+        clock in clock(),
         steps in proptest::collection::vec(list_step(), 1..40),
     ) {
-        live(rate_type, Clock::Given(START), steps);
+        live(rate_type, clock, steps);
     }
 
     #[test]
-    fn a_history_of_lists_by_the_servers_clock(
+    fn a_history_of_lists_in_slots(
         rate_type in rate_type(4),
-        steps in proptest::collection::vec(list_step(), 1..40),
-    ) {
-        live(rate_type, Clock::Server, steps);
-    }
-
-    #[test]
-    fn a_history_of_lists_in_slots_by_the_callers_clock(
-        rate_type in rate_type(4),
+        clock in clock(),
         steps in proptest::collection::vec(slotted_step(), 1..40),
     ) {
-        live(rate_type, Clock::Given(START), steps);
-    }
-
-    #[test]
-    fn a_history_of_lists_in_slots_by_the_servers_clock(
-        rate_type in rate_type(4),
-        steps in proptest::collection::vec(slotted_step(), 1..40),
-    ) {
-        live(rate_type, Clock::Server, steps);
+        live(rate_type, clock, steps);
     }
 }

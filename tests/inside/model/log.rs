@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::{
     members::{Generation, packed, unpacked},
-    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, Sent, decide},
+    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, Sent, decide, replied},
 };
 use crate::store::redis::wire::{
     self,
@@ -221,9 +221,7 @@ impl Pair {
         let since = self.now();
         let reply = self.call(script, &arguments).unwrap();
         let until = self.now();
-        let replied = wire::answers(&reply, 1, run.len()).map_err(|error| error.kind());
-        let replied = replied.map(|answers| answers.to_vec());
-        self.replied(replied, run, how, since..=until)
+        self.replied(replied(&reply, 1, run.len()), run, how, since..=until)
     }
 
     /// Takes permits that must be granted.

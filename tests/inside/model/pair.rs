@@ -132,6 +132,17 @@ pub(crate) struct Sent {
     pub(crate) lead: i64,
 }
 
+impl Sent {
+    pub(crate) fn take(&self, shadow: bool) -> Take {
+        Take {
+            permits: self.permits,
+            id: self.id,
+            shadow,
+            lead: self.lead,
+        }
+    }
+}
+
 /// How an acquire is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
@@ -407,17 +418,31 @@ pub(crate) fn decide(
         .iter()
         .map(|(sent, waits)| Caller {
             waits: *waits,
-            takes: List::one(Take {
-                permits: sent.permits,
-                id: sent.id,
-                shadow: false,
-                lead: sent.lead,
-            }),
+            takes: List::one(sent.take(false)),
         })
         .collect();
-    let mut answers = call::acquire(std::iter::once((limiter, ask)), &callers, now)?;
+    decide_all(std::iter::once((limiter, ask)), &callers, now)
+}
+
+/// The same to callers of several limiters.
+pub(crate) fn decide_all<'a>(
+    limiters: impl Iterator<Item = (&'a mut dyn Counts, Ask)>,
+    callers: &[Caller],
+    now: Now,
+) -> Result<Vec<Answer>, ErrorKind> {
+    let mut answers = call::acquire(limiters, callers, now)?;
     for answer in answers.iter_mut() {
         answer.now = Now::millis(answer.now.tick);
     }
+    Ok(answers.to_vec())
+}
+
+/// The answers of a script to so many callers of so many limiters.
+pub(crate) fn replied(
+    reply: &Value,
+    limiters: usize,
+    callers: usize,
+) -> Result<Vec<Answer>, ErrorKind> {
+    let answers = wire::answers(reply, limiters, callers).map_err(|error| error.kind())?;
     Ok(answers.to_vec())
 }

@@ -2,7 +2,7 @@
 
 use super::{
     edges::changes_nothing,
-    histories::{Step, Whose, config, rate_type, step, take, whose},
+    histories::{Step, Whose, clock, config, rate_type, step, take, whose},
     members::Generation,
     pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, START, Sent},
 };
@@ -38,16 +38,15 @@ struct Slotted {
 }
 
 fn slot_step() -> impl Strategy<Value = SlotStep> {
-    let slots = proptest::sample::select(
-        &[
-            None,
-            Some(10),
-            Some(10),
-            Some(100),
-            Some(1000),
-            Some(10_000),
-        ][..],
-    );
+    let often = [
+        None,
+        Some(10),
+        Some(10),
+        Some(100),
+        Some(1000),
+        Some(10_000),
+    ];
+    let slots = proptest::sample::select(often.to_vec());
     prop_oneof![
         20 => step::<Limiter>().prop_map(SlotStep::Any),
         3 => slots.prop_map(SlotStep::NoteIn),
@@ -390,21 +389,14 @@ fn members_of_others_in_the_slots_last_millisecond_are_left_alone() {
 }
 
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn a_history_by_the_callers_clock(
+    fn a_history(
         rate_type in rate_type(4),
+        clock in clock(),
         steps in proptest::collection::vec(slot_step(), 1..50),
     ) {
-        live(rate_type, Clock::Given(START), steps);
-    }
-
-    #[test]
-    fn a_history_by_the_servers_clock(
-        rate_type in rate_type(4),
-        steps in proptest::collection::vec(slot_step(), 1..50),
-    ) {
-        live(rate_type, Clock::Server, steps);
+        live(rate_type, clock, steps);
     }
 }
