@@ -37,7 +37,7 @@ pub(crate) struct Moment {
 impl Moment {
     /// In whole milliseconds, as a server counts.
     pub(crate) fn at(&self) -> i64 {
-        i64::try_from(self.clock.as_millis()).unwrap()
+        super::millis(self.clock)
     }
 }
 
