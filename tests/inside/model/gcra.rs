@@ -276,7 +276,7 @@ impl Pair<Model> {
 }
 
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(config(800))]
 
     #[test]
     fn a_history(rate_type in rate_type(1), steps in steps::<Model>(60)) {
