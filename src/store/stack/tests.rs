@@ -118,7 +118,6 @@ fn refusal(acquire: &Acquire) -> Decision {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
-        hidden: false,
     };
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::{
+    millis,
     record::{Came, Event, Told, What},
     recorded::{Counted, History},
     steps::{self, Of, is_told_at_once},
@@ -246,7 +247,7 @@ impl State {
         let Decision::Deny(refusal) = decision else {
             return Err(String::from("only refusals are told again"));
         };
-        let cap = i64::try_from(history.cap.as_millis()).unwrap_or(i64::MAX);
+        let cap = millis(history.cap);
         let told_at = event.begun;
         let mut why = String::from("nothing like it was told before");
         for known in &self.refusals {
@@ -282,7 +283,7 @@ impl State {
             {
                 why = format!("{known:?} was announced for an earlier time");
             } else if let (Some(announced), Some(over)) = (announced, over)
-                && i64::try_from((ended.clock + announced).as_millis()).unwrap_or(0) < over
+                && millis(ended.clock + announced) < over
             {
                 why = format!("{known:?} was not over then");
             } else {
@@ -394,8 +395,4 @@ pub(crate) fn shown(decision: &Decision) -> String {
         Decision::Allow(_) => String::from("granted"),
         Decision::Deny(refusal) => format!("{:?}, {:?}", refusal.kind(), refusal.retry_after()),
     }
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
