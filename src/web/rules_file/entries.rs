@@ -1,4 +1,4 @@
-//! The entries: which requests meet which rules.
+//! Reads the entries of a rules file: conditions on requests, and the rules that apply.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,7 +20,7 @@ use crate::web::{
     key::network_of,
     rule::{
         Requests, Rule, Rules,
-        list::{EVERYBODY, is_everybody},
+        list::{EVERY_ADDRESS, is_every_address},
         pattern::{self, Pattern},
         reach::{Entry, first_unreached},
     },
@@ -56,7 +56,7 @@ pub(crate) fn read(
     otherwise: Option<&Spanned<Table<Otherwise>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
-    // Looked up: each of thousands of entries may name another rule.
+    // A map, because each of thousands of entries may name another rule.
     let places = named.iter().enumerate();
     let places: HashMap<_, _> = places
         .map(|(at, named)| (named.name.get_ref().clone(), at))
@@ -89,13 +89,13 @@ pub(crate) fn read(
     }
 }
 
-/// Checks that requests reach every entry: the first that matches counts.
+/// Checks that requests reach every entry. The first entry that matches counts.
 fn check_reached(
     text: &str,
     entries: &[Entry],
     on: &[Spanned<Table<Fields>>],
 ) -> Result<(), Mistake> {
-    // What several conditions match together is known only to be the same where they are.
+    // Entries with several conditions are compared only for equality.
     let mut seen = HashMap::new();
     let twice = on.iter().find_map(|entry| {
         let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
@@ -118,7 +118,8 @@ fn check_reached(
 }
 
 impl Fields {
-    /// Returns all conditions in a form that is equal where they are, in whatever order.
+    /// Returns all conditions in a normal form, for comparison: the order in which they stand is
+    /// ignored.
     fn conditions(&self) -> Vec<(&str, Vec<String>)> {
         let one = |field: &Option<Spanned<String>>| Some(vec![field.as_ref()?.get_ref().clone()]);
         let many = |field: &Option<Spanned<Texts>>| {
@@ -141,7 +142,7 @@ impl Fields {
     }
 }
 
-/// Reads an entry of a list: addresses, keys, or what entries match by.
+/// Reads an entry of a list: addresses, keys, or the conditions of `[[on]]`.
 pub(crate) fn listed(
     code: &RulesFile,
     keys: &Keys,
@@ -162,12 +163,12 @@ pub(crate) fn listed(
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
             let networks = one_or_more(networks)?;
             for network in &networks {
-                // Each alone first: so the error is the network's.
+                // Checks each network alone, so that the error is placed at the network.
                 let text = network.get_ref();
                 let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
                 let read = network_of(text).map_err(refuse)?;
-                if allows && is_everybody(&read) {
-                    return Err(refuse(EVERYBODY));
+                if allows && is_every_address(&read) {
+                    return Err(refuse(EVERY_ADDRESS));
                 }
             }
             let networks = networks.iter().map(Spanned::get_ref);
@@ -192,7 +193,7 @@ pub(crate) fn listed(
     }
 }
 
-/// The rules that an entry names; `places` says where each of them stands.
+/// Returns the rules that an entry names. `places` is the index of each rule by its name.
 fn chosen(
     named: &mut [Named],
     places: &HashMap<String, usize>,
@@ -221,7 +222,7 @@ fn chosen(
     Ok(chosen)
 }
 
-/// The conditions of an entry, all of which a request meets.
+/// Reads the conditions of an entry. A request must meet all of them.
 fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
     let mut all = Vec::new();
@@ -282,7 +283,7 @@ fn hosts(texts: &Spanned<Texts>) -> Result<Pattern, Mistake> {
     })))
 }
 
-/// A host, or all below one.
+/// A host, or all hosts below one.
 #[derive(Debug)]
 struct Host {
     name: String,
@@ -329,7 +330,8 @@ impl Host {
     }
 }
 
-/// The host that was asked for, without the port: of HTTP/2 in the address, of HTTP/1 in a field that comes once.
+/// Returns the requested host without the port. HTTP/2 has it in the URI, HTTP/1 in a field that
+/// must not be repeated.
 fn host_of(parts: &Parts) -> Option<&str> {
     parts.uri.host().or_else(|| host_field(&parts.headers))
 }

@@ -1,4 +1,4 @@
-//! Keys as a file writes them: words, joined by `or`, and tables for what needs more.
+//! Reads keys: words joined by `or`, and tables under `keys` for the rest.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What files say without being told how.
+/// The words that a file may use without a definition.
 pub(crate) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
 /// A table below `keys`.
@@ -37,10 +37,10 @@ pub(crate) struct Definition {
     plain: Option<Spanned<bool>>,
 }
 
-/// The keys that a file may name: the code's and its own.
+/// The keys that a file may name: those of the code and its own.
 pub(crate) struct Keys {
     known: BTreeMap<String, Any>,
-    /// Those that are addresses, for lists of networks.
+    /// The keys that are addresses, for lists of networks.
     addresses: BTreeMap<String, ClientIp>,
 }
 
@@ -64,7 +64,7 @@ impl Keys {
             }
             let key = known.definition(code, name.get_ref(), &table)?;
             check(&name, &key)?;
-            // Those further down may be made of it.
+            // Later definitions may be made of it.
             known.known.insert(name.into_inner(), key);
         }
         Ok(known)
@@ -87,7 +87,7 @@ impl Keys {
         })
     }
 
-    /// Returns what counts: an expression, or several, all of which count together.
+    /// Returns the key of one expression, or of several, all of which count together.
     pub(crate) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
         if let Texts::Text(text) = by.get_ref() {
             return self.expression(by, text);
@@ -195,7 +195,7 @@ impl Keys {
 }
 
 impl Definition {
-    /// Checks that each field belongs to what the key is from.
+    /// Checks that each field belongs to the source of the key.
     fn check_owners(&self, source: &str) -> Result<(), Mistake> {
         let client_ip = [
             span(&self.trusted),
@@ -232,7 +232,7 @@ fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
         (Some(trusted), None) => {
             let networks = one_or_more(trusted)?;
             for network in &networks {
-                // Each alone first: so the error is the network's.
+                // Checks each network alone, so that the error is placed at the network.
                 check(network, &ClientIp::behind([network.get_ref()]))?;
             }
             ClientIp::behind(networks.iter().map(Spanned::get_ref))

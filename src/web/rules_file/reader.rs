@@ -1,4 +1,4 @@
-//! Reads TOML into structs by serde, and says where in the text a mistake stands.
+//! Reads TOML into structs by serde, and finds the line and the field of a mistake.
 
 use std::{
     collections::BTreeMap,
@@ -24,15 +24,15 @@ use crate::{
     name::is_word,
 };
 
-/// A place in a text, and what is wrong there.
+/// A place in a text, and the mistake there.
 pub(crate) struct Mistake(Range<usize>, String);
 
 impl Mistake {
     /// Returns the error that names the line and the field.
     pub(crate) fn in_text(self, text: &str) -> ConfigError {
         let Self(at, reason) = self;
-        // The tables of `[[on]]` and the first of them have one span: their list is not what is
-        // wrong, unless a table belongs there.
+        // The list of the `[[on]]` tables and its first table have the same span. The mistake is in
+        // the table, unless a table is missing there.
         let innermost = !reason.starts_with("here stands a list");
         let table = DeTable::parse(text).map(|table| DeValue::Table(table.into_inner()));
         let field = table
@@ -53,7 +53,7 @@ impl From<toml::de::Error> for Mistake {
     }
 }
 
-/// Makes a [`Mistake`] of what stands at a place.
+/// Creates a [`Mistake`] at the place of a value.
 pub(crate) trait Fail {
     fn fail(&self, reason: impl Display) -> Mistake;
 }
@@ -70,12 +70,12 @@ impl<T> Fail for Spanned<T> {
     }
 }
 
-/// Returns the place of a field, if it is there.
+/// Returns the place of a field, if it is present.
 pub(crate) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
     field.as_ref().map(Spanned::span)
 }
 
-/// Reads a text. A byte order mark is no part of it.
+/// Reads a text, which must not begin with a byte order mark.
 pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
     let table = DeTable::parse(text)?;
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
@@ -86,13 +86,13 @@ pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake>
     Ok(T::deserialize(toml::de::ValueDeserializer::from(document))?)
 }
 
-/// Returns the line of the byte at this place, counted from 1.
+/// Returns the line of the byte at this offset, counted from 1.
 pub(crate) fn line_at(text: &str, at: usize) -> usize {
     let before = text.bytes().take(at);
     before.filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Returns the first date or time, which serde would take for a table.
+/// Returns the first date or time. serde would read it as a table.
 fn time_in<'a, 'v>(value: &'a Spanned<DeValue<'v>>) -> Option<&'a Spanned<DeValue<'v>>> {
     match value.get_ref() {
         DeValue::Datetime(_) => Some(value),
@@ -102,8 +102,8 @@ fn time_in<'a, 'v>(value: &'a Spanned<DeValue<'v>>) -> Option<&'a Spanned<DeValu
     }
 }
 
-/// Returns the field whose name or value stands at a place, as in `rules.login.rate`: the innermost
-/// or the outermost.
+/// Returns the innermost or the outermost field whose name or value is at a place, as in
+/// `rules.login.rate`.
 fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool) -> Option<String> {
     let below = |path: String, value: &Spanned<DeValue<'_>>, is_here: bool| {
         let deeper = field_at(&path, value.get_ref(), at, innermost);
@@ -132,7 +132,7 @@ fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool)
     }
 }
 
-/// A table with the fields of `T`. By itself serde takes a list for one, too, and its items for the
+/// A table with the fields of `T`. serde alone would also accept a list, and take its items as the
 /// fields in their order.
 pub(crate) struct Table<T>(pub(crate) T);
 
@@ -166,7 +166,7 @@ pub(crate) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>
     values
 }
 
-/// A value that has several forms: a number or flag, a text, a list or table.
+/// A value with several forms: a number or flag, a text, a list or table.
 pub(crate) enum Value<Scalar, Many> {
     Scalar(Scalar),
     Text(String),
@@ -176,7 +176,7 @@ pub(crate) enum Value<Scalar, Many> {
 /// A text, or a list of texts.
 pub(crate) type Texts = Value<String, Vec<Spanned<String>>>;
 
-/// Returns the texts of a list, or the one that stands there alone.
+/// Returns the texts of a list, or a single text.
 pub(crate) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
     match texts.get_ref() {
         Value::Scalar(one) | Value::Text(one) => Ok(vec![Spanned::new(texts.span(), one.clone())]),
@@ -199,7 +199,7 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M>
     type Value = Value<S, M>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of integers that no number can hold.
+        // For integers that no number type can hold.
         f.write_str("u64")
     }
 
@@ -255,7 +255,7 @@ pub(crate) fn one_of<T: Copy>(
     })
 }
 
-/// Returns what the code has given under this name.
+/// Returns the value that code has registered under this name.
 pub(crate) fn given<'c, T>(
     at: &impl Fail,
     what: &str,
@@ -268,7 +268,7 @@ pub(crate) fn given<'c, T>(
     })
 }
 
-/// How serde begins to name what it found and what it wanted, and how the guide names it.
+/// The beginnings of serde's names for types, and the guide's names for them.
 const TYPES: [(&str, &str); 12] = [
     ("string", "a text"),
     ("a string", "a text"),
@@ -284,17 +284,17 @@ const TYPES: [(&str, &str); 12] = [
     ("a map", "a table"),
 ];
 
-/// Says in the guide's words what serde says of a field or of a value's type.
+/// Returns the guide's wording for serde's message about a field or a value's type.
 fn reason_of(message: &str) -> String {
     let (said, wanted) = message.rsplit_once(", expected ").unwrap_or_default();
     if let Some(name) = said.strip_prefix("unknown field `") {
-        // Each stands between a pair of backticks.
+        // Each known name is between a pair of backticks.
         let known: Vec<_> = wanted.split('`').skip(1).step_by(2).collect();
         return no_such("field", name.strip_suffix('`').unwrap_or(name), &known);
     }
     let is_type = said.strip_prefix("invalid type: ");
     let Some(found) = is_type.or_else(|| said.strip_prefix("invalid value: ")) else {
-        // The parser's own words may have several lines, and a log wants one.
+        // The parser's own message may have several lines, and a log line must not.
         return message.replace('\n', ", ");
     };
     let in_words = |text| {
@@ -312,7 +312,7 @@ fn reason_of(message: &str) -> String {
     }
 }
 
-/// Says that there is no such thing, and what there is instead.
+/// Returns a message that a name is unknown, with the known or nearest names.
 pub(crate) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     let near = known
         .iter()
@@ -326,9 +326,9 @@ pub(crate) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     }
 }
 
-/// How many characters must be added, left out or replaced.
+/// Returns how many characters must be added, removed or replaced.
 fn distance(from: &str, to: &str) -> usize {
-    // Whatever is that long was not meant to be one of ours.
+    // A text of that length was not meant to be one of the known names.
     if from.len() > 64 {
         return usize::MAX;
     }

@@ -1,4 +1,4 @@
-//! Rates and times as a file writes them.
+//! Reads the rates and times of a rules file.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn time(text: &str) -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-/// Digits, with `_` between them for the eye.
+/// Parses digits, which may have `_` between them for readability.
 fn number(text: &str) -> Option<u64> {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
     let bytes = text.as_bytes();

@@ -91,7 +91,7 @@ fn values_that_limit_nothing_are_named() {
     for (text, expected) in [
         (
             "[[on]]\nmethod = [\"GET\", \"FETCH\"]\nrules = [\"all\"]",
-            "line 5, on[0].method[1]: \"FETCH\": the method is none of GET, HEAD,",
+            "line 5, on[0].method[1]: \"FETCH\": the method is not one of GET, HEAD,",
         ),
         (
             "[[on]]\nroute = \"FETCH /a\"\nrules = [\"all\"]",
@@ -103,7 +103,7 @@ fn values_that_limit_nothing_are_named() {
         ),
         (
             "[[allow]]\nby = \"peer\"\nnetworks = [\"10.0.0.0/8\", \"::/0\"]\n",
-            "line 6, allow[0].networks[1]: \"::/0\": everybody is in it",
+            "line 6, allow[0].networks[1]: \"::/0\": it contains every address",
         ),
         (
             "[rules.free]\nrate = \"1/s\"\nby = \"peer\"\ncost = { GET = 0, otherwise = 0 }\n",

@@ -451,7 +451,7 @@ fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
         let error = built.unwrap_err();
         error.kind() == ConfigErrorKind::Rule
             && error.to_string().starts_with(
-                "rule \"big\" has 1000000000000000 permits, and answers can tell at most \
+                "rule \"big\" has 1000000000000000 permits, and response fields can carry at most \
                  999999999999999: ",
             )
     };
