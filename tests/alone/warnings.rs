@@ -406,7 +406,7 @@ async fn a_bad_rules_file_is_warned_about_once() {
         "{lines:#?}"
     );
     assert!(
-        bad.contains("line 2, rules.api.rate: \"5 a minute\" is no rate"),
+        bad.contains("line 2, rules.api.rate: \"5 a minute\" is not a rate"),
         "{bad}"
     );
 }

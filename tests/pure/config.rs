@@ -401,7 +401,7 @@ fn what_is_no_text_file_is_told() {
         let about = format!("the rules file {path:?} cannot be read: ");
         said.strip_prefix(&about).expect("the path").to_owned()
     };
-    assert_eq!(load(&folder), "it is no file");
+    assert_eq!(load(&folder), "it is not a file");
     let path = folder.join(unique("limits"));
     assert!(load(&path).contains("No such file"));
     std::fs::write(&path, [0xff]).unwrap();

@@ -375,7 +375,7 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
         Ok(network) => network,
         Err(_) => match text.parse::<IpAddr>() {
             Ok(address) => address.into(),
-            Err(_) => return Err("it is no address, and no network as `10.0.0.0/8`"),
+            Err(_) => return Err("it is neither an address nor a network such as `10.0.0.0/8`"),
         },
     };
     if network.addr() != network.network() {

@@ -152,7 +152,7 @@ pub(crate) fn listed(
     let fields = &entry.get_ref().0;
     let by = fields.by.as_ref();
     if let Some(rules) = &fields.rules {
-        return Err(rules.fail("it belongs to `[[on]]`: no rule counts what a list decides"));
+        return Err(rules.fail("it belongs to `[[on]]`: a list decides before any rule"));
     }
     match (
         &fields.networks,
@@ -181,14 +181,14 @@ pub(crate) fn listed(
         }
         (None, None, _) => {
             if let Some(by) = by {
-                return Err(by.fail("it belongs to `networks` or `values`, which are not there"));
+                return Err(by.fail("it belongs to `networks` or `values`, which are missing"));
             }
             let pattern = pattern(code, entry)?;
             Ok(Requests::on_request(move |parts| pattern.matches(parts)))
         }
         _ => Err(entry.fail(
-            "`networks`, `values` and what a request asks for exclude each other: write an entry \
-             for each",
+            "`networks`, `values` and conditions on the request exclude each other: write an \
+             entry for each",
         )),
     }
 }
@@ -214,7 +214,7 @@ fn chosen(
             return Err(name.fail(no_such("rule", name.get_ref(), &known)));
         };
         if !seen.insert(name.get_ref()) {
-            return Err(name.fail(format!("the rule {:?} stands here twice", name.get_ref())));
+            return Err(name.fail(format!("the rule {:?} is listed twice", name.get_ref())));
         }
         rule.used = true;
         chosen.push(rule.rule.clone());
@@ -235,7 +235,7 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, 
     if let Some(method) = &fields.method {
         let route = fields.route.as_ref();
         if route.is_some_and(|route| !route.get_ref().starts_with('/')) {
-            return Err(method.fail("the route has a method, too: say it once"));
+            return Err(method.fail("the route has a method too: give it once"));
         }
         all.push(methods(method)?);
     }
@@ -253,8 +253,8 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, 
             Ok(Pattern::All(all))
         }
         (None, _) => Err(entry.fail(
-            "it says no `route`, `grpc`, `host`, `method` or `when`: the rules for all other \
-             requests stand in `[otherwise]`",
+            "it has no `route`, `grpc`, `host`, `method` or `when`: the rules for all other \
+             requests belong in `[otherwise]`",
         )),
     }
 }
@@ -311,7 +311,8 @@ impl Host {
             });
         }
         Err(format!(
-            "{text:?} is no host: write `api.example.com` without a port, or `*.example.com` for all below it"
+            "{text:?} is not a host: write `api.example.com` without a port, or `*.example.com` \
+             for all below it"
         ))
     }
 

@@ -109,7 +109,7 @@ impl Keys {
             .collect::<Result<_, _>>()?;
         let Some(key) = Any::first_of(terms) else {
             return Err(
-                at.fail("a key stands before `or shared` and `or skip`, as in `user or skip`")
+                at.fail("a key must come before `or shared` and `or skip`, as in `user or skip`")
             );
         };
         Ok(match last {
@@ -138,7 +138,7 @@ impl Keys {
                 ));
             }
             ("shared" | "skip", _) => {
-                return Err(at.fail(format!("`{term}` stands at the end")));
+                return Err(at.fail(format!("`{term}` must come last")));
             }
             _ => match self.known.get(term) {
                 Some(key) => key.clone(),

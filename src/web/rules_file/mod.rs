@@ -111,7 +111,7 @@ impl RulesFile {
     /// have another meaning in a file, as `peer` and `route` have. Otherwise reading returns a
     /// [`ConfigError`].
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
-        self.note(name, &keys::WORDS);
+        self.check_name(name, &keys::WORDS);
         self.keys.insert(name.to_owned(), Any::new(key));
         self
     }
@@ -123,7 +123,7 @@ impl RulesFile {
         name: &str,
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &[]);
+        self.check_name(name, &[]);
         self.tiers.insert(name.to_owned(), Arc::new(choose));
         self
     }
@@ -134,7 +134,7 @@ impl RulesFile {
         name: &str,
         cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &[]);
+        self.check_name(name, &[]);
         self.costs.insert(name.to_owned(), Arc::new(cost));
         self
     }
@@ -145,7 +145,7 @@ impl RulesFile {
         name: &str,
         counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &rules::OUTCOMES);
+        self.check_name(name, &rules::OUTCOMES);
         self.charges.insert(name.to_owned(), Arc::new(counts));
         self
     }
@@ -156,7 +156,7 @@ impl RulesFile {
         name: &str,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &[]);
+        self.check_name(name, &[]);
         self.conditions.insert(name.to_owned(), Arc::new(matches));
         self
     }
@@ -217,7 +217,7 @@ impl RulesFile {
         Ok(rules)
     }
 
-    fn note(&mut self, name: &str, reserved: &[&str]) {
+    fn check_name(&mut self, name: &str, reserved: &[&str]) {
         let checked = match reserved.contains(&name) {
             true => Err(ConfigErrorKind::Name
                 .error(format!("{name:?} means something else in a rules file"))),
@@ -285,7 +285,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     // Before it is opened: opening a pipe would wait for its writer.
     let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
     if !kind.is_file() {
-        return Err(unreadable("it is no file".to_owned()));
+        return Err(unreadable("it is not a file".to_owned()));
     }
     let mut text = String::new();
     File::open(path)

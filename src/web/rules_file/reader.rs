@@ -33,7 +33,7 @@ impl Mistake {
         let Self(at, reason) = self;
         // The list of the `[[on]]` tables and its first table have the same span. The mistake is in
         // the table, unless a table is missing there.
-        let innermost = !reason.starts_with("here stands a list");
+        let innermost = !reason.starts_with("found a list");
         let table = DeTable::parse(text).map(|table| DeValue::Table(table.into_inner()));
         let field = table
             .ok()
@@ -81,7 +81,7 @@ pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake>
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
     let document = Spanned::new(span, table);
     if let Some(time) = time_in(&document) {
-        return Err(time.fail("here stands a time, and no field is one: write texts in quotes"));
+        return Err(time.fail("found a date or time, which no field takes: write texts in quotes"));
     }
     Ok(T::deserialize(toml::de::ValueDeserializer::from(document))?)
 }
@@ -308,7 +308,7 @@ fn reason_of(message: &str) -> String {
         Some(number) if found == "a whole number" && wanted.ends_with("number") => {
             format!("{number} is out of range")
         }
-        _ => format!("here stands {found}, and not {wanted}"),
+        _ => format!("found {found} instead of {wanted}"),
     }
 }
 
@@ -321,8 +321,11 @@ pub(crate) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
         .min();
     match near {
         Some((_, near)) => format!("there is no {what} {given:?}: did you mean `{near}`?"),
-        None if known.is_empty() => format!("there is no {what} {given:?}, and none was named"),
-        None => format!("there is no {what} {given:?}, but `{}`", known.join("`, `")),
+        None if known.is_empty() => format!("there is no {what} {given:?}, and none is defined"),
+        None => format!(
+            "there is no {what} {given:?}: the known ones are `{}`",
+            known.join("`, `")
+        ),
     }
 }
 
@@ -354,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_probably_meant_is_told() {
+    fn a_similar_name_is_suggested() {
         for (one, other, expected) in [
             ("", "", 0),
             ("rate", "rate", 0),
@@ -369,6 +372,6 @@ mod tests {
         let known = ["rate", "keep-alive"];
         assert!(no_such("field", "rates", &known).ends_with("did you mean `rate`?"));
         assert!(no_such("field", "keep_alive", &known).ends_with("did you mean `keep-alive`?"));
-        assert!(no_such("field", "burst", &known).ends_with("but `rate`, `keep-alive`"));
+        assert!(no_such("field", "burst", &known).ends_with("ones are `rate`, `keep-alive`"));
     }
 }

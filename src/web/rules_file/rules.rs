@@ -117,7 +117,7 @@ fn rule(
     let key = fields.by.as_ref().map(|by| key(keys, by)).transpose()?;
     if takes_key && key.is_none() {
         return Err(table.fail(
-            "it lacks `by`, which says what it counts by, as in `by = \"peer\"`; all requests \
+            "it lacks `by`, the key that it counts by, as in `by = \"peer\"`; all requests \
              together are `by = \"constant:all\"`",
         ));
     }
@@ -150,7 +150,7 @@ fn rule(
     rule.queue = fields.queue;
     match &fields.enforce_share {
         Some(share) if fields.shadow => {
-            Err(share.fail("`shadow` says that it refuses no request: choose one of the two"))
+            Err(share.fail("with `shadow` the rule refuses no request: choose one of the two"))
         }
         Some(share) => Ok(rule.enforce_share(*share.get_ref())),
         None if fields.shadow => Ok(rule.shadow()),
@@ -183,9 +183,9 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
     let key = keys.key(by)?;
     match KeyExtractor::exposed_credential(&key) {
         Some(header) => Err(by.fail(format!(
-            "the header {header:?} holds a credential, which would be seen in Redis: define a key \
-             with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
-             names, or with `from = \"header:{header}\"` and `plain = true` if it may be seen"
+            "the header {header:?} holds a credential, which would be visible in Redis: define a \
+             key with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
+             registers, or with `from = \"header:{header}\"` and `plain = true` if it may be visible"
         ))),
         None => Ok(key),
     }
@@ -210,7 +210,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
         ),
     ] {
         if let (Some(field), false) = (field, has_owner) {
-            return Err(field.fail(format!("it belongs to `{owner}`, which is not there")));
+            return Err(field.fail(format!("it belongs to `{owner}`, which is missing")));
         }
     }
     match (&fields.rate, tiers, shared) {

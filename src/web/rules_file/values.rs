@@ -17,7 +17,7 @@ impl TryFrom<String> for Rate {
     fn try_from(text: String) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "{text:?} is no rate: write permits, a slash and a time, as in `100/1m` or `5/s`; \
+                "{text:?} is not a rate: write permits, a slash and a time, as in `100/1m` or `5/s`; \
                  times end in ms, s, m, h or d"
             )
         };
@@ -45,7 +45,8 @@ impl TryFrom<String> for Time {
     fn try_from(text: String) -> Result<Self, String> {
         time(&text).map(Self).ok_or_else(|| {
             format!(
-                "{text:?} is no time: write a whole number and one of ms, s, m, h or d, as in `90s`"
+                "{text:?} is not a time: write a whole number and one of ms, s, m, h or d, as in \
+                 `90s`"
             )
         })
     }

@@ -109,7 +109,7 @@ impl Watch {
                     let Some(applied) = apply(layer, file, again).await else {
                         return;
                     };
-                    self.tell(applied.as_ref().copied());
+                    self.log_and_report(applied.as_ref().copied());
                     last = Some(text);
                     break;
                 }
@@ -119,7 +119,7 @@ impl Watch {
         }
     }
 
-    fn tell(&mut self, result: Result<(), &ConfigError>) {
+    fn log_and_report(&mut self, result: Result<(), &ConfigError>) {
         match result {
             Ok(()) => notice!(path = ?self.path, "the rules of the file are in force"),
             Err(error) => warning!(

@@ -139,8 +139,8 @@ fn every_mistake_is_named() {
         (
             error(otherwise(Limit::per_hour(1).by(ClientIp::behind(["10/8"])))),
             ConfigErrorKind::Network,
-            "\"10/8\" cannot be a network of trusted proxies: it is no address, and no \
-             network as `10.0.0.0/8`",
+            "\"10/8\" cannot be a network of trusted proxies: it is neither an address \
+             nor a network such as `10.0.0.0/8`",
         ),
         (
             error(otherwise(Limit::per_hour(1).by(ClientIp::hops(65)))),

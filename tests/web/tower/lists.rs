@@ -287,9 +287,15 @@ fn mistakes_in_lists_are_named() {
         error
     };
     for (network, reason) in [
-        ("10/8", "it is no address, and no network as `10.0.0.0/8`"),
+        (
+            "10/8",
+            "it is neither an address nor a network such as `10.0.0.0/8`",
+        ),
         ("10.0.0.1/8", "it has bits beyond its prefix"),
-        ("", "it is no address, and no network as `10.0.0.0/8`"),
+        (
+            "",
+            "it is neither an address nor a network such as `10.0.0.0/8`",
+        ),
     ] {
         let network = network.to_owned();
         let found = error(Requests::from_networks(PeerIp, ["192.0.2.1", &network]));
