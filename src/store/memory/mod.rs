@@ -1,4 +1,4 @@
-//! Limiters in this process: for development, tests and services that run once.
+//! The store in the memory of this process, for development, tests and single-process services.
 
 pub(crate) mod lists;
 pub(crate) mod shard;
@@ -45,24 +45,26 @@ const MOST_LIMITERS: usize = 100_000;
 
 /// Keeps limiters in this process.
 ///
-/// The embedded default for development, tests and services that run as a single process: the same
-/// arithmetic as [`RedisStore`](crate::RedisStore), in microseconds instead of milliseconds, and
-/// with no server. Limits and waits are exact at any interval. Clones share their limiters.
+/// The embedded default for development, tests and services that run as a single process. It has
+/// the same arithmetic as [`RedisStore`](crate::RedisStore), in microseconds instead of
+/// milliseconds, and needs no server. Limits and waits are exact at any interval. Clones share
+/// their limiters.
 ///
 /// # Bounds
 ///
 /// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of
-/// the last interval. At the bound, a new key takes the place of one that a rule made and whose
-/// permits are all free again, so that no key regains a quota by being forgotten. If there is none,
-/// the newcomer is counted by an estimate, which it shares with others. It is granted no more than
-/// its limit in any interval, and may be refused early where the grants to such newcomers are as
-/// many as twice the bound times the limit. What it was granted counts an eighth of the interval
-/// longer, and what it gives back is ignored. The estimate takes 144 to 288 bytes for each limiter
-/// of the bound, for each of at most four intervals: 19 MB each by default, while newcomers come.
+/// the last interval. At the bound, a new key takes the place of a limiter that a rule made and
+/// whose permits are all free again, so that no key regains a quota by being forgotten. If there is
+/// none, the newcomer is counted by an estimate, which it shares with others. It is granted no more
+/// than its limit in any interval, and may be refused early if the grants to such newcomers are as
+/// many as twice the bound times the limit. Permits granted to it count an eighth of the interval
+/// longer, and permits it gives back are ignored. The estimate takes 144 to 288 bytes for each
+/// limiter of the bound, for each of at most four intervals: 19 MB each by default, while newcomers
+/// come.
 ///
-/// Where no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
+/// If no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
 /// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
-/// [`FailurePolicy`](crate::FailurePolicy): otherwise the limit could be opened by filling the
+/// [`FailurePolicy`](crate::FailurePolicy): otherwise a caller could lift the limit by filling the
 /// store.
 ///
 /// # Example
@@ -76,14 +78,14 @@ const MOST_LIMITERS: usize = 100_000;
 pub struct MemoryStore(Arc<Front>);
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::build(MOST_LIMITERS, Arc::new(SteadyClock::new()))
     }
 
-    /// The most limiters it holds. Default: 100 000. At least 1. Others are counted [by an
-    /// estimate](Self#bounds).
+    /// Sets the maximum number of limiters. Default: 100 000. At least 1. Beyond it, limiters are
+    /// counted [by an estimate](Self#bounds).
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -91,7 +93,7 @@ impl MemoryStore {
         Self::build(max.max(1), Arc::clone(&self.shared().clock))
     }
 
-    /// The clock it counts by. Default: the system's, steadied.
+    /// Sets the clock that it counts by. Default: the system's, steadied.
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -99,25 +101,25 @@ impl MemoryStore {
         Self::build(self.shared().max, Arc::new(clock))
     }
 
-    /// How many limiters it holds.
+    /// Returns how many limiters it holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared().count.load(Ordering::Relaxed)
     }
 
-    /// Whether it holds no limiter.
+    /// Returns whether it holds no limiter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Has a limiter begin with what somebody else granted, each with its millisecond, the earliest
-    /// first; one that has permits in use is charged with it now. What is more than its limit is
-    /// left out.
+    /// Starts a limiter with earlier grants from elsewhere, each with its millisecond, the earliest
+    /// first. If the limiter has permits in use, they are charged to it now. Permits beyond its
+    /// limit are left out.
     ///
     /// # Errors
     ///
-    /// Those of a charge by this store.
+    /// Returns the errors of a charge by this store.
     #[cfg(feature = "redis")]
     pub(crate) fn begin_with(&self, charge: &Charge, past: &[(i64, u32)]) -> Result<(), Error> {
         let shared = self.shared();
@@ -150,10 +152,10 @@ impl MemoryStore {
         self.0.line.inner()
     }
 
-    /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
+    /// Returns how many decisions it has made by an estimate because it was [full](Self#bounds).
     ///
-    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a
-    /// minute says so.
+    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, one warning a
+    /// minute reports them.
     #[must_use]
     pub fn estimated(&self) -> u64 {
         self.shared().strangers.decided()
@@ -198,7 +200,7 @@ impl Sealed for MemoryStore {
     }
 }
 
-/// The store and its lines.
+/// The store and its queues.
 #[derive(Debug)]
 struct Front {
     line: Line<Shared>,
@@ -242,7 +244,7 @@ struct Shared {
     shards: Box<[Mutex<Shard>]>,
     count: AtomicUsize,
     max: usize,
-    /// Those for whom there is no place.
+    /// The names for which there is no place.
     strangers: Strangers,
     last_id: AtomicU64,
     clock: Arc<dyn Clock>,
@@ -296,9 +298,9 @@ impl Decide for Shared {
                 kept.keep_alive(now);
             }
             if kept.limiter.full_at().is_none_or(|at| at <= now.tick) && !kept.lasting {
-                // Idle earlier than was noted.
+                // It is idle earlier than recorded.
                 let limiter = kept.as_named();
-                shard.note_idle(now.tick, limiter);
+                shard.record_idle(now.tick, limiter);
             }
             if credited <= 0 {
                 return;
@@ -354,7 +356,7 @@ impl Shared {
         }
     }
 
-    /// Finds the limiter of a charge, or makes it.
+    /// Calls `decide` with the limiter of a charge, which is created if needed.
     fn with_limiter<T>(
         &self,
         charge: &Charge,
@@ -373,7 +375,7 @@ impl Shared {
         decide(kept.ok_or(ErrorKind::Full)?, now)
     }
 
-    /// Decides for callers of the same limiters; all of them go by the limits of the first.
+    /// Decides for callers of the same limiters. The limits of the first caller apply to all.
     fn decide(&self, run: &[Acquire]) -> Result<List<Answer>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::EMPTY);
@@ -395,7 +397,7 @@ impl Shared {
         }
     }
 
-    /// The shard of a charge's limiter, with the limiter in it.
+    /// Locks the shard of a charge's limiter, with the limiter in it.
     fn shard_with(&self, charge: &Charge, now: Now) -> Result<MutexGuard<'_, Shard>, Error> {
         let mut shard = self.shard(charge.name());
         if shard.get_mut(charge.name(), now, &self.count).is_some() {
@@ -408,7 +410,8 @@ impl Shared {
         self.shard_with_room(&charge.limiter.share(), false, now)
     }
 
-    /// The shard of a newcomer, with the newcomer in it. It begins with what it took as a stranger.
+    /// Locks the shard of a newcomer, with the newcomer in it. It starts with what it took as a
+    /// stranger.
     fn shard_with_room(
         &self,
         limiter: &Arc<Limiter>,
@@ -430,8 +433,8 @@ impl Shared {
         Ok(shard)
     }
 
-    /// Reserves a place for one more limiter: a free one, or that of an idle limiter, in the newcomer's shard if
-    /// possible. Holds one lock at a time.
+    /// Reserves a place for one more limiter: a free one, or that of an idle limiter, in the
+    /// newcomer's shard if possible. Holds one lock at a time.
     fn make_room(&self, newcomer: &Name, now: Now) -> Result<(), Error> {
         let below_max = |count| (count < self.max).then_some(count + 1);
         if self
@@ -459,7 +462,7 @@ impl Shared {
         (name.text().seeded_hash() % SHARDS as u64) as usize
     }
 
-    /// Nothing is ever sent twice here, so a count is enough.
+    /// Returns a counter as the id: nothing is ever sent twice here.
     fn next_id(&self) -> PermitId {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let mut bytes = [0; 16];

@@ -1,4 +1,5 @@
-//! A part of the limiters in this process, behind a lock of its own: who is there, and who may be forgotten.
+//! A part of the limiters in this process, with its own lock, and the order in which they may be
+//! evicted.
 
 use std::{
     borrow::Borrow,
@@ -28,10 +29,11 @@ use crate::{
 
 #[derive(Default)]
 pub(crate) struct Shard {
-    /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
+    /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
     pub(crate) limiters: HashMap<Place, Kept, BuildSpread>,
-    /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
-    /// it may be out of date, but never too late by more than a grant that was given back.
+    /// The earliest time at which each limiter made by a rule is idle. Each is in here at least
+    /// once. An entry may be out of date, but is never too late by more than a grant that was given
+    /// back.
     idle: BinaryHeap<Idle>,
 }
 
@@ -59,12 +61,12 @@ impl PartialEq for Place {
 impl Eq for Place {}
 
 pub(crate) struct Kept {
-    /// As those hold it who keep what they were granted: one for all who name it alike.
+    /// The shared limiter that grants hold: one for all callers that use the same name.
     named: Arc<Limiter>,
     pub(crate) limiter: Counted,
-    /// Whether a verb set it: it stays until it is deleted.
+    /// Set by a verb: the limiter stays until it is deleted.
     pub(crate) lasting: bool,
-    /// The tick at which it vanishes, if it does.
+    /// The tick at which it expires, if it does.
     pub(crate) expires_at: Option<i64>,
 }
 
@@ -78,7 +80,7 @@ impl Kept {
         }
     }
 
-    /// Returns the limiter of a charge, which is this one, as others can hold it.
+    /// Returns the limiter of a charge as a shared value, which is this one.
     pub(crate) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
         if !self.named.counts_like(target) {
             self.named = target.share();
@@ -91,7 +93,7 @@ impl Kept {
         Arc::clone(&self.named)
     }
 
-    /// Gives it another name. Returns the limiter as it is named then.
+    /// Gives it another name. Returns the limiter under that name.
     pub(crate) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
         self.named = Arc::new(Limiter {
             name: name.clone(),
@@ -100,12 +102,12 @@ impl Kept {
         self.as_named()
     }
 
-    /// Whether its time is not over.
+    /// Returns whether it has not expired.
     pub(crate) fn is_there(&self, now: Now) -> bool {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
-    /// Decides for one caller of this limiter alone. Returns the limiter, too, where it granted.
+    /// Decides for one caller of this limiter alone. Returns the limiter too if it granted.
     pub(crate) fn decide_one(
         &mut self,
         acquire: &Acquire,
@@ -120,7 +122,7 @@ impl Kept {
         Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
     }
 
-    /// Takes so many permits, or as many as there are.
+    /// Takes this many permits, or as many as there are.
     pub(crate) fn charge(
         &mut self,
         name: &Name,
@@ -129,7 +131,7 @@ impl Kept {
         now: Now,
     ) -> Result<(), Error> {
         self.limiter.count_by(name, now);
-        // What is only tried out is told what is left.
+        // A shadow charge gets the number left.
         let take = |permits| Take {
             permits,
             id,
@@ -165,7 +167,7 @@ impl Kept {
         Ok(answers)
     }
 
-    /// Puts off its end, as the scripts do where a limit has a keep-alive time.
+    /// Extends its expiry, as the scripts do if a limit has a keep-alive time.
     pub(crate) fn keep_alive(&mut self, now: Now) {
         if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
@@ -177,7 +179,7 @@ impl Kept {
     }
 }
 
-/// A note of when a limiter may be forgotten. The heap has the earliest on top.
+/// The time at which a limiter may be evicted. The heap has the earliest on top.
 struct Idle {
     /// In ticks.
     at: i64,
@@ -205,7 +207,7 @@ impl PartialEq for Idle {
 impl Eq for Idle {}
 
 impl Shard {
-    /// The limiter, unless its time is over.
+    /// Returns the limiter, unless it has expired.
     pub(crate) fn get_mut(
         &mut self,
         name: &Name,
@@ -222,21 +224,21 @@ impl Shard {
 
     pub(crate) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
         if !lasting {
-            // Not yet: those of one list would take each other's places.
-            self.note_idle(now.tick + 1, Arc::clone(&limiter));
+            // Not idle yet: otherwise the limiters of one list would evict each other.
+            self.record_idle(now.tick + 1, Arc::clone(&limiter));
         }
         self.put(Kept::new(limiter, lasting));
     }
 
-    /// Stores a limiter under its name. Returns the one that was there.
+    /// Stores a limiter under its name. Returns the previous one.
     pub(crate) fn put(&mut self, kept: Kept) -> Option<Kept> {
         self.limiters.insert(Place(Arc::clone(&kept.named)), kept)
     }
 
-    /// Writes down when a limiter is idle, at the earliest.
-    pub(crate) fn note_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
+    /// Records the earliest time at which a limiter is idle.
+    pub(crate) fn record_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
         if self.idle.len() > 2 * self.limiters.len() + 16 {
-            // Many were given back: keep one note of each.
+            // After many releases, keep one entry for each limiter.
             let limiters = &self.limiters;
             let idle = limiters
                 .iter()
@@ -258,10 +260,10 @@ impl Shard {
         self.idle.push(Idle { at, limiter });
     }
 
-    /// Forgets one limiter that has all its permits, if there is one.
+    /// Evicts one limiter that has all its permits, if there is one.
     pub(crate) fn evict_idle(&mut self, now: Now) -> bool {
-        while let Some(noted) = self.idle.peek() {
-            if noted.at > now.tick {
+        while let Some(next) = self.idle.peek() {
+            if next.at > now.tick {
                 return false;
             }
             let Some(Idle { limiter, .. }) = self.idle.pop() else {
@@ -276,7 +278,7 @@ impl Shard {
                 (_, false) => Some(kept.limiter.full_at().unwrap_or(now.tick)),
             };
             match gone_at {
-                // Set by a verb, and without an end by now.
+                // Set by a verb, and now without an expiry.
                 None => {}
                 Some(at) if at > now.tick => self.idle.push(Idle { at, limiter }),
                 Some(_) => {
@@ -314,7 +316,7 @@ pub(crate) fn ask(limit: LimitSource, exact: bool) -> Ask {
     }
 }
 
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+/// The state behind the lock is whole between any two statements, so it survives a panic elsewhere.
 pub(crate) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

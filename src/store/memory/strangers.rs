@@ -1,8 +1,8 @@
-//! Names for which a full store has no place: strangers, decided by an estimate of what they took.
+//! Strangers: names for which a full store has no place, decided by an estimate of what they took.
 //!
-//! `sketch.rs` counts them, one sketch for each interval of their limits. All algorithms count them
-//! as a sliding log does. Whether a name is a stranger, and what it took, changes only while the
-//! lock of its shard is held; the lock of the sketches is always the last one that is taken.
+//! `sketch.rs` counts them, with one sketch for each interval of their limits. Every algorithm
+//! counts them like a sliding log. Whether a name is a stranger, and what it took, changes only
+//! while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -29,22 +29,22 @@ use crate::{
     receipt::{PermitId, Receipt},
 };
 
-/// How many sketches there are at most: one more interval has no strangers.
+/// The maximum number of sketches: a further interval has no strangers.
 const MOST_SKETCHES: usize = 4;
-/// The least names that a sketch is made for: a small store is to have a good one, too.
+/// The minimum number of names for a sketch, so that a small store also has an accurate one.
 const LEAST_NAMES: usize = 512;
-/// The most permits of a limit that a part of a cell can count.
+/// The largest limit that a part of a cell can count.
 const MOST_PERMITS: u64 = u16::MAX as u64;
-/// How many kinds of names are remembered with their limits.
+/// The number of kinds of names whose limits are remembered.
 const MOST_KINDS: usize = 64;
 
-/// What a store knows of its strangers.
+/// The strangers of a store.
 #[derive(Default)]
 pub(crate) struct Strangers {
     known: Mutex<Known>,
-    /// Whether there is a sketch: without one, newcomers need not take the lock.
+    /// Set if there is a sketch: without one, newcomers need not take the lock.
     any: AtomicBool,
-    /// How many decisions were made for strangers, and in which minute that was warned about.
+    /// The number of decisions made for strangers, and the minute of the last warning about them.
     decided: AtomicU64,
     warned: AtomicU64,
 }
@@ -52,12 +52,12 @@ pub(crate) struct Strangers {
 #[derive(Default)]
 struct Known {
     sketches: Vec<Sketch>,
-    /// The last limit of each kind of names: what stands before and after the part of a name that
-    /// callers choose. A stranger has no limit stored that verbs could go by.
+    /// The last limit of each kind of names, by the text before and after the part of a name that
+    /// callers choose. A stranger has no stored limit that verbs could use.
     kinds: Vec<(Box<str>, Box<str>, Limit)>,
 }
 
-/// The same with its lock held, at an instant.
+/// The strangers with their lock held, at an instant.
 pub(crate) struct Locked<'a> {
     strangers: &'a Strangers,
     known: MutexGuard<'a, Known>,
@@ -70,8 +70,8 @@ impl Strangers {
         limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
     }
 
-    /// Returns whether there may be strangers. What a name took is seen by all who have locked its
-    /// shard since.
+    /// Returns whether there may be strangers. Once a caller has locked the shard of a name, it
+    /// sees what that name took before.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl Strangers {
         self.decided.load(Ordering::Relaxed)
     }
 
-    /// Takes the lock, and reads the clock only then: a sketch wants instants in their order.
+    /// Takes the lock and only then reads the clock: a sketch needs instants in their order.
     pub(crate) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = now();
@@ -101,8 +101,8 @@ impl Strangers {
     }
 
     /// Counts a decision, and warns once in a minute of the store's clock.
-    pub(crate) fn note(&self, minute: u64) {
-        // Zero is that of no warning.
+    pub(crate) fn count_decision(&self, minute: u64) {
+        // Zero stands for no warning.
         let minute = minute.saturating_add(1);
         self.decided.fetch_add(1, Ordering::Relaxed);
         if self.warned.swap(minute, Ordering::Relaxed) != minute {
@@ -115,13 +115,13 @@ impl Strangers {
 }
 
 impl Locked<'_> {
-    /// Returns a name as it is before a decision; none if there are too many intervals.
+    /// Returns a name as it is before a decision; `None` if there are too many intervals.
     ///
-    /// `names` are the most limiters of the store.
+    /// `names` is the store's maximum of limiters.
     pub(crate) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
-        self.note_kind(name, limit);
+        self.record_kind(name, limit);
         Some(Stranger {
             hash,
             limit: limit.stored(),
@@ -130,7 +130,7 @@ impl Locked<'_> {
         })
     }
 
-    /// Adds what a stranger was granted since it was met.
+    /// Adds the permits that a stranger was granted since `meet`.
     pub(crate) fn keep(&mut self, stranger: &Stranger) {
         let now = self.now.tick;
         if stranger.taken > 0
@@ -140,7 +140,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Adds what a name took at an instant; whether there are not too many intervals for that.
+    /// Adds permits that a name took at an instant. Returns false if there are too many intervals.
     pub(crate) fn add(
         &mut self,
         name: &Name,
@@ -155,8 +155,9 @@ impl Locked<'_> {
         })
     }
 
-    /// Returns what a name took, each with the last instant at which that may have been, the
-    /// earliest first: until it has left, it counts for a limiter that begins with it.
+    /// Returns the permits that a name took, the earliest first, each with the last instant at
+    /// which it may have taken them. A limiter that starts with them counts them until they have
+    /// left.
     pub(crate) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
         let (interval, now) = (ticks(limit.interval), self.now);
         let Some(sketch) = self.known.of(interval) else {
@@ -198,7 +199,7 @@ impl Locked<'_> {
         self.known.of(interval)
     }
 
-    fn note_kind(&mut self, name: &Name, limit: &Limit) {
+    fn record_kind(&mut self, name: &Name, limit: &Limit) {
         let (before, after) = kind_of(name);
         let kinds = &mut self.known.kinds;
         let mut known = kinds.iter_mut();
@@ -218,12 +219,12 @@ impl Known {
 }
 
 impl Shared {
-    /// Locks what is known of strangers. Whoever needs to lock shards has locked them before.
+    /// Locks the strangers. A caller that needs locks of shards takes them before.
     pub(crate) fn strangers(&self) -> Locked<'_> {
         self.strangers.lock(|| self.now())
     }
 
-    /// Charges a limiter with what was granted elsewhere, each with its time, the earliest first.
+    /// Charges a limiter with grants from elsewhere, each with its time, the earliest first.
     pub(crate) fn charge_past(
         &self,
         kept: &mut Kept,
@@ -235,13 +236,13 @@ impl Shared {
         let (id, full_at) = (self.next_id(), kept.limiter.full_at());
         let mut past = past.iter();
         past.try_for_each(|(at, permits)| {
-            // Nothing is granted before what is in use, or was.
+            // A grant cannot be earlier than those in use at that time.
             let at = full_at.map_or(*at, |end| end.max(*at).min(now.tick));
             kept.charge(name, limit, (id, *permits), Now::at(at))
         })
     }
 
-    /// Charges a newcomer with what it took as a stranger.
+    /// Charges a newcomer with the permits it took as a stranger.
     pub(crate) fn begin(
         &self,
         kept: &mut Kept,
@@ -261,8 +262,7 @@ impl Shared {
         self.charge_past(kept, name, limit, &past, now)
     }
 
-    /// Charges what a receipt's grant used beyond its permits, to a name for which there is no
-    /// place.
+    /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
     pub(crate) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
@@ -271,7 +271,7 @@ impl Shared {
         }
     }
 
-    /// Adds to what a name took for which there is no place; whether that can be counted.
+    /// Adds to the permits of a name without a place. Returns whether that can be counted.
     pub(crate) fn charge_stranger(
         &self,
         name: &Name,
@@ -295,13 +295,13 @@ impl Shared {
     }
 }
 
-/// What a charge of a list is counted with.
+/// The counter for a charge of a list.
 pub(crate) enum Counting {
     Own(Kept),
     Stranger(Stranger),
 }
 
-/// Decides for callers of all these limiters; `None` if one of them is not there.
+/// Decides for callers of all these limiters; `None` if one of them is missing.
 pub(crate) fn count_with(
     taken: &mut [(&Charge, Option<Counting>)],
     exact: bool,
@@ -332,8 +332,8 @@ pub(crate) fn count_with(
     Ok(Some(answers))
 }
 
-/// The last so many permits of what was granted: with these there is room again when there would be
-/// with all.
+/// Returns the last grants that add up to this many permits. With only these there is room again at
+/// the same time as with all.
 pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(i64, u32)> {
     let mut left = permits;
     for (_, granted) in past.iter_mut().rev() {
@@ -344,12 +344,12 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
     past
 }
 
-/// A name without a limiter, in the midst of a call.
+/// A name without a limiter, during a call.
 pub(crate) struct Stranger {
     hash: u64,
     limit: StoredLimit,
     parts: Parts,
-    /// What it was granted in this call.
+    /// The permits granted to it in this call.
     taken: u32,
 }
 
@@ -370,7 +370,7 @@ impl Counts for Stranger {
         limit.rate - used(&self.parts)
     }
 
-    /// Nothing tells one grant from another.
+    /// Grants are not told apart.
     fn holds(&self, _take: &Take) -> bool {
         false
     }
@@ -390,7 +390,7 @@ impl Counts for Stranger {
         };
         End {
             waits: needs.iter().map(wait).collect(),
-            // Not known: another name's grants may stand in its cells.
+            // Unknown: the cells may hold grants of other names.
             next: 0,
             reset: until_free(&self.parts, used(&self.parts)),
             repaired: 0,
@@ -403,7 +403,7 @@ fn used(parts: &Parts) -> i64 {
     parts.iter().map(|part| i64::from(part.permits)).sum()
 }
 
-/// Returns the time until so many permits have left, the oldest first.
+/// Returns the time until this many permits have left, the oldest first.
 fn until_free(parts: &Parts, permits: i64) -> i64 {
     let (mut left, mut until) = (permits, 0);
     for part in parts {
@@ -422,7 +422,7 @@ fn ticks(milliseconds: i64) -> i64 {
     milliseconds.saturating_mul(TICKS)
 }
 
-/// Returns what is fixed in the names of one rule: what stands around the hash tag.
+/// Returns the fixed parts in the names of one rule: the text around the hash tag.
 fn kind_of(name: &Name) -> (&str, &str) {
     let Some((before, rest)) = name.as_str().split_once('{') else {
         return (name.as_str(), "");

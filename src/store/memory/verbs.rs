@@ -122,7 +122,7 @@ impl Shared {
                     if shard.put(kept).is_some() {
                         self.count.fetch_sub(1, Ordering::Relaxed);
                     }
-                    shard.note_idle(now.tick, limiter);
+                    shard.record_idle(now.tick, limiter);
                 }
                 return Ok(Outcome::Changed(true));
             }
@@ -134,7 +134,7 @@ impl Shared {
         if let (Some((end, limiter)), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) =
             (ends, op)
         {
-            shard.note_idle(end, limiter);
+            shard.record_idle(end, limiter);
         }
         Ok(outcome)
     }
