@@ -32,7 +32,8 @@ impl Shared {
             let have_room = have_room.collect::<Result<List<_>, _>>()?;
             if let Some(answers) = self.decide_locked(first, &have_room, callers, now)? {
                 if answers.iter().any(|answer| answer.estimated) {
-                    self.strangers.count_decision(self.clock.now().as_secs() / 60);
+                    self.strangers
+                        .count_decision(self.clock.now().as_secs() / 60);
                 }
                 return Ok(answers);
             }
