@@ -138,8 +138,8 @@ impl CompiledRule {
             key.check()?;
             if let Some(header) = key.exposed_credential() {
                 return Err(Kind::Key.error(format!(
-                    "the header {header:?} holds a credential, which would be visible in Redis: add \
-                     `.digest(&secret)`, or `.plain()` if it may be visible"
+                    "the header {header:?} holds a credential, which would be visible in Redis: \
+                     add `.digest(&secret)`, or `.plain()` if it may be visible"
                 )));
             }
         }

@@ -422,8 +422,8 @@ impl Rule {
         let mut permits = self.known_limits().map(Limit::permits);
         match permits.find(|permits| *permits > most) {
             Some(permits) if !self.hide_headers => Err(ConfigErrorKind::Rule.error(format!(
-                "rule {:?} has {permits} permits, and response fields can carry at most {most}: add \
-                 `.hide_headers()`, or turn the fields off",
+                "rule {:?} has {permits} permits, and response fields can carry at most {most}: \
+                 add `.hide_headers()`, or turn the fields off",
                 self.label()
             ))),
             _ => Ok(()),

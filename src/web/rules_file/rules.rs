@@ -185,7 +185,8 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
         Some(header) => Err(by.fail(format!(
             "the header {header:?} holds a credential, which would be visible in Redis: define a \
              key with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
-             registers, or with `from = \"header:{header}\"` and `plain = true` if it may be visible"
+             registers, or with `from = \"header:{header}\"` and `plain = true` if it may be \
+             visible"
         ))),
         None => Ok(key),
     }

@@ -17,8 +17,8 @@ impl TryFrom<String> for Rate {
     fn try_from(text: String) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "{text:?} is not a rate: write permits, a slash and a time, as in `100/1m` or `5/s`; \
-                 times end in ms, s, m, h or d"
+                "{text:?} is not a rate: write permits, a slash and a time, as in `100/1m` or \
+                 `5/s`; times end in ms, s, m, h or d"
             )
         };
         let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
