@@ -1,4 +1,5 @@
-//! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
+//! Mistakes in a setup that only requests reveal: one line each, with the remedy, and without
+//! anything that callers wrote.
 
 mod twice;
 mod unmatched;
@@ -39,7 +40,7 @@ async fn send(layer: &RateLimitLayer, peer: Option<&str>, headers: &[(&str, &str
     layer.layer(inner).oneshot(request).await.unwrap().status()
 }
 
-/// What a request is warned about when it comes for the first time; and that it is not the second time.
+/// Returns the warning for a request that comes for the first time; the second time there is none.
 async fn warning(
     key: impl KeyExtractor,
     peer: Option<&str>,
@@ -121,7 +122,8 @@ async fn forwarding_headers_are_warned_about_once() {
             Some(unreadable),
         ),
         (warning(ClientIp::hops(1), far, &[XFF]).await, None),
-        // A peer in a private network that forwards is a proxy that nobody has named; one from outside makes it up.
+        // A peer in a private network that forwards is an unnamed proxy; one from outside makes it
+        // up.
         (warning(PeerIp, near, &[XFF]).await, Some(untrusted)),
         (
             warning(PeerIp, Some("::1"), &[FORWARDED]).await,
@@ -263,7 +265,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
     }
 }
 
-/// Each mistake is told, also after another one.
+/// Each mistake is reported, also after another one.
 #[tokio::test]
 async fn one_warning_does_not_hide_another() {
     let _alone = crate::ALONE.lock().await;
@@ -370,7 +372,7 @@ async fn a_full_store_warns_once_a_minute() {
     }
 }
 
-/// Once for each text, with the line and the reason; what is in force is told, too.
+/// Once for each text, with the line and the reason; rules that take effect are reported too.
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn a_bad_rules_file_is_warned_about_once() {

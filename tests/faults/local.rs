@@ -19,7 +19,7 @@ async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
     (response.status(), decision)
 }
 
-/// Who is admitted of so many, and by whom the last one was decided.
+/// Returns how many of these requests are admitted, and the source of the last decision.
 async fn admitted(layer: &RateLimitLayer, user: &str, times: u32) -> (u32, StatusCode, Source) {
     let (mut admitted, mut last) = (0, (StatusCode::OK, Source::Store));
     for _ in 0..times {
@@ -58,7 +58,7 @@ async fn outage(
     assert_eq!(admitted(&layer, "patient", 3).await, (3, OK, Source::Store));
 
     fault(&mut server);
-    // It was told when there is room, and that is known.
+    // The refusal announced when there is room, so that instant is known.
     assert_eq!(
         admitted(&layer, "flood", 3).await,
         (0, REFUSED, Source::Cache)

@@ -12,7 +12,7 @@ use super::{
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 
-/// The lines that whoever runs it sees, as most do.
+/// The lines at the default level of an operator.
 fn told(log: &Log) -> Vec<String> {
     let mut lines = log.lines();
     lines.retain(|line| !line.contains("DEBUG"));
@@ -127,7 +127,7 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     assert!(!log.text().contains("secret"), "{}", log.text());
 }
 
-/// Where every second call fails, the store is neither well nor newly ill each time.
+/// If every second call fails, the store is neither well nor newly ill each time.
 #[tokio::test]
 async fn a_store_that_fails_now_and_then_is_told_of_once() {
     let log = Log::default();
@@ -157,7 +157,7 @@ async fn a_store_that_fails_now_and_then_is_told_of_once() {
     assert_eq!(lines.len(), 1, "{turns} turns: {lines:#?}");
 }
 
-/// A server that is slow now and then is told of once a minute, however often its breaker opens.
+/// A server that is slow now and then is reported once a minute, however often its breaker opens.
 #[tokio::test]
 async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
     let log = Log::default();

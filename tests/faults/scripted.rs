@@ -1,4 +1,4 @@
-//! The page of errors, end to end: a server says each of them, and what happens is what the page says.
+//! The page of errors, end to end: a server sends each of them, and the page describes the effect.
 
 use super::{page, wait::until};
 use crate::scene::*;
@@ -146,7 +146,7 @@ async fn what_may_have_run_by_its_hash_is_given_back_though_its_text_failed() {
 #[tokio::test]
 async fn what_is_no_reply_ends_the_connection_and_what_is_none_of_ours_does_not() {
     for (reply, connections) in [
-        // Nobody can tell where the next one begins.
+        // It is unknown where the next reply begins.
         (&b"?\r\n"[..], 2),
         (b"$3\r\nabcdef\r\n", 2),
         (b"+OK\r\n", 1),

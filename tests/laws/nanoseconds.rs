@@ -170,7 +170,7 @@ fn no_interval_has_more_than_the_limit() {
     });
 }
 
-/// What rounding to milliseconds would let pass twice.
+/// Rounding to milliseconds would admit these permits twice.
 #[test]
 fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
     run(async {

@@ -162,7 +162,8 @@ async fn every_field_does_what_it_says() {
         one("api.paid", 20, 19)
     );
 
-    // Lists go before rules: a client's address behind a proxy, a value, and several conditions together.
+    // Lists come before rules: a client's address behind a proxy, a value, and several conditions
+    // together.
     let blocked = async |fields: &[&str]| {
         let mut request = request("GET", "/plan", fields);
         let proxy = PeerAddr("10.0.0.1:9".parse().unwrap());
@@ -179,7 +180,7 @@ async fn every_field_does_what_it_says() {
         let answer = send(&layer, request("GET", "/patient", &[])).await;
         assert_eq!(answer.status(), 200);
     }
-    // One that is tried out refuses nobody.
+    // A shadow rule refuses nothing.
     for left in [0, 0] {
         assert_eq!(ask("GET", "/tried", &[]).await, one("tried", 1, left));
     }
@@ -194,12 +195,13 @@ async fn every_field_does_what_it_says() {
     let answer = send(&layer, request("GET", "/plan", &[])).await;
     assert!(answer.headers().contains_key("x-ratelimit-limit"));
     assert!(!answer.headers().contains_key("ratelimit"));
-    // A hidden rule is not told.
+    // A hidden rule is not reported.
     let answer = send(&layer, request("GET", "/any", &["x-bulk: 1"])).await;
     assert!(!answer.headers().contains_key("x-ratelimit-limit"));
 }
 
-/// A file and code that say the same find the same limiters, so that a rule may move from one to the other.
+/// The same rules in a file and in code use the same limiters, so that a rule may move between
+/// them.
 #[tokio::test]
 async fn a_file_counts_where_code_counts() {
     use tower_ratelimit::{
@@ -326,8 +328,8 @@ fn a_client_behind_proxies_is_described() {
     }
 }
 
-/// The fields that are told where one is written that does not exist are those that the guide describes, and those of the good
-/// file.
+/// The known fields in the error for an unknown one are those that the guide describes, and those
+/// of the good file.
 #[test]
 fn every_field_is_described_and_tried() {
     let guide = std::fs::read_to_string("src/docs/guide.md").unwrap();
@@ -348,7 +350,9 @@ fn every_field_is_described_and_tried() {
         assert!(GOOD.contains(example), "{header}");
         let text = GOOD.replacen(header, &format!("{header}\nxxxxxxxxxx = 1"), 1);
         let told = file().parse(&text).unwrap_err().to_string();
-        let (_, known) = told.split_once("\"xxxxxxxxxx\", but ").expect(&told);
+        let (_, known) = told
+            .split_once("\"xxxxxxxxxx\": the known ones are ")
+            .expect(&told);
         for field in known.split(", ").map(|field| field.trim_matches('`')) {
             let row = rows.iter().any(|row| {
                 row.split_once(" | ")

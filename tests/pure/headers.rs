@@ -1,4 +1,4 @@
-//! What answers say in their fields and bodies, to the byte; read again by parsers that are not ours.
+//! The fields and bodies of responses, to the byte, read again by independent parsers.
 
 mod fields;
 mod problems;

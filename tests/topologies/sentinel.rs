@@ -1,4 +1,5 @@
-//! A master, its replica and a sentinel, all real: after a failover decisions come from Redis again, with no restart.
+//! A master, its replica and a sentinel, all real: after a failover decisions come from Redis
+//! again, with no restart.
 
 use crate::scene::*;
 use crate::support;

@@ -27,7 +27,7 @@ use tower_test::mock;
 #[derive(Clone, Debug, Default)]
 struct Inner {
     calls: Arc<AtomicUsize>,
-    /// How often the answer is pending before it is there.
+    /// The number of polls before the response is ready.
     pauses: usize,
 }
 
@@ -171,7 +171,8 @@ async fn a_refusal_lets_the_inner_services_permit_go() {
         let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
         assert_eq!(status(&service, request("a")).await, StatusCode::OK);
 
-        // Kept alive, as a `Buffer` or a pool keeps it: not even an idle one may hold the only permit.
+        // Kept alive, as by a `Buffer` or a pool: an idle service must not hold the only permit
+        // either.
         let mut future = service.ready().await.unwrap().call(refused);
         let answer = (&mut future).await.unwrap();
         assert_ne!(answer.status(), StatusCode::OK, "{what}");
@@ -236,7 +237,7 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
     .await;
     assert!(polls > 4, "Redis answers later than at once: {polls} polls");
 
-    // Refusals, too, are dropped at every point. What is refused at once lets the permit go at once.
+    // Refusals are dropped at every point too. An immediate refusal releases the permit at once.
     let asked = redis().deny_cache(Duration::ZERO).build().unwrap();
     for (layer, free) in [
         (RateLimitLayer::new(&MemoryStore::new(), by_key(1)), 1),

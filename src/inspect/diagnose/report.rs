@@ -23,9 +23,10 @@ pub struct Diagnosis {
     /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
     /// client) and `keepAliveTime` (ms, 0 none); missing ones are left out
     pub fields: Vec<(&'static str, String)>,
-    /// How permits seem to be counted, which Redis does not store: by a fixed window if there is no
-    /// log and the permits left expire within an interval; by GCRA if the value is one of GCRA. A
-    /// fixed window or a GCRA limiter without permits in use looks like any unused limiter
+    /// The algorithm that permits seem to be counted by, which Redis does not store: a fixed window
+    /// if there is no log and the permits left expire within an interval; GCRA if the value is one
+    /// of GCRA. A fixed window or a GCRA limiter without permits in use looks like any unused
+    /// limiter
     pub algorithm: Algorithm,
     /// The time to live of the five keys: limit, value, this client's value, log, this client's log
     pub time_to_live: [TimeToLive; 5],
@@ -52,7 +53,7 @@ pub struct Diagnosis {
     pub drift: Option<i64>,
     /// Entries whose score is ahead of the server's clock by more than a tenth of the interval
     pub entries_ahead: u64,
-    /// How far the furthest of them is ahead
+    /// The distance of the furthest of them
     pub furthest_ahead: Duration,
     /// Other clients than this store's that have keys here, up to 1000; `None` if the server does
     /// not permit the search

@@ -31,10 +31,10 @@ pub(crate) static VERIFY: LazyLock<Script> =
 
 /// The number of hash slots of a Cluster.
 const SLOTS: usize = 16_384;
-/// How far a clock of this process may be off if limits count by it: the score offset of a limit
+/// The tolerated error of a clock of this process that limits count by: the score offset of a limit
 /// per second.
 const CLIENT_CLOCK_SLACK: Duration = Duration::from_millis(100);
-/// How far the time of day may be off if no limit counts by it.
+/// The tolerated error of the time of day if no limit counts by it.
 const WALL_SLACK: Duration = Duration::from_secs(1);
 
 impl RedisStore {

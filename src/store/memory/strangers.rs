@@ -370,7 +370,7 @@ impl Counts for Stranger {
         limit.rate - used(&self.parts)
     }
 
-    /// Grants are not told apart.
+    /// Grants cannot be distinguished.
     fn holds(&self, _take: &Take) -> bool {
         false
     }

@@ -37,7 +37,7 @@ const BATCH: usize = 64;
 /// The delay before a receipt is sent again that did not arrive, or whose call may still be under
 /// way.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How long an unsent receipt is kept.
+/// The time for which an unsent receipt is kept.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Settles in the background. One task drains the queue while a runtime lasts.
@@ -99,7 +99,7 @@ struct Return {
     due: Instant,
     /// Set if the next sending is the last one.
     last: bool,
-    /// Set if it was sent, as far as this process knows.
+    /// Set if this process has sent it.
     tried: bool,
     _counted: Counted,
 }

@@ -59,7 +59,7 @@ pub(crate) struct CompiledRule {
     pub(crate) charge_if: Option<ChargeIf>,
     /// The part of the keys for which the rule refuses.
     pub(crate) share: Share,
-    /// How long leased permits may be held.
+    /// The time for which leased permits may be held.
     lease: Option<Duration>,
     /// The longest wait, and the length of the queue.
     pub(crate) wait: Option<(Duration, usize)>,

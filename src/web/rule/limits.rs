@@ -54,7 +54,7 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
     RuleLimit(LimitOf::Parts(Arc::new(limit)))
 }
 
-/// Several limits, one of which is chosen by a request's head: free, paid.
+/// One of several limits, which is chosen by a request's head: free, paid.
 ///
 /// Each tier is a rule of its own, named `<rule>.<tier>`. A caller that changes its tier starts
 /// there with a full limit.

@@ -206,7 +206,7 @@ async fn a_request_sees_one_table() {
     turn.abort();
 }
 
-/// Line and field reach whoever builds the layer, also for what only a store knows.
+/// The error has line and field also for a check that only the store can make.
 #[tokio::test]
 async fn what_only_the_store_knows_is_told_with_the_line() {
     let store = MemoryStore::new();

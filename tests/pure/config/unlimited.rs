@@ -7,7 +7,7 @@ use super::{file, met, one, request};
 
 const RULE: &str = "[rules.all]\nrate = \"5/1m\"\nby = \"peer\"\n";
 
-/// What is said of a file of one rule and this.
+/// Returns the error for a file with one rule and this text.
 fn told(text: &str) -> String {
     let text = format!("{RULE}{text}");
     match file().parse(&text) {

@@ -37,7 +37,7 @@ fn text(permits: u64) -> String {
     format!("[rules.all]\nrate = '{permits}/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['all']\n")
 }
 
-/// A layer of another rule that watches a file, and what is told of it.
+/// A layer of another rule that watches a file, and the reports that it received.
 struct Watched {
     layer: RateLimitLayer,
     told: mpsc::UnboundedReceiver<Option<String>>,
@@ -130,12 +130,13 @@ async fn a_bad_file_keeps_the_rules_and_is_told_once() {
     );
     assert_eq!(watched.permits().await, 10);
     fs::write(&path, text(40)).unwrap();
-    // Nothing was told twice in between.
+    // Nothing was reported twice in between.
     assert_eq!(watched.told().await, None);
     assert_eq!(watched.permits().await, 40);
 }
 
-/// As Kubernetes does: the file is a link through a link to a folder, and the latter link is replaced by a rename.
+/// As in Kubernetes: the file is a link through a link to a folder, and the latter is replaced by a
+/// rename.
 #[tokio::test]
 async fn a_config_map_is_swapped() {
     let folder = Folder::new();

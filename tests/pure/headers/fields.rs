@@ -56,7 +56,8 @@ fn names(lines: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// One limit of two permits, and what is said of the first, the last, and one too many half an interval later.
+/// One limit of two permits, and the fields of the first request, the last, and one too many half
+/// an interval later.
 #[tokio::test]
 async fn each_style_says_the_same_in_its_own_words() {
     let minute = Limit::new(2, Duration::from_secs(60));
@@ -389,7 +390,8 @@ async fn what_another_limiter_says_stays() {
     assert_eq!(answer.all("x-ratelimit-remaining"), [""; 0]);
     assert_eq!(answer.one("x-ratelimit-used"), "1");
 
-    // Two of ours around it: the outer one is closer to exhaustion, and does not take it for the inner one's.
+    // Two of our layers around it: the outer limit is closer to exhaustion, and its fields must not
+    // be mixed with those of the inner one.
     let twice = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
     let answer = call(twice.layer(all.layer(inner(OTHERS))), get(&[])).await;
     assert_eq!(answer.all("x-ratelimit-limit"), ["5000"]);
@@ -417,7 +419,7 @@ async fn what_another_limiter_says_of_the_same_number_stays() {
     }
 }
 
-/// What a layer between two of ours has changed is its own.
+/// Fields that a layer between two of ours has changed stay changed.
 #[tokio::test]
 async fn what_was_changed_on_its_way_stays() {
     let (store, _clock) = still();
@@ -521,7 +523,7 @@ async fn jitter_moves_all_fields_alike_and_only_later() {
     assert!(waits.len() > 10, "scattered: {waits:?}");
 }
 
-/// A gRPC client waits exactly as long as it is told, without a jitter of its own.
+/// A gRPC client waits exactly as long as the pushback says, without jitter of its own.
 #[tokio::test]
 async fn jitter_scatters_grpc_callers_too() {
     let (store, _clock) = still();
@@ -547,7 +549,7 @@ async fn jitter_scatters_grpc_callers_too() {
         let (pushback, delay) = refused("1H").await;
         assert_eq!(pushback, delay, "both say the same");
         waits.insert(pushback);
-        // Half of these waits end after the call: it is the wait that is told that counts.
+        // Half of these waits end after the call; the announced wait is what counts.
         let (pushback, delay) = refused("560S").await;
         let told = if delay >= 560_000 { -1 } else { delay };
         assert_eq!(pushback, told, "{delay}");
@@ -571,7 +573,7 @@ proptest! {
     ) {
         let (store, _clock) = still();
         let limit = Limit::new(permits, Duration::from_millis(millis));
-        // Of limits that nobody can look at when the layer is built.
+        // For limits that are unknown when the layer is built.
         let rule = Rule::new(&name, limit_by(move |_| limit), FromHeader::new("x-key")).cost_by(move |_| cost);
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

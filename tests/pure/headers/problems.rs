@@ -100,7 +100,7 @@ async fn every_refusal_is_a_problem() {
     }
 }
 
-/// What a request lacks is the user's own text, and may be anything.
+/// The name of a missing key is the user's own text, and may contain anything.
 #[tokio::test]
 async fn whatever_is_lacking_is_escaped() {
     #[derive(Debug)]

@@ -79,7 +79,7 @@ fn takes(service: &Service, user: &str, cost: u32) -> bool {
     ask(service, user, cost).is_allowed()
 }
 
-/// How many of so many requests are granted.
+/// Returns how many of these requests are granted.
 fn granted(service: &Service, user: &str, requests: usize) -> usize {
     (0..requests).filter(|_| takes(service, user, 1)).count()
 }
@@ -166,8 +166,8 @@ proptest! {
         prop_assert!(world.store.len() <= places);
     }
 
-    /// Nobody else takes anything: a stranger is refused at every instant before its wait is over,
-    /// and granted then.
+    /// If no other caller takes anything, a stranger is refused at every instant before its wait is
+    /// over, and granted then.
     #[test]
     fn a_strangers_wait_is_exact(
         taken in prop::collection::vec((1..4_u32, 0..200_u64), 1..12),
@@ -175,7 +175,7 @@ proptest! {
         way in 0..4_usize,
     ) {
         let world = World::of(1);
-        // Whoever has a place keeps it.
+        // A name that has a place keeps it.
         let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
         prop_assert!(takes(&world.service(lasting), "place", 1));
         let service = world.service(ways()[way].1(rule("api", 8)));
@@ -533,7 +533,7 @@ fn what_a_stranger_owes_is_charged_to_its_place() {
     }
 }
 
-/// What counts stays for an interval of the clock that goes on from there.
+/// Permits count for an interval of the clock that goes on from there.
 #[test]
 fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
     let hour = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! What is wrong with certificates is found before anything is sent, and none of their bytes is repeated.
+//! Invalid certificates are found before anything is sent, and errors contain none of their bytes.
 
 use crate::scene::*;
 use tower_ratelimit::{deadpool_redis, redis::ClientTlsConfig, redis::TlsCertificates};

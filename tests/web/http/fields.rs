@@ -1,4 +1,4 @@
-//! What clients are told, field by field, by axum and by hyper, over HTTP/1.1 and HTTP/2.
+//! The fields of responses, by axum and by hyper, over HTTP/1.1 and HTTP/2.
 
 use crate::scene::*;
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ struct Case {
     steps: &'static [Step],
 }
 
-/// Method, `Accept`, status, fields about limits by name, beginning of the body. `WAIT` stands for the number in
-/// `Retry-After`, which depends on the time.
+/// Method, `Accept`, status, fields about limits by name, beginning of the body. `WAIT` stands for
+/// the number in `Retry-After`, which depends on the time.
 type Step = (
     &'static str,
     Option<&'static str>,

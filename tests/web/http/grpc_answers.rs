@@ -1,4 +1,5 @@
-//! What a refused call is told, in all content types, over both versions of HTTP, by all servers.
+//! The responses to refused calls, in all content types, over both versions of HTTP, by all
+//! servers.
 
 use crate::scene::*;
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ on_both_stores! {
     tonic_webs_client_reads_a_refusal,
 }
 
-/// When a client is told to come back.
+/// The time after which a client may come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Told {
     /// When the hour is over that the limit counts by
@@ -145,7 +146,8 @@ async fn refusals_of_hyper(store: impl Store) {
     check(server, &REFUSALS).await;
 }
 
-/// The orders as gRPC and as gRPC-Web. The limit is outside of the translation and sees both as they come.
+/// Serves the orders as gRPC and as gRPC-Web. The limit is outside of the translation and sees both
+/// unchanged.
 async fn serve_tonic(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listen().await;
     let server = Server::builder()
@@ -188,7 +190,7 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Told)]) {
     }
 }
 
-/// What both fields say, which must be one thing.
+/// Returns the value of both fields, which must agree.
 fn read(headers: &HeaderMap, status: &Status) -> Told {
     let pushback = headers.get("grpc-retry-pushback-ms");
     let pushback = pushback.map(|value| value.to_str().unwrap());

@@ -361,7 +361,7 @@ async fn handlers_see_what_is_left(store: impl Store) {
     }
 }
 
-/// How many permits of a shared limiter are used, of a thousand million.
+/// Returns how many permits of a shared limiter are used, out of a thousand million.
 async fn used(store: &impl Store, limiter: &str) -> u64 {
     let limiter = RateLimiter::new(store, limiter).unwrap();
     LARGE.permits() - limiter.available_permits().await.unwrap()

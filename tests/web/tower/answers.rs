@@ -1,4 +1,4 @@
-//! What a refused caller is told, and who is refused.
+//! The responses to refused callers, and which callers are refused.
 
 use crate::scene::*;
 use bytes::Bytes;
@@ -35,7 +35,7 @@ pub(super) fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
         .map(|value| value.to_str().unwrap())
 }
 
-/// What the problem details say in words.
+/// Returns the `detail` of the problem details.
 pub(super) async fn detail(answer: Answer) -> String {
     let problem: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
     problem["detail"].as_str().unwrap().to_owned()
@@ -61,7 +61,7 @@ fn grpc(mut request: Request<String>, content_type: &'static str) -> Request<Str
     request
 }
 
-/// Nobody listens there: the port is reserved, and below those that anybody is given.
+/// Returns a store without a server: the port is reserved, and below those that systems assign.
 fn down() -> RedisStore {
     RedisStore::builder("redis://127.0.0.1:1/")
         .deadline(Duration::from_secs(5))
@@ -99,7 +99,7 @@ async fn over_the_limit() {
         "too many requests: retry after 60 seconds"
     );
 
-    // Whoever waits exactly as long is admitted, and a moment earlier is not.
+    // A caller that waits exactly this long is admitted, a moment earlier it is not.
     clock.advance(Duration::from_millis(59_998));
     let early = answer(&layer, request("a")).await;
     assert_eq!(header_of(&early, "retry-after"), Some("1"), "never zero");
@@ -185,7 +185,7 @@ async fn a_missing_key_can_be_excused() {
     assert_eq!(code(&skip, request("a")).await, 429);
 }
 
-/// It would choose to be somebody else, or nobody.
+/// Otherwise the caller could choose another identity, or none.
 #[tokio::test]
 async fn a_key_sent_twice_is_refused() {
     let key = || FromHeader::new("x-key");
@@ -485,7 +485,7 @@ async fn without_redis_the_policy_decides() {
     assert_eq!(refusal(&refused).kind(), RefusalKind::Unavailable);
     assert!(refusal(&refused).error().is_some());
     assert_eq!(detail(refused).await, "the rate limiter is unavailable");
-    // The missing key is told all the same.
+    // The missing key is still reported.
     assert_eq!(code(&open, nobody()).await, 401);
 }
 

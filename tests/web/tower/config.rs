@@ -340,7 +340,7 @@ fn a_tier_is_named_as_a_rule_is() {
     assert_duplicate(both.build(), "api.free");
 }
 
-/// The type of a closure has no name of its own: two of one function must not be taken for each other.
+/// Closures' types have no names of their own: two closures of one function must not be confused.
 #[test]
 fn closures_are_different_keys() {
     let build = |a: Rule, b: Rule| {
@@ -410,7 +410,7 @@ fn a_limit_to_set_is_for_shared_rules() {
     );
 }
 
-/// What they cost is charged and settled as one, so they must agree on how.
+/// Their costs are charged and settled as one, so they must agree in algorithm and slots.
 #[test]
 fn rules_of_one_limiter_agree() {
     let shared = |name: &str| {

@@ -15,7 +15,7 @@ fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
     builder.decide_first(true).build().unwrap()
 }
 
-/// Without a place in the inner service: what is refused is answered, and what is let pass waits for one.
+/// The inner service is busy: refusals are answered, and admitted requests wait for a place.
 async fn busy(store: impl Store) {
     let semaphore = Arc::new(Semaphore::new(1));
     let inner = Inner::default();

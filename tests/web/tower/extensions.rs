@@ -1,4 +1,4 @@
-//! What a layer leaves in extensions, for handlers within and layers around it.
+//! The extensions that a layer sets, for inner handlers and outer layers.
 
 use crate::scene::*;
 use http::Extensions;

@@ -324,7 +324,7 @@ fn mistakes_in_lists_are_named() {
                 .contains("is not `/path` or `METHOD /path`: ")
         );
     }
-    // Whom it names is not told.
+    // The identities in a list are not shown.
     let listed = Requests::with_key(FromParts(|_: &_| Some("ann")), ["ann"]);
     let rules = Rules::new()
         .deny(listed)

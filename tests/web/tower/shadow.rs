@@ -1,4 +1,4 @@
-//! Rules that are tried out: what they count, what they tell, and that they refuse nobody.
+//! Shadow rules: their counts, their reports, and that they refuse no request.
 
 use super::{Inner, nobody, redis, request};
 use crate::scene::*;
@@ -24,7 +24,8 @@ async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, 
     (answer.status(), decision)
 }
 
-/// Of each limit of a decision: its name, whether it had room, whether it is tried out, what is left.
+/// Returns for each limit of a decision: name, whether it had room, whether it is shadow, permits
+/// left.
 fn told(decision: &Decision) -> Vec<(&str, bool, bool, Option<u64>)> {
     let limits = decision.limits().iter();
     limits
@@ -95,7 +96,7 @@ async fn alone(store: impl Store) {
         Algorithm::Gcra,
     ] {
         let rule = rule(&unique("alone"), 1).algorithm(algorithm);
-        // The other limit is not told: it does not refuse even a cost that it never has.
+        // The other limit is not reported: it refuses nothing, not even a cost above its rate.
         let costs = rule.cost_by(|parts| if parts.uri.path() == "/all" { 2 } else { 1 });
         let layer = RateLimitLayer::builder(&store)
             .otherwise(costs)
@@ -182,7 +183,7 @@ async fn mistakes_of_a_rule_that_is_tried_out_refuse_nobody() {
 
 #[tokio::test]
 async fn a_store_that_fails_refuses_nobody_for_what_is_tried_out() {
-    // Nobody listens there.
+    // No server listens there.
     let store = RedisStore::open("redis://127.0.0.1:1/").unwrap();
     let tried = || rule("tried", 1).on_failure(FailurePolicy::Deny).shadow();
     let alone = layer(&store, [tried()]);
@@ -262,7 +263,7 @@ async fn a_limiter_that_is_tried_out_and_enforced_is_enforced() {
     one_limiter_twice(redis().build().unwrap()).await;
 }
 
-/// What was not taken is not settled: neither given back nor charged.
+/// Permits that were not taken are not settled: neither given back nor charged.
 async fn settling(store: impl Store) {
     let says = Arc::new(AtomicU64::new(0));
     let layer = layer(&store, [rule("tried", 2).cost(2).shadow()]);
