@@ -14,7 +14,7 @@ use super::{
 
 type Http = BoxCloneSyncService<Request<()>, Response<()>, Infallible>;
 
-/// How a task asks.
+/// The way in which a task sends requests.
 #[derive(Clone)]
 pub enum Asking {
     Http(Http),
@@ -79,7 +79,8 @@ impl Caller {
         }
     }
 
-    /// The limit of a `RateLimiter` is lost with the server's data: whoever finds that out sets it anew.
+    /// The limit of a `RateLimiter` is lost with the server's data: the first caller to notice sets
+    /// it again.
     async fn set_rate(&self, lane: &'static Lane, limiter: &RateLimiter) {
         for allowed in lane.limits() {
             // Fails with the server, and is then tried by the next.
@@ -150,7 +151,8 @@ fn read(lane: &'static Lane, answer: &Response<()>) -> Result<Outcome, String> {
         Outcome::Granted(By::Local) | Outcome::Refused(By::Local, _) if lane.how != How::Local => {
             None
         }
-        // Nobody asks for more than a share, and all limits are known: where there is one, it decides.
+        // No request costs more than a share, and all limits are known: if there is a share, it
+        // decides.
         Outcome::Granted(By::Policy) if policy != FailurePolicy::Allow => None,
         Outcome::Refused(By::Policy, _) if policy != FailurePolicy::Deny => None,
         Outcome::Granted(_) => Some(StatusCode::OK),

@@ -1,8 +1,10 @@
-//! What a process decides by itself while the store cannot: by its share of the limit, no more and no less.
+//! Checks the decisions of a process while the store cannot decide: by its share of the limit, no
+//! more and no less.
 //!
-//! Judged by what its callers heard. A decision was made at some time between question and answer, by a clock that counts whole
-//! milliseconds. So what was surely made within one interval less a millisecond is within one interval for the process, too,
-//! and what cannot have been made within as long as it remembers is no reason to refuse.
+//! It goes by what the callers received. A decision was made at some time between request and
+//! response, by a clock of whole milliseconds. So grants surely made within one interval less a
+//! millisecond are within one interval for the process too, and grants that cannot have been made
+//! within the time that it remembers are no reason to refuse.
 
 use crate::scene::*;
 use std::collections::BTreeMap;
@@ -15,7 +17,7 @@ use super::{
 /// By how much two times in whole milliseconds are nearer to each other than they were.
 const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
-/// What was heard of the lane with a share, by process and limiter.
+/// The responses of the lane with a share, by process and limiter.
 #[derive(Debug, Default)]
 pub struct Shares(BTreeMap<Limiter, Vec<Heard>>);
 
@@ -67,12 +69,12 @@ impl Shares {
         }
     }
 
-    /// How many permits were granted by shares.
+    /// Returns how many permits were granted by shares.
     ///
     /// # Panics
     ///
-    /// If an interval has more of them than the share, the store's grants before the outage included, or if somebody was
-    /// refused who had not had the share.
+    /// If an interval has more of them than the share, including the store's grants before the
+    /// outage, or if a caller was refused before the share was used.
     pub fn check(&mut self) -> u64 {
         let mut granted = 0;
         for (limiter, heard) in &mut self.0 {
@@ -85,7 +87,7 @@ impl Shares {
     }
 }
 
-/// All that one process heard of one limiter, in the order in which it asked.
+/// All responses that one process received for one limiter, in the order of the requests.
 struct History<'a> {
     heard: &'a [Heard],
     allowed: Allowed,
@@ -137,9 +139,9 @@ impl<'a> History<'a> {
         granted
     }
 
-    /// What this process knew of, and must have counted, within the interval that ends with this answer: what it granted, and
-    /// what the store had granted before the outage began. What the store grants in the midst of one is counted as far as
-    /// there is room, so that is left out.
+    /// Returns the permits that this process knew of, and must have counted, within the interval
+    /// that ends with this response: its own grants, and the store's before the outage began.
+    /// Grants of the store during an outage are counted only up to the limit, so they are left out.
     fn surely_used(&self, answer: &Heard, began: Duration) -> i64 {
         let from = (answer.end + WHOLE_MILLISECOND).saturating_sub(self.interval);
         let within = self.asked_between(from, answer.end);
@@ -150,8 +152,9 @@ impl<'a> History<'a> {
         surely.map(|other| other.permits).sum()
     }
 
-    /// What it may have counted. A grant of the store may be counted an eighth of the interval too long, and where permits of
-    /// this process are in use, from when it decided first after that.
+    /// Returns the permits that it may have counted. A grant of the store may count an eighth of
+    /// the interval too long and, if permits of this process are in use, from the process's first
+    /// decision after it.
     fn perhaps_used(&self, answer: &Heard) -> i64 {
         let reach = self.interval * 2 + self.interval / 8 + WHOLE_MILLISECOND * 3;
         let from = answer.sent.saturating_sub(reach);
@@ -181,7 +184,7 @@ mod tests {
     /// The lane's own: ten permits in 530 ms.
     const SHARE: usize = 10;
 
-    /// Answers of a process, each with the ms at which it was asked for and told.
+    /// Returns the responses of a process, each with the ms of request and response.
     fn shares(told: impl IntoIterator<Item = (u64, u64, Outcome)>) -> Shares {
         let lane = LANES.iter().position(|lane| lane.how == How::Local);
         let mut shares = Shares::default();

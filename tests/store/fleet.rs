@@ -23,7 +23,7 @@ const WORKER: &str = "TOWER_RATELIMIT_TEST_WORKER";
 /// Before the permits that a worker was granted.
 const RESULT: &str = "fleet-granted=";
 
-/// What each process does.
+/// The work of each process.
 #[derive(Clone, Copy, Debug)]
 enum How {
     /// One permit a call

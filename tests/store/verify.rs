@@ -23,7 +23,7 @@ async fn verify(server: &RedisServer) -> Verification {
     open(&server.url()).verify().await.unwrap()
 }
 
-/// What was found beside the version, which is that of the machine.
+/// Returns the findings, except those about the version, which is the machine's.
 fn found(verification: &Verification) -> Vec<ServerFinding> {
     let findings = verification.findings().into_iter().cloned();
     findings
@@ -296,7 +296,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
     assert!(found(&verification).contains(&ServerFinding::NodeOfCluster));
     assert_eq!(verification.worst(), Some(Severity::Error));
 
-    // A slot that nobody has.
+    // A hash slot without an owner.
     for node in &cluster.nodes {
         assert_eq!(node.cli(&["CLUSTER", "DELSLOTS", "77"]), "OK");
     }

@@ -31,7 +31,7 @@ impl Monitor {
         Self { server, lines }
     }
 
-    /// What was called since, on keys or scripts of one limiter.
+    /// Returns the commands since the last call, on keys or scripts of one limiter.
     pub(crate) fn seen(&mut self, name: &str) -> Vec<Command> {
         // What was answered before this command stands before it.
         let mark = unique("mark");
@@ -53,7 +53,7 @@ impl Monitor {
         }
     }
 
-    /// How often a script was called on one limiter.
+    /// Returns how often a script was called on one limiter.
     pub(crate) fn calls(&mut self, name: &str) -> usize {
         let seen = self.seen(name);
         // EVAL follows where the server did not know the hash: one call in two commands.

@@ -12,7 +12,8 @@ use tower_ratelimit::LimitState;
 
 const CAP: Duration = Duration::from_secs(1);
 
-/// What happens: by this process, or by another one where `other` says so. `a` and `both` choose the limiters.
+/// A step: by this process, or by another one if `other` is set. `a` and `both` choose the
+/// limiters.
 #[derive(Clone, Debug)]
 enum Step {
     Pause(u64),
@@ -105,7 +106,7 @@ struct World {
     ours: RedisStore,
     other: RedisStore,
     model: MemoryStore,
-    /// How many answers were told again, and how many of those Redis would have granted.
+    /// The number of cached refusals, and of those that Redis would have granted.
     again: Cell<u64>,
     late: Cell<u64>,
 }
@@ -186,7 +187,7 @@ impl World {
                                         taken.push((ours.clone(), model.clone(), is_a));
                                     }
                                 }
-                                // Nobody has taken it.
+                                // The model did not take it.
                                 (Decision::Deny(_), Decision::Allow(model)) => {
                                     for receipt in model.receipts() {
                                         a.model.give_back(receipt);
@@ -249,7 +250,8 @@ impl World {
                         };
                         let given = by.release(permits).await.unwrap();
                         assert_eq!(given, limiter.model.release(permits).await.unwrap());
-                        // Of grants of one millisecond either may be the oldest, and its receipt void.
+                        // Of grants of one millisecond either may be the oldest, and its receipt
+                        // void.
                         taken.borrow_mut().retain(|(.., of_a)| *of_a != is_a);
                         if other {
                             others_did = Some(self.clock.now());

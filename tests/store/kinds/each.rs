@@ -1,4 +1,4 @@
-//! What holds of each way to count, on both stores.
+//! Properties of each algorithm, on both stores.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Who is dropped, and what becomes of what its call took: hanging up is not free, and a `RateLimiter` gives back.
+//! Dropped callers, and the permits of their calls: disconnecting is not free, and a `RateLimiter`
+//! gives back.
 
 use super::*;
 
@@ -57,7 +58,7 @@ impl World {
         }
     }
 
-    /// How many permits are in use when everything that is given back has arrived.
+    /// Returns the permits in use when all releases have arrived.
     async fn in_use(&self) -> u64 {
         self.store.close().await;
         RATE - self.limiter.available_permits().await.unwrap()
@@ -176,7 +177,8 @@ async fn all_of_a_call_may_leave_it() {
     assert_eq!(world.in_use().await, 3);
 }
 
-/// Wherever it is dropped: what was given back is free, whoever stays is served, and nobody is charged twice.
+/// Wherever it is dropped: released permits are free, the remaining callers are served, and none is
+/// charged twice.
 #[tokio::test]
 async fn at_every_poll() {
     const ASKING: usize = 4;

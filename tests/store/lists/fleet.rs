@@ -1,4 +1,5 @@
-//! Random lists over the same limiters, many at once, while connections are cut, calls are dropped and one limit is reset.
+//! Random lists over the same limiters, many at once, while connections are cut, calls are dropped
+//! and one limit is reset.
 
 use crate::scene::*;
 use std::{collections::BTreeMap, collections::BTreeSet};
@@ -25,7 +26,7 @@ const CALLERS: u64 = 8;
 /// The limiter that is reset.
 const RESET: usize = 3;
 
-/// What callers keep of each limiter.
+/// The permits that callers keep of each limiter.
 type Kept = [i64; LIMITS.len()];
 
 pub struct Fleet<'a> {
@@ -36,9 +37,10 @@ pub struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    /// Runs the traffic, and checks it; returns how often a call was found to have come before.
+    /// Runs the traffic and checks it. Returns how often a call was a repetition.
     ///
-    /// Nothing but the pauses of the traffic sleeps; it waits an interval at its end, by the servers' clocks.
+    /// Only the pauses of the traffic sleep; at its end it waits an interval by the servers'
+    /// clocks.
     pub async fn run(&self, seed: u64, fault: impl AsyncFn(&mut Random)) -> usize {
         let mut random = Random(seed);
         let limiters: Vec<Vec<_>> = (self.stores.iter())
@@ -81,7 +83,7 @@ impl Fleet<'_> {
         for ((name, (rate, interval)), kept) in self.names.iter().zip(LIMITS).zip(kept) {
             let log = log_of(name);
             record.check_never_over(&log, rate, interval);
-            // What nobody keeps was given back, and what somebody keeps was not.
+            // Grants without a holder were given back, and those with one were not.
             assert_eq!(record.kept(&log), kept, "{log}");
         }
         println!(

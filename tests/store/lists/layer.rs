@@ -179,7 +179,7 @@ async fn the_tightest_comes_first<S: Store>(world: World<S>) {
         names(&decision),
         named(&[("middle", 5), ("narrow", 1), ("wide", 99)])
     );
-    // The one that refuses stands before one of which less is left.
+    // The limit that refuses comes before one with fewer permits left.
     let (_, decision) = ask(&service, &[]).await;
     assert_eq!(refused(&refusal(decision.clone()))[0].0, "middle");
     assert_eq!(names(&decision)[0], ("middle".to_owned(), Some(5)));
@@ -310,7 +310,7 @@ async fn another_rate_type_charges_nobody<S: Store>(world: World<S>) {
     assert_eq!(stored.available_permits().await.unwrap(), 5);
 }
 
-/// Where the store cannot decide, the strictest of the rules' policies does.
+/// If the store cannot decide, the strictest of the rules' policies does.
 #[tokio::test]
 async fn the_strictest_policy_counts() {
     let (allow, deny) = (FailurePolicy::Allow, FailurePolicy::Deny);
