@@ -135,7 +135,7 @@ fn redis() -> RedisStore {
 }
 
 #[test]
-fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
+fn a_cached_refusal_allocates_nothing_before_its_response() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         let rules = [
@@ -143,7 +143,7 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
             REFUSING.by(PeerIp).named("by-peer"),
             REFUSING.by((Route::new(), PeerIp)).named("both"),
             REFUSING
-                .by(FromHeader::new("x-nobody").or(PeerIp))
+                .by(FromHeader::new("x-absent").or(PeerIp))
                 .named("either"),
         ];
         for rule in rules {
@@ -166,7 +166,7 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
 }
 
 #[test]
-fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
+fn a_decision_in_memory_allocates_only_its_result() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         // A grant is shared by all who tell of it, and so stands on the heap.
@@ -194,7 +194,7 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
 
 /// While the breaker is open: no call is made, and no future for one.
 #[test]
-fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_told() {
+fn a_decision_without_a_hanging_server_allocates_only_its_result() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         let mut server = RedisServer::start();

@@ -286,7 +286,7 @@ async fn one_warning_does_not_hide_another() {
 }
 
 #[tokio::test]
-async fn what_would_have_been_refused_is_told_at_debug_level() {
+async fn a_shadow_refusal_is_logged_at_debug_level() {
     let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
@@ -385,18 +385,22 @@ async fn a_bad_rules_file_is_warned_about_once() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer(PeerIp);
-    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let watch = layer
         .watch(tower_ratelimit::RulesFile::new(), &path)
         .every(Duration::from_millis(1))
         .report(move |applied| sender.send(applied.is_ok()).unwrap());
     let watching = tokio::spawn(watch.run());
     // Longer than it takes, on the busiest machine.
-    let patience = Duration::from_secs(60);
-    let mut told = async || tokio::time::timeout(patience, told.recv()).await.unwrap();
-    assert_eq!(told().await, Some(false));
+    let time_limit = Duration::from_secs(60);
+    let mut reports = async || {
+        tokio::time::timeout(time_limit, reports.recv())
+            .await
+            .unwrap()
+    };
+    assert_eq!(reports().await, Some(false));
     fs::write(&path, good).unwrap();
-    assert_eq!(told().await, Some(true));
+    assert_eq!(reports().await, Some(true));
     watching.abort();
     fs::remove_file(&path).unwrap();
     let lines = taken(&log);

@@ -123,7 +123,7 @@ async fn a_busy_key_opens_it() {
 
 /// Those who wait for permits, too, and those who stood in line before.
 #[tokio::test]
-async fn nobody_waits_for_a_server_that_hangs() {
+async fn no_caller_waits_for_a_server_that_hangs() {
     let mut server = RedisServer::start();
     let store = RedisStore::builder(server.url())
         .deadline(Duration::from_millis(100))

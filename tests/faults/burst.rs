@@ -244,7 +244,7 @@ async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
 
 /// Permits that an abandoned call takes in the end stay taken, because its caller was admitted.
 #[tokio::test]
-async fn who_is_admitted_here_has_paid_there() {
+async fn a_request_admitted_here_is_charged_there() {
     const LIMIT: u64 = 20;
     let mut server = RedisServer::start();
     // One connection for all of it: what was sent is carried out in the end.

@@ -130,7 +130,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let connected = connections_received(&server) - before;
-    assert!(refused > 0, "it answers nobody");
+    assert!(refused > 0, "it answers no call");
     is_no_storm(connected, began);
 }
 

@@ -135,7 +135,7 @@ async fn instances_with_their_shares_are_one_limit() {
 /// The limiters of an outage are as many as a `MemoryStore` has: others are counted by an estimate,
 /// in which what Redis granted counts, too.
 #[tokio::test]
-async fn a_flood_in_an_outage_locks_nobody_out() {
+async fn a_flood_in_an_outage_locks_no_user_out() {
     let mut server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
     let rule = HOURLY.by(FromHeader::new("x-user")).named(&unique("rule"));

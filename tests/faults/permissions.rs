@@ -253,9 +253,9 @@ async fn a_missing_password_is_rejected() {
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
     let store = patient(server.url()).build().unwrap();
     let is_rejected = |error: Error| {
-        let (kind, told) = (error.kind(), say(error));
-        assert_eq!(kind, ErrorKind::Rejected, "{told}");
-        assert!(told.contains("Redis wants a password"), "{told}");
+        let (kind, message) = (error.kind(), say(error));
+        assert_eq!(kind, ErrorKind::Rejected, "{message}");
+        assert!(message.contains("Redis wants a password"), "{message}");
     };
     is_rejected(store.ping().await.unwrap_err());
     let limiter = RateLimiter::new(&store, "ratelimit:orders").unwrap();

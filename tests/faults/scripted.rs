@@ -4,7 +4,7 @@ use super::{page, wait::until};
 use crate::scene::*;
 use crate::support::scripted::ScriptedServer;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A row of "Errors, one by one" that a server can say.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ fn rows() -> Vec<Row<'static>> {
 
 fn store(server: &ScriptedServer) -> RedisStore {
     RedisStore::builder(server.url())
-        .deadline(PATIENCE)
-        .response_timeout(PATIENCE)
+        .deadline(TIMEOUT)
+        .response_timeout(TIMEOUT)
         // One failure opens it, so that one call tells.
         .breaker(1)
         .build()
@@ -64,10 +64,10 @@ async fn each_error_is_met_as_the_page_says() {
 
         let error = limiter.try_acquire().await.unwrap_err();
         assert_eq!(format!("{:?}", error.kind()), row.kind, "{row:?}");
-        let told = error.to_string();
+        let message = error.to_string();
         assert!(
-            row.remedy.is_none_or(|remedy| told.contains(remedy)),
-            "{row:?}: {told}"
+            row.remedy.is_none_or(|remedy| message.contains(remedy)),
+            "{row:?}: {message}"
         );
         let opened = store.health().nodes()[0].breaker() != BreakerState::Closed;
         assert_eq!(opened, row.is_failure, "{row:?}");
@@ -101,7 +101,7 @@ async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
 }
 
 #[tokio::test]
-async fn where_a_script_cannot_be_taught_it_is_told_why_its_text_was_refused() {
+async fn an_error_names_why_a_script_could_not_be_loaded() {
     let server = ScriptedServer::start(|command| {
         match &*command[0].to_ascii_uppercase() {
             b"EVALSHA" => "-NOSCRIPT No matching script.\r\n",

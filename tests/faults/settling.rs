@@ -8,7 +8,7 @@ async fn ten_taken(store: &RedisStore, interval: Duration) -> (RateLimiter, Rece
     let limiter = RateLimiter::new(store, &unique("settled")).unwrap();
     limiter.set_rate(Limit::new(100, interval)).await.unwrap();
     let Decision::Allow(grant) = limiter.try_acquire_many(10).await.unwrap() else {
-        panic!("nobody else takes any");
+        panic!("no other caller takes any");
     };
     (limiter, grant.receipts()[0].clone())
 }

@@ -53,8 +53,8 @@ fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic):
                 check_next(world, tick, &limiter, last.take().unwrap()).await;
             }
         }
-        if let Some(told) = last.filter(|(at, ..)| *at == world.clock.now()) {
-            check_next(world, tick, &limiter, told).await;
+        if let Some(announced) = last.filter(|(at, ..)| *at == world.clock.now()) {
+            check_next(world, tick, &limiter, announced).await;
         }
     });
 }

@@ -58,7 +58,7 @@ impl Books {
 fn law<S: Store>(
     world: &World<S>,
     (limit, steps): (Limit, Vec<(Request, Settled)>),
-    told: &impl AsyncFn(&S),
+    delivered: &impl AsyncFn(&S),
 ) {
     world.run(async {
         let limiter = world.limiter(limit).await;
@@ -74,7 +74,7 @@ fn law<S: Store>(
                 // Once, as receipts are.
                 let (charge, receipt) = grants.remove(which.index(grants.len()));
                 limiter.settle(&receipt, keep);
-                told(&world.store).await;
+                delivered(&world.store).await;
                 match keep.checked_sub(receipt.permits()) {
                     Some(more) => books.charges.push((now, more.into())),
                     None => books.charges[charge].1 = keep.into(),

@@ -64,7 +64,7 @@ impl Answer {
     }
 
     /// Permits that a store, or a lease of it, has granted.
-    pub fn heard(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         match self.outcome {
             Outcome::Granted(By::Store | By::Lease) => u64::from(self.permits),
             _ => 0,
@@ -176,7 +176,7 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
         // On a Cluster a refusal by one slot asks no other.
         let of_us = said.iter().all(|limit| asked.contains(limit)) && !said.is_empty();
         if !of_us || (decision.is_allowed() && said.len() != asked.len()) {
-            return Err(format!("asked of {asked:?}, and told of {decision:?}"));
+            return Err(format!("asked for {asked:?}, and got {decision:?}"));
         }
     }
     match decision {

@@ -6,7 +6,7 @@ use tower_ratelimit::{Decisions, Error};
 
 use super::{
     answer::{Answer, By, Outcome, failure, outcome},
-    guards::{LEASE, PATIENCE},
+    guards::{LEASE, MAX_WAIT},
     lanes::{How, LANES, Lane, USERS, identity, rule},
     load::Counts,
     random::Random,
@@ -42,8 +42,8 @@ impl Caller {
                 How::Limiter => 1 + self.random.below(3) as u32,
                 _ => 1,
             };
-            let patience = match lane.how {
-                How::Waiter => PATIENCE,
+            let max_wait = match lane.how {
+                How::Waiter => MAX_WAIT,
                 _ => Duration::ZERO,
             };
             self.counts.sent.fetch_add(1, Ordering::SeqCst);
@@ -61,7 +61,7 @@ impl Caller {
                     permits,
                     sent,
                     took,
-                    budget: self.counts.budget + patience,
+                    budget: self.counts.budget + max_wait,
                     outcome,
                 }),
                 Err(wrong) => {
@@ -97,7 +97,7 @@ impl Caller {
                 read(lane, &answer)
             }
             Asking::Limiter(limiter) if lane.how == How::Waiter => {
-                decided(lane, limiter.try_acquire_for(permits, PATIENCE)).await
+                decided(lane, limiter.try_acquire_for(permits, MAX_WAIT)).await
             }
             Asking::Limiter(limiter) => decided(lane, limiter.try_acquire_many(permits)).await,
         }

@@ -70,8 +70,8 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
         dropped += ended;
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         granted += 2 * allowed.count();
-        let patience = Duration::from_millis(50);
-        let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, patience)).await;
+        let max_wait = Duration::from_millis(50);
+        let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, max_wait)).await;
         dropped += ended;
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         granted += 3 * allowed.count();

@@ -16,7 +16,7 @@ pub const LEASE: Duration = Duration::from_millis(40);
 pub const SHARE: f64 = 0.5;
 
 /// The longest wait of the lane that waits in a queue.
-pub const PATIENCE: Duration = Duration::from_millis(120);
+pub const MAX_WAIT: Duration = Duration::from_millis(120);
 
 /// Returns a handle with its guards on: deny cache and deadline here; queues always, leases by
 /// rule.

@@ -52,7 +52,7 @@ pub struct Tally {
     /// within a second
     machine: Duration,
     /// Permits received by each lane, and by each user of it
-    heard: [[u64; USERS]; LANES.len()],
+    received: [[u64; USERS]; LANES.len()],
     shares: Shares,
 }
 
@@ -106,7 +106,7 @@ impl Tally {
         self.by_policy += u64::from(answer.by_policy());
         self.late += u64::from(answer.by_policy() && overdue > LATE);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
-        self.heard[answer.lane][answer.user] += answer.heard();
+        self.received[answer.lane][answer.user] += answer.received();
         self.shares.see(answer);
         // The line is to be waited in: that is no delay.
         if lane.how != How::Waiter {
@@ -168,16 +168,16 @@ impl Tally {
 
     /// Checks the second half of O3: no caller received a grant that the server does not have, or
     /// that was given back.
-    pub fn check_heard(&self, ledger: &Ledger, limiters: &[Limiter]) {
+    pub fn check_received(&self, ledger: &Ledger, limiters: &[Limiter]) {
         for limiter in limiters {
-            let heard = match limiter.user {
-                Some(user) => self.heard[limiter.lane][user],
-                None => self.heard[limiter.lane].iter().sum(),
+            let received = match limiter.user {
+                Some(user) => self.received[limiter.lane][user],
+                None => self.received[limiter.lane].iter().sum(),
             };
             let kept = ledger.kept(&limiter.log());
             assert!(
-                heard as i64 <= kept,
-                "O3: callers of {} were told of {heard} permits, and {kept} were granted",
+                received as i64 <= kept,
+                "O3: callers of {} received {received} permits, and {kept} were granted",
                 limiter.name
             );
         }
@@ -330,10 +330,10 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "O3: callers")]
-    fn a_grant_that_nobody_made_is_found() {
+    fn a_grant_that_the_server_did_not_make_is_found() {
         let mut tally = Tally::default();
         tally.see(&answer(1, Outcome::Granted(By::Store)));
-        tally.check_heard(&Ledger::default(), &Limiter::all("any"));
+        tally.check_received(&Ledger::default(), &Limiter::all("any"));
     }
 
     #[test]

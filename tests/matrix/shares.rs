@@ -19,7 +19,7 @@ const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The responses of the lane with a share, by process and limiter.
 #[derive(Debug, Default)]
-pub struct Shares(BTreeMap<Limiter, Vec<Heard>>);
+pub struct Shares(BTreeMap<Limiter, Vec<Received>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Limiter {
@@ -32,7 +32,7 @@ struct Limiter {
 
 /// One answer of the store or by the share.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct Received {
     sent: Duration,
     end: Duration,
     permits: i64,
@@ -59,7 +59,7 @@ impl Shares {
                 place,
                 user: allowed.by_user.then_some(answer.user),
             };
-            self.0.entry(limiter).or_default().push(Heard {
+            self.0.entry(limiter).or_default().push(Received {
                 sent: answer.sent,
                 end: answer.sent + answer.took,
                 permits: i64::from(answer.permits),
@@ -77,11 +77,11 @@ impl Shares {
     /// outage, or if a caller was refused before the share was used.
     pub fn check(&mut self) -> u64 {
         let mut granted = 0;
-        for (limiter, heard) in &mut self.0 {
+        for (limiter, received) in &mut self.0 {
             let allowed = LANES[limiter.lane].limits().nth(limiter.place);
             let allowed = allowed.expect("a limit of the lane");
-            heard.sort_by_key(|answer| answer.sent);
-            granted += History::new(heard, allowed).check(limiter);
+            received.sort_by_key(|answer| answer.sent);
+            granted += History::new(received, allowed).check(limiter);
         }
         granted
     }
@@ -89,7 +89,7 @@ impl Shares {
 
 /// All responses that one process received for one limiter, in the order of the requests.
 struct History<'a> {
-    heard: &'a [Heard],
+    received: &'a [Received],
     allowed: Allowed,
     interval: Duration,
     /// The longest time from question to answer
@@ -97,10 +97,10 @@ struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    fn new(heard: &'a [Heard], allowed: Allowed) -> Self {
-        let slowest = heard.iter().map(|answer| answer.end - answer.sent).max();
+    fn new(received: &'a [Received], allowed: Allowed) -> Self {
+        let slowest = received.iter().map(|answer| answer.end - answer.sent).max();
         Self {
-            heard,
+            received,
             allowed,
             interval: millis(allowed.interval),
             slowest: slowest.unwrap_or_default(),
@@ -112,7 +112,7 @@ impl<'a> History<'a> {
         let mut granted = 0;
         // Since when this process decides, and until when it surely did last.
         let mut outage: Option<(Duration, Duration)> = None;
-        for answer in self.heard.iter().filter(|answer| answer.is_local) {
+        for answer in self.received.iter().filter(|answer| answer.is_local) {
             // What it had granted before is forgotten when nothing was asked of it for so long.
             let goes_on =
                 outage.filter(|(_, last)| answer.sent < *last + self.interval + WHOLE_MILLISECOND);
@@ -142,7 +142,7 @@ impl<'a> History<'a> {
     /// Returns the permits that this process knew of, and must have counted, within the interval
     /// that ends with this response: its own grants, and the store's before the outage began.
     /// Grants of the store during an outage are counted only up to the limit, so they are left out.
-    fn surely_used(&self, answer: &Heard, began: Duration) -> i64 {
+    fn surely_used(&self, answer: &Received, began: Duration) -> i64 {
         let from = (answer.end + WHOLE_MILLISECOND).saturating_sub(self.interval);
         let within = self.asked_between(from, answer.end);
         let surely = within.filter(|other| match other.is_local {
@@ -155,7 +155,7 @@ impl<'a> History<'a> {
     /// Returns the permits that it may have counted. A grant of the store may count an eighth of
     /// the interval too long and, if permits of this process are in use, from the process's first
     /// decision after it.
-    fn perhaps_used(&self, answer: &Heard) -> i64 {
+    fn perhaps_used(&self, answer: &Received) -> i64 {
         let reach = self.interval * 2 + self.interval / 8 + WHOLE_MILLISECOND * 3;
         let from = answer.sent.saturating_sub(reach);
         let within = self.asked_between(from.saturating_sub(self.slowest), answer.end);
@@ -164,9 +164,9 @@ impl<'a> History<'a> {
     }
 
     /// The grants that were asked for in this time.
-    fn asked_between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &'a Heard> {
-        let first = self.heard.partition_point(|answer| answer.sent < from);
-        let asked = self.heard[first..].iter();
+    fn asked_between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &'a Received> {
+        let first = self.received.partition_point(|answer| answer.sent < from);
+        let asked = self.received[first..].iter();
         asked
             .take_while(move |answer| answer.sent <= to)
             .filter(|answer| answer.is_granted)
@@ -185,10 +185,10 @@ mod tests {
     const SHARE: usize = 10;
 
     /// Returns the responses of a process, each with the ms of request and response.
-    fn shares(told: impl IntoIterator<Item = (u64, u64, Outcome)>) -> Shares {
+    fn shares(answers: impl IntoIterator<Item = (u64, u64, Outcome)>) -> Shares {
         let lane = LANES.iter().position(|lane| lane.how == How::Local);
         let mut shares = Shares::default();
-        for (sent, end, outcome) in told {
+        for (sent, end, outcome) in answers {
             shares.see(&Answer {
                 handle: 0,
                 lane: lane.unwrap(),

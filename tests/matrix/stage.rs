@@ -136,7 +136,7 @@ impl Stage {
         value: impl Fn(&str) -> String,
     ) -> Vec<Answer> {
         let row = self.row;
-        assert!(self.healed, "O5: nobody has looked");
+        assert!(self.healed, "O5: recovery was not checked");
         let ended = self.load.end().await;
         // Not before: its connection has a task.
         waits_are_kept(&self.direct).await;
@@ -156,7 +156,7 @@ impl Stage {
                 oracles::never_over(&ledger, &ended.limiters);
             }
             if expected.all_seen {
-                tally.check_heard(&ledger, &ended.limiters);
+                tally.check_received(&ledger, &ended.limiters);
             }
             let over = oracles::over_admission(&ledger, &ended.limiters);
             (ledger.granted_permits(), over)
@@ -367,7 +367,7 @@ async fn waits_are_kept(store: &RedisStore) {
                 Decision::Deny(refusal) => break refusal.retry_after(),
             }
             // One that a busy machine keeps from asking for so long finds room again.
-            assert!(asked < 200, "O3: nobody is refused");
+            assert!(asked < 200, "O3: no call is refused");
         };
         let wait = wait.expect("O4: a refusal says how long to wait");
         assert!(!wait.is_zero() && wait <= limit.interval(), "O4: {wait:?}");

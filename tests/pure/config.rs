@@ -319,11 +319,11 @@ fn a_client_behind_proxies_is_described() {
         let text = format!(
             "[keys.client]\nfrom = 'client-ip'\n{fields}\n[rules.a]\nrate = '1/s'\nby = 'client'\n[otherwise]\nrules = ['a']"
         );
-        let told = file().parse(&text).err().map(|error| error.to_string());
-        match (told, expected) {
+        let message = file().parse(&text).err().map(|error| error.to_string());
+        match (message, expected) {
             (None, None) => {}
-            (Some(told), Some(expected)) => assert!(told.starts_with(expected), "{told}"),
-            (told, _) => panic!("{fields}: {told:?}"),
+            (Some(message), Some(expected)) => assert!(message.starts_with(expected), "{message}"),
+            (message, _) => panic!("{fields}: {message:?}"),
         }
     }
 }
@@ -349,10 +349,10 @@ fn every_field_is_described_and_tried() {
     ] {
         assert!(GOOD.contains(example), "{header}");
         let text = GOOD.replacen(header, &format!("{header}\nxxxxxxxxxx = 1"), 1);
-        let told = file().parse(&text).unwrap_err().to_string();
-        let (_, known) = told
+        let message = file().parse(&text).unwrap_err().to_string();
+        let (_, known) = message
             .split_once("\"xxxxxxxxxx\": the known ones are ")
-            .expect(&told);
+            .expect(&message);
         for field in known.split(", ").map(|field| field.trim_matches('`')) {
             let row = rows.iter().any(|row| {
                 row.split_once(" | ")
@@ -396,7 +396,7 @@ fn names_that_code_gives_are_checked() {
 }
 
 #[test]
-fn what_is_no_text_file_is_told() {
+fn an_unreadable_file_is_an_error() {
     let folder = std::env::temp_dir();
     let load = |path: &std::path::Path| {
         let error = file().load(path).unwrap_err();

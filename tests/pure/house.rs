@@ -146,7 +146,7 @@ fn the_parity_table_is_complete() {
     let rows = page
         .lines()
         .filter(|line| line.starts_with("| `") || line.starts_with("| none |"));
-    let told: BTreeSet<_> = rows
+    let listed: BTreeSet<_> = rows
         .filter_map(|row| row.split('|').nth(3))
         .flat_map(|cell| {
             cell.split('`')
@@ -157,7 +157,7 @@ fn the_parity_table_is_complete() {
         })
         .filter(|name| !name.contains("::"))
         .collect();
-    assert_eq!(verbs, told);
+    assert_eq!(verbs, listed);
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn the_readme_knows_every_feature() {
         .filter(|name| *name != "default")
         .cloned()
         .collect();
-    let told: BTreeSet<_> = readme
+    let listed: BTreeSet<_> = readme
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
         .map(|(name, _)| name.to_owned())
         .collect();
-    assert_eq!(named, told);
+    assert_eq!(named, listed);
 }
 
 #[test]
@@ -226,9 +226,12 @@ fn the_fault_matrix_is_whole() {
             );
         }
         let line = format!("| {number} | {} |", row.fault);
-        let told = page.lines().find(|told| told.starts_with(&line));
-        let told = told.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
-        assert!(told.contains(&format!("--test matrix {prefix}")), "{told}");
+        let listed = page.lines().find(|listed| listed.starts_with(&line));
+        let listed = listed.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
+        assert!(
+            listed.contains(&format!("--test matrix {prefix}")),
+            "{listed}"
+        );
     }
     assert!(played.is_empty(), "of no row: {played:?}");
 }

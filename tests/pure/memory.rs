@@ -224,7 +224,7 @@ fn a_limit_that_a_rule_made_stays_once_a_verb_has_claimed_it() {
 fn questions_take_no_place() {
     let (store, _, _) = flooded(1);
     run(async {
-        let limiter = RateLimiter::new(&store, "nobody").unwrap();
+        let limiter = RateLimiter::new(&store, "unknown").unwrap();
         assert!(
             limiter
                 .try_acquire()
@@ -352,7 +352,7 @@ fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
 
 /// An expired limiter does not exist, whichever verb looks for it first.
 #[tokio::test]
-async fn what_has_vanished_is_not_there() {
+async fn an_expired_limiter_does_not_exist() {
     let second = Duration::from_secs(1);
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());

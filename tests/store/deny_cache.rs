@@ -83,7 +83,7 @@ async fn it_answers_the_same_question_only() {
 /// A release returns at once, and a call before it arrives is refused: that refusal must be dropped
 /// when the release has arrived.
 #[tokio::test]
-async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
+async fn a_refusal_made_during_a_release_is_dropped_when_it_arrives() {
     let store = patient(RedisServer::shared().url()).build().unwrap();
     for algorithm in [
         Algorithm::SlidingLog,
@@ -106,7 +106,7 @@ async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_the
             }
             store.close().await;
         }
-        assert!(refused > 0, "nobody came in between");
+        assert!(refused > 0, "no call came in between");
     }
 }
 

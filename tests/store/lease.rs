@@ -130,7 +130,7 @@ async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
+async fn a_dropped_store_gives_back_unused_permits() {
     let observer = patient(RedisServer::shared().url()).build().unwrap();
     let store = patient(RedisServer::shared().url()).build().unwrap();
     let hour = Duration::from_secs(3600);
@@ -163,7 +163,7 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
+async fn a_release_after_the_lease_drops_cached_refusals() {
     let clock = ManualClock::new();
     let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
@@ -240,7 +240,7 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
 }
 
 #[tokio::test]
-async fn what_others_reset_leaves_one_lease_of_each_process() {
+async fn a_reset_by_others_leaves_one_lease_of_each_process() {
     let clock = ManualClock::new();
     let store = || {
         patient(RedisServer::shared().url())

@@ -48,11 +48,11 @@ on_both!(
     waiters_are_served_in_order,
     a_dropped_waiter_gives_up_its_place,
     the_driver_survives_its_leader,
-    those_who_leave_before_they_take_over_stop_nobody,
+    a_waiter_that_leaves_before_it_takes_over_stops_no_other,
     room_just_made_is_found_by_a_newcomer,
     giving_back_wakes_waiters,
     a_raised_limit_wakes_waiters,
-    nobody_asks_before_the_announced_instant,
+    no_waiter_calls_before_the_announced_instant,
 );
 
 async fn a_limit_is_set_changed_and_reset(store: impl Store, _: ManualClock) {
@@ -496,7 +496,10 @@ async fn the_driver_survives_its_leader(store: impl Store, clock: ManualClock) {
     follower.await.unwrap().unwrap();
 }
 
-async fn those_who_leave_before_they_take_over_stop_nobody(store: impl Store, clock: ManualClock) {
+async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
+    store: impl Store,
+    clock: ManualClock,
+) {
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_second(1)).await.unwrap();
     take(&limiter, 1).await;
@@ -561,7 +564,7 @@ async fn a_raised_limit_wakes_waiters(store: impl Store, clock: ManualClock) {
     waiting.await.unwrap();
 }
 
-async fn nobody_asks_before_the_announced_instant(store: impl Store, clock: ManualClock) {
+async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: ManualClock) {
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_second(1)).await.unwrap();
     take(&limiter, 1).await;

@@ -154,7 +154,7 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
 
 /// In a `select!` loop for example, or beside others whose turn it is.
 #[tokio::test]
-async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
+async fn a_caller_that_is_no_longer_polled_delays_no_other() {
     let mut server = RedisServer::start();
     let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(80)).await;
     for _ in 0..3 {
@@ -186,7 +186,7 @@ async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
 
 /// One that waits for permits, and made the timer.
 #[tokio::test]
-async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
+async fn a_waiter_that_is_no_longer_polled_delays_no_other() {
     let server = RedisServer::start();
     let limiter = limiter(
         &patient(&server).build().unwrap(),

@@ -147,7 +147,7 @@ async fn both_versions_are_spoken() {
 }
 
 #[tokio::test]
-async fn a_port_without_tls_is_told_apart() {
+async fn a_port_without_tls_is_recognized() {
     // Redis itself takes a handshake for the beginning of a command, and waits for the rest.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -171,7 +171,7 @@ async fn a_port_without_tls_is_told_apart() {
 }
 
 #[tokio::test]
-async fn nobody_is_believed_blindly() {
+async fn no_certificate_is_trusted_blindly() {
     let authority = Authority::new("ours");
     let server = lenient(&authority.issue(HERE));
     let store = RedisStore::builder(format!("{}#insecure", url(&server)));

@@ -154,8 +154,8 @@ async fn rejected(store: RedisStoreBuilder) {
     let source = std::error::Error::source(&error).map(ToString::to_string);
     println!("{error}: {source:?}");
     assert_eq!(error.kind(), ErrorKind::Rejected, "{error}: {source:?}");
-    let told = format!("{error:?} {error}");
-    assert!(!told.contains("wrong"), "{told}");
+    let shown = format!("{error:?} {error}");
+    assert!(!shown.contains("wrong"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

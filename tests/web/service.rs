@@ -23,7 +23,7 @@ use tonic::{Code, transport::Channel};
 use example::orders::OrdersClient;
 
 /// Longer than anything here takes, and shorter than the limits' minute.
-const PATIENCE: Duration = Duration::from_secs(45);
+const TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The running service, and the file of its limits.
 struct Running {
@@ -118,7 +118,7 @@ impl Drop for Running {
 /// response.
 async fn until<A: PartialEq + std::fmt::Debug>(wanted: A, ask: impl AsyncFn() -> A) {
     let asking = async { while ask().await != wanted {} };
-    let asked = timeout(PATIENCE, asking).await;
+    let asked = timeout(TIMEOUT, asking).await;
     asked.unwrap_or_else(|_| panic!("never {wanted:?}"));
 }
 

@@ -203,7 +203,7 @@ proptest! {
 ///
 /// With `TOWER_RATELIMIT_KEYS=1000000`, and best in release, it has the size of a default store.
 #[test]
-fn a_flood_of_made_up_keys_locks_nobody_out() {
+fn a_flood_of_made_up_keys_locks_no_user_out() {
     let keys = std::env::var("TOWER_RATELIMIT_KEYS").map_or(30_000, |keys| keys.parse().unwrap());
     let (places, newcomers) = (keys / 10, (keys / 150).clamp(200, 1000));
     let world = World::of(places);
@@ -357,8 +357,8 @@ fn verbs_answer_by_the_estimate() {
     let service = world.service(rule("api", 5));
     world.fill(&service);
     let ann = world.limiter("ann", "api");
-    let nobody = now(ann.available_permits()).unwrap_err();
-    assert_eq!(nobody.kind(), ErrorKind::NotInitialized);
+    let missing = now(ann.available_permits()).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotInitialized);
     assert_eq!(now(ann.limit()).unwrap(), None);
     assert!(takes(&service, "ann", 3));
     assert_eq!(now(ann.available_permits()).unwrap(), 2);
@@ -375,7 +375,7 @@ fn verbs_answer_by_the_estimate() {
 
 /// As it would be without a sketch: its limiter is not made.
 #[test]
-fn what_no_sketch_can_count_finds_a_full_store() {
+fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     let world = World::of(1);
     let large = |permits| {
         let limit = Limit::new(permits, INTERVAL).by(FromHeader::new("user"));
@@ -504,7 +504,7 @@ fn a_stranger_is_charged_more_and_given_back_nothing() {
 
 /// The receipt is a stranger's, and the name has a place by the time it is settled.
 #[test]
-fn what_a_stranger_owes_is_charged_to_its_place() {
+fn a_strangers_debt_is_charged_to_its_place() {
     for (which, counted) in ways() {
         let world = World::of(1);
         let service = world.service(counted(rule("api", 10)));

@@ -64,7 +64,7 @@ async fn an_acquire_that_is_sent_again_takes_nothing_more() {
 // Section 8.1 and 4.2: the retry of an acquire that took the last permits is refused, although they
 // are its own.
 #[tokio::test]
-async fn who_took_the_last_permits_is_told_so_again() {
+async fn a_repeated_call_for_the_last_permits_is_granted_again() {
     let world = World::limited(5, 1000).await;
     let call = take_and_tell(&world, 5).await;
     assert_eq!(world.books(), books(0, &[(0, 5)]));

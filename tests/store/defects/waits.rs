@@ -9,7 +9,7 @@ use crate::scene::*;
 // Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one
 // for each entry.
 #[tokio::test]
-async fn who_waits_for_many_asks_twice() {
+async fn a_waiter_for_many_permits_calls_twice() {
     let world = World::limited(100, 10_000).await;
     for place in 0..100 {
         world.at(50 * place);

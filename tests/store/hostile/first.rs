@@ -152,7 +152,7 @@ async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
 
 /// Existing state stays, even if it is no complete limit.
 #[tokio::test]
-async fn what_somebody_else_has_made_is_not_removed() {
+async fn keys_of_others_are_not_removed() {
     let server = RedisServer::start();
     let layer = list(&patient(&server), [by_identity(), by_address()]);
     flood(&layer).await;

@@ -96,8 +96,8 @@ fn tells_nothing(layers: &[RateLimitLayer], log: &Log, value: &[u8]) {
             let answer = runtime.block_on(send(layer, request));
             let (head, body) = answer.into_parts();
             let body = runtime.block_on(body.collect()).unwrap().to_bytes();
-            let told = format!("{head:?} {}", String::from_utf8_lossy(&body));
-            assert!(!told.contains(MARKER), "{told}");
+            let output = format!("{head:?} {}", String::from_utf8_lossy(&body));
+            assert!(!output.contains(MARKER), "{output}");
             for field in head.headers.get_all("ratelimit-policy") {
                 let parsed = Parser::new(field.as_bytes()).parse::<sfv::List>();
                 assert!(parsed.is_ok(), "{field:?}");
@@ -108,7 +108,7 @@ fn tells_nothing(layers: &[RateLimitLayer], log: &Log, value: &[u8]) {
 }
 
 #[test]
-fn nothing_that_requests_say_is_told_or_logged() {
+fn nothing_in_a_request_is_repeated_or_logged() {
     let server = RedisServer::start();
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::INFO);
@@ -152,7 +152,7 @@ fn nothing_that_requests_say_is_told_or_logged() {
 
 /// A Redis that fails, in each possible way, is reported without the identity of the caller.
 #[tokio::test]
-async fn no_failure_tells_whom_it_met() {
+async fn no_failure_names_the_caller() {
     let unknown = RedisServer::start_with(&[
         "--rename-command",
         "EVALSHA",
@@ -188,19 +188,19 @@ async fn no_failure_tells_whom_it_met() {
             "{}",
             log.text()
         );
-        let told = format!("{answer:?} {}", log.text());
+        let output = format!("{answer:?} {}", log.text());
         // A key that is something else is no failure of the store.
         let of_store = server.port() != foreign.port();
-        let fails = told.contains("the store of the rate limits fails");
-        assert_eq!(fails, of_store, "{told}");
-        let lacks = told.contains("the server does not know the command");
-        assert_eq!(lacks, server.port() == unknown.port(), "{told}");
-        assert!(!told.contains(MARKER), "{told}");
+        let fails = output.contains("the store of the rate limits fails");
+        assert_eq!(fails, of_store, "{output}");
+        let lacks = output.contains("the server does not know the command");
+        assert_eq!(lacks, server.port() == unknown.port(), "{output}");
+        assert!(!output.contains(MARKER), "{output}");
         let limiter = RateLimiter::new(&store, MARKER).unwrap();
         let error = limiter.try_set_rate(Limit::per_hour(1)).await.err();
         if let Some(error) = error {
-            let told = format!("{error} {error:?}");
-            assert!(!told.contains(MARKER), "{told}");
+            let output = format!("{error} {error:?}");
+            assert!(!output.contains(MARKER), "{output}");
         }
     }
 }

@@ -200,7 +200,7 @@ async fn a_name_moves(store: impl Store) {
 /// Refusals are cached by this process's view of the server's clock, and never beyond the announced
 /// instant.
 #[tokio::test]
-async fn refusals_are_told_again_until_there_is_room() {
+async fn refusals_are_cached_until_there_is_room() {
     let store = redis_store()
         .deny_cache(Duration::from_secs(60))
         .build()

@@ -138,7 +138,7 @@ async fn waiters_are_served_when_a_slot_has_expired() {
 
 /// A waiter beside them with other slots is in another queue, and has a receipt of its own kind.
 #[tokio::test]
-async fn who_waits_notes_in_its_own_way() {
+async fn a_waiter_with_other_slots_has_its_own_queue() {
     let (store, clock) = by_a_clock();
     let plain = limiter(&store, Limit::per_second(4)).await;
     let slotted = plain.clone().slots(10).unwrap();

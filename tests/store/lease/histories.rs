@@ -114,15 +114,15 @@ impl World {
     /// Waits for at most a millisecond. The clock is moved by that once the call is seen to wait,
     /// and only here.
     async fn wait(&self, limiter: &RateLimiter, permits: u32) -> Decision {
-        let patience = Duration::from_millis(1);
-        let mut waits = pin!(limiter.try_acquire_for(permits, patience));
+        let max_wait = Duration::from_millis(1);
+        let mut waits = pin!(limiter.try_acquire_for(permits, max_wait));
         let decision = poll_fn(|cx| {
             let asleep = self.clock.sleepers();
             let polled = waits.as_mut().poll(cx);
             // No other call was polled meanwhile that could have begun to sleep.
             if polled.is_pending() && self.clock.sleepers() > asleep {
                 self.waited.set(self.waited.get() + 1);
-                self.clock.advance(patience);
+                self.clock.advance(max_wait);
             }
             polled
         });

@@ -188,7 +188,7 @@ async fn at_every_poll() {
             for polls in 0..12 {
                 world.begin_anew().await;
                 let mut asking: Vec<_> = (0..ASKING).map(|_| Some(world.asking(kind))).collect();
-                let (mut told, mut dropped) = (0, 0);
+                let (mut answered, mut dropped) = (0, 0);
                 for round in 0..100 {
                     for (at, slot) in asking.iter_mut().enumerate() {
                         if at == place && round == polls && slot.take().is_some() {
@@ -197,7 +197,7 @@ async fn at_every_poll() {
                         if let Some(caller) = slot
                             && let Poll::Ready(passed) = poll(caller)
                         {
-                            told += u64::from(passed);
+                            answered += u64::from(passed);
                             *slot = None;
                         }
                     }
@@ -207,14 +207,16 @@ async fn at_every_poll() {
                     tokio::time::sleep(Duration::from_micros(50)).await;
                 }
                 for caller in asking.into_iter().flatten() {
-                    told += u64::from(caller.await);
+                    answered += u64::from(caller.await);
                 }
                 let in_use = world.in_use().await;
                 let case = format!("{kind:?} {place} of {ASKING}, after {polls} polls: {in_use}");
-                assert_eq!(told + dropped, ASKING as u64, "{case}");
+                assert_eq!(answered + dropped, ASKING as u64, "{case}");
                 match kind {
-                    Kind::Limiter => assert_eq!(in_use, told, "{case}"),
-                    Kind::Request => assert!((told..=told + dropped).contains(&in_use), "{case}"),
+                    Kind::Limiter => assert_eq!(in_use, answered, "{case}"),
+                    Kind::Request => {
+                        assert!((answered..=answered + dropped).contains(&in_use), "{case}")
+                    }
                 }
             }
         }

@@ -203,7 +203,7 @@ async fn limiters_are_diagnosed_wherever_they_are() {
         let text = diagnosis.to_string();
         assert!(text.contains('9') && text.contains('5'), "{text}");
         let unset = store.diagnose(&cluster.name_on(node)).await.unwrap();
-        assert_ne!(unset.findings(), [], "nobody set it");
+        assert_ne!(unset.findings(), [], "it has no limit");
     }
 }
 

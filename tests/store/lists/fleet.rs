@@ -66,9 +66,10 @@ impl Fleet<'_> {
                 assert!(limiter.reset_rate(limit_of(LIMITS[RESET])).await.unwrap());
                 reset.insert(log_of(&self.names[RESET]));
             }
-            let heard = traffic(&limiters, &mut random, Duration::from_millis(1500), &fault).await;
-            for (kept, heard) in kept.iter_mut().zip(heard) {
-                *kept += heard;
+            let received =
+                traffic(&limiters, &mut random, Duration::from_millis(1500), &fault).await;
+            for (kept, received) in kept.iter_mut().zip(received) {
+                *kept += received;
             }
             let [one, other] = &self.stores;
             tokio::join!(one.close(), other.close());
@@ -161,8 +162,8 @@ async fn traffic(
     }
     let mut kept = [0; LIMITS.len()];
     for caller in callers {
-        for (kept, heard) in kept.iter_mut().zip(caller.await.unwrap()) {
-            *kept += heard;
+        for (kept, received) in kept.iter_mut().zip(caller.await.unwrap()) {
+            *kept += received;
         }
     }
     kept
@@ -178,14 +179,14 @@ async fn call(limiters: Arc<[RateLimiter]>, mut random: Random, end: Instant) ->
         let decision = match random.below(8) {
             // Dropped somewhere on the way.
             0 => {
-                let patience = Duration::from_micros(random.below(1500));
+                let max_wait = Duration::from_micros(random.below(1500));
                 let call = all.try_acquire_each(&costs);
-                tokio::time::timeout(patience, call).await.ok()
+                tokio::time::timeout(max_wait, call).await.ok()
             }
             1 => {
-                let patience = millis(random.below(60));
+                let max_wait = millis(random.below(60));
                 let call = all.try_acquire_for(permits, millis(500));
-                tokio::time::timeout(patience, call).await.ok()
+                tokio::time::timeout(max_wait, call).await.ok()
             }
             2 => Some(
                 all.try_acquire_for(permits, millis(random.below(300)))

@@ -88,7 +88,7 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
 /// A server accepts connections but sends no byte of the handshake: no caller waits longer than the
 /// deadline.
 #[tokio::test]
-async fn a_stalled_handshake_holds_nobody_up() {
+async fn a_stalled_handshake_delays_no_caller() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("rediss://{}/", listener.local_addr().unwrap());
     let attempts = Arc::new(AtomicU64::new(0));

@@ -216,8 +216,11 @@ async fn within_authentication_users_are_counted_and_strangers_are_not() {
         let reply = send(server, request).await;
         assert_eq!(reply.status, status, "{reply:?}");
         left -= i32::from(left > 0);
-        let told = reply.header("ratelimit").is_some();
-        assert!(told, "the answer of the layer between tells it, too");
+        let has_fields = reply.header("ratelimit").is_some();
+        assert!(
+            has_fields,
+            "the response of the layer between has the fields too"
+        );
         let guesses = format!("\"guesses\";r={left}");
         let lines = reply.headers.get_all("ratelimit");
         let said = lines

@@ -287,7 +287,7 @@ async fn every_refusal_has_its_code(store: impl Store) {
                 .by(FromHeader::new("x-key"))
                 .named("keyed"),
         )
-        .otherwise(Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Allow))
+        .otherwise(Rule::shared("never-set").on_failure(FailurePolicy::Allow))
         .build()
         .unwrap();
     let mut client = client(serve(layer).await).await;

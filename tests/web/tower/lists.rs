@@ -236,7 +236,7 @@ async fn what_is_allowed_is_not_counted() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_denied_is_told_so_in_its_protocol() {
+async fn a_denied_request_is_answered_in_its_protocol() {
     let rules = strict().deny(Requests::on_request(|_| true));
     let layer = builder(rules).build().unwrap();
     let inner = Inner::default();

@@ -83,7 +83,7 @@ async fn cookies_are_measured_together() {
 }
 
 #[tokio::test]
-async fn a_grpc_caller_is_told_not_to_come_back() {
+async fn a_grpc_caller_must_not_come_back() {
     let by_key = layer(Limit::per_hour(1).by(FromHeader::new("x-key").max_len(10)));
     let mut call = request(&"y".repeat(11));
     *call.method_mut() = http::Method::POST;

@@ -150,9 +150,9 @@ fn perform(play: &Play) -> (Seen, u64) {
         limited = limited.charge_if(|outcome| !outcome.is_success());
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let (heard, acted) = (Arc::clone(&seen), play.clone());
+    let (recorded, acted) = (Arc::clone(&seen), play.clone());
     let inner = service_fn(move |request: Request<String>| {
-        let (play, seen) = (acted.clone(), Arc::clone(&heard));
+        let (play, seen) = (acted.clone(), Arc::clone(&recorded));
         async move {
             let charge = request.extensions().get::<Charge>().unwrap().clone();
             seen.lock().unwrap().charge = Some(charge.clone());
@@ -432,7 +432,7 @@ async fn a_plain_value_is_for_the_innermost_layer_and_a_name_for_any() {
 
     let answer = service.clone().oneshot(request("a")).await.unwrap();
     assert!(answers.last().set(10));
-    assert!(answers.last().rule("nobody").is_none());
+    assert!(answers.last().rule("unknown").is_none());
     let outer = answers.last().rule("outer").unwrap();
     assert!(outer.add(1) && outer.add(1));
     drop(answer);

@@ -190,7 +190,7 @@ async fn a_handler_corrects_the_one_charge() {
 
 /// A rule that is tried out and has not charged leaves it to the one that refuses.
 #[tokio::test]
-async fn what_was_only_tried_out_does_not_let_pass() {
+async fn a_shadow_charge_outside_does_not_replace_one_inside() {
     let store = MemoryStore::new();
     let (tried, kept) = (by_key(2).shadow(), by_key(2));
     assert_eq!(passed(&layer(&store, tried), &layer(&store, kept)).await, 2);

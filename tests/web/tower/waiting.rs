@@ -181,7 +181,7 @@ async fn room<S: Store>(stage: Stage<S>) {
 }
 
 #[tokio::test]
-async fn a_queue_is_for_those_alone_for_whom_there_is_no_room() {
+async fn only_requests_without_room_are_queued() {
     room(Stage::memory()).await;
     room(Stage::redis()).await;
 }
@@ -213,7 +213,7 @@ async fn dropped<S: Store>(stage: Stage<S>) {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_leaves_the_line() {
+async fn a_caller_that_disconnects_leaves_the_queue() {
     dropped(Stage::memory()).await;
     dropped(Stage::redis()).await;
 }
@@ -297,7 +297,7 @@ async fn a_window_is_waited_for_too() {
 }
 
 #[tokio::test]
-async fn a_queue_of_nobody_is_a_mistake() {
+async fn an_empty_queue_is_a_mistake() {
     let store = MemoryStore::new();
     let builder = || RateLimitLayer::builder(&store);
     for layer in [

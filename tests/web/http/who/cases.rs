@@ -50,7 +50,7 @@ impl Case {
                 let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e").unwrap();
                 return limit.by(FromHeader::new("authorization").digest(&secret));
             }
-            "nobody" => ClientIp::behind([] as [&str; 0]),
+            "no proxy" => ClientIp::behind([] as [&str; 0]),
             "local" => local(),
             "two networks" => ClientIp::behind(["127.0.0.1", "10.0.0.0/8"]),
             "networks" => ClientIp::behind(["127.0.0.0/31", "::ffff:10.0.0.0/104", "fd00::/8"]),
