@@ -16,7 +16,7 @@ use crate::{
 
 impl Shared {
     /// Decides for callers of several limiters, or of one without a place if the store `is_full`.
-    pub(crate) fn decide_list(
+    pub(super) fn decide_list(
         &self,
         first: &Acquire,
         callers: &[Caller],

@@ -1,10 +1,10 @@
 //! The store in the memory of this process, for development, tests and single-process services.
 
-pub(crate) mod lists;
-pub(crate) mod shard;
-pub(crate) mod sketch;
-pub(crate) mod strangers;
-pub(crate) mod verbs;
+mod lists;
+mod shard;
+mod sketch;
+pub(super) mod strangers;
+mod verbs;
 
 use std::{
     fmt,

@@ -28,9 +28,9 @@ use crate::{
 };
 
 #[derive(Default)]
-pub(crate) struct Shard {
+pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
-    pub(crate) limiters: HashMap<Place, Kept, BuildSpread>,
+    pub(super) limiters: HashMap<Place, Kept, BuildSpread>,
     /// The earliest time at which each limiter made by a rule is idle. Each is in here at least
     /// once. An entry may be out of date, but is never too late by more than a grant that was given
     /// back.
@@ -38,7 +38,7 @@ pub(crate) struct Shard {
 }
 
 /// Finds a limiter by the text of its name.
-pub(crate) struct Place(Arc<Limiter>);
+pub(super) struct Place(Arc<Limiter>);
 
 impl Borrow<Text> for Place {
     fn borrow(&self) -> &Text {
@@ -60,14 +60,14 @@ impl PartialEq for Place {
 
 impl Eq for Place {}
 
-pub(crate) struct Kept {
+pub(super) struct Kept {
     /// The shared limiter that grants hold: one for all callers that use the same name.
     named: Arc<Limiter>,
-    pub(crate) limiter: Counted,
+    pub(super) limiter: Counted,
     /// Set by a verb: the limiter stays until it is deleted.
-    pub(crate) lasting: bool,
+    pub(super) lasting: bool,
     /// The tick at which it expires, if it does.
-    pub(crate) expires_at: Option<i64>,
+    pub(super) expires_at: Option<i64>,
 }
 
 impl Kept {
@@ -81,7 +81,7 @@ impl Kept {
     }
 
     /// Returns the limiter of a charge as a shared value, which is this one.
-    pub(crate) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
+    pub(super) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
         if !self.named.counts_like(target) {
             self.named = target.share();
         }
@@ -89,12 +89,12 @@ impl Kept {
     }
 
     /// Returns the limiter as it was last named.
-    pub(crate) fn as_named(&self) -> Arc<Limiter> {
+    pub(super) fn as_named(&self) -> Arc<Limiter> {
         Arc::clone(&self.named)
     }
 
     /// Gives it another name. Returns the limiter under that name.
-    pub(crate) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
+    pub(super) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
         self.named = Arc::new(Limiter {
             name: name.clone(),
             limit: self.named.limit,
@@ -103,12 +103,12 @@ impl Kept {
     }
 
     /// Returns whether it has not expired.
-    pub(crate) fn is_there(&self, now: Now) -> bool {
+    pub(super) fn is_there(&self, now: Now) -> bool {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
     /// Decides for one caller of this limiter alone. Returns the limiter too if it granted.
-    pub(crate) fn decide_one(
+    pub(super) fn decide_one(
         &mut self,
         acquire: &Acquire,
         now: Now,
@@ -123,7 +123,7 @@ impl Kept {
     }
 
     /// Takes this many permits, or as many as there are.
-    pub(crate) fn charge(
+    pub(super) fn charge(
         &mut self,
         name: &Name,
         limit: LimitSource,
@@ -153,7 +153,7 @@ impl Kept {
     }
 
     /// Decides for callers of this limiter alone.
-    pub(crate) fn decide(
+    pub(super) fn decide(
         &mut self,
         charge: &Charge,
         exact: bool,
@@ -168,7 +168,7 @@ impl Kept {
     }
 
     /// Extends its expiry, as the scripts do if a limit has a keep-alive time.
-    pub(crate) fn keep_alive(&mut self, now: Now) {
+    pub(super) fn keep_alive(&mut self, now: Now) {
         if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
         {
@@ -208,7 +208,7 @@ impl Eq for Idle {}
 
 impl Shard {
     /// Returns the limiter, unless it has expired.
-    pub(crate) fn get_mut(
+    pub(super) fn get_mut(
         &mut self,
         name: &Name,
         now: Now,
@@ -222,7 +222,7 @@ impl Shard {
         self.limiters.get_mut(name.text())
     }
 
-    pub(crate) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
+    pub(super) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
         if !lasting {
             // Not idle yet: otherwise the limiters of one list would evict each other.
             self.record_idle(now.tick + 1, Arc::clone(&limiter));
@@ -231,12 +231,12 @@ impl Shard {
     }
 
     /// Stores a limiter under its name. Returns the previous one.
-    pub(crate) fn put(&mut self, kept: Kept) -> Option<Kept> {
+    pub(super) fn put(&mut self, kept: Kept) -> Option<Kept> {
         self.limiters.insert(Place(Arc::clone(&kept.named)), kept)
     }
 
     /// Records the earliest time at which a limiter is idle.
-    pub(crate) fn record_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
+    pub(super) fn record_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
         if self.idle.len() > 2 * self.limiters.len() + 16 {
             // After many releases, keep one entry for each limiter.
             let limiters = &self.limiters;
@@ -261,7 +261,7 @@ impl Shard {
     }
 
     /// Evicts one limiter that has all its permits, if there is one.
-    pub(crate) fn evict_idle(&mut self, now: Now) -> bool {
+    pub(super) fn evict_idle(&mut self, now: Now) -> bool {
         while let Some(next) = self.idle.peek() {
             if next.at > now.tick {
                 return false;
@@ -291,7 +291,7 @@ impl Shard {
     }
 }
 
-pub(crate) fn caller(acquire: &Acquire) -> Caller {
+pub(super) fn caller(acquire: &Acquire) -> Caller {
     Caller {
         waits: acquire.patience.is_some(),
         takes: acquire.charges().map(take).collect(),
@@ -307,7 +307,7 @@ fn take(charge: &Charge) -> Take {
     }
 }
 
-pub(crate) fn ask(limit: LimitSource, exact: bool) -> Ask {
+pub(super) fn ask(limit: LimitSource, exact: bool) -> Ask {
     Ask {
         limit,
         rewrite: true,
@@ -317,6 +317,6 @@ pub(crate) fn ask(limit: LimitSource, exact: bool) -> Ask {
 }
 
 /// The state behind the lock is whole between any two statements, so it survives a panic elsewhere.
-pub(crate) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

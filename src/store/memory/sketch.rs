@@ -27,7 +27,7 @@ const PARTS: usize = EIGHTHS as usize + 1;
 /// The number of cells that are cleared together when a part begins.
 const BLOCK: usize = 64;
 
-pub(crate) struct Sketch {
+pub(super) struct Sketch {
     interval: i64,
     /// The cells of a row: a power of two.
     columns: usize,
@@ -46,20 +46,20 @@ pub(crate) struct Sketch {
 
 /// The permits that a name took in one part of the last interval, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) permits: u16,
+pub(super) struct Part {
+    pub(super) permits: u16,
     /// The time until they no longer count.
-    pub(crate) counts_for: i64,
+    pub(super) counts_for: i64,
 }
 
 /// The parts of the last interval, the oldest first.
-pub(crate) type Parts = [Part; PARTS];
+pub(super) type Parts = [Part; PARTS];
 
 impl Sketch {
     /// Creates an empty sketch, with at least two cells in each row for each of `names`.
     ///
     /// The operating system provides the memory of cells only when they are written.
-    pub(crate) fn new(interval: i64, names: usize, now: i64) -> Self {
+    pub(super) fn new(interval: i64, names: usize, now: i64) -> Self {
         // Half of the bits of a hash choose a column.
         const MOST: usize = 1 << 31;
         let columns = names.saturating_mul(2).checked_next_power_of_two();
@@ -76,7 +76,7 @@ impl Sketch {
         }
     }
 
-    pub(crate) fn interval(&self) -> i64 {
+    pub(super) fn interval(&self) -> i64 {
         self.interval
     }
 
@@ -85,7 +85,7 @@ impl Sketch {
     ///
     /// Calls must be serialized, each with an instant that was read in its turn: an instant read
     /// before that of another call would look like a clock that was set back.
-    pub(crate) fn move_to(&mut self, now: i64) {
+    pub(super) fn move_to(&mut self, now: i64) {
         let instant = now.saturating_add(self.behind);
         if instant < self.now {
             self.behind = self.behind.saturating_add(self.now - instant);
@@ -94,12 +94,12 @@ impl Sketch {
     }
 
     /// Returns whether nothing that was added counts any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.part() - self.last_used >= PARTS as i64
     }
 
     /// Returns the permits that the name with this hash took within the last interval, at most.
-    pub(crate) fn parts(&mut self, hash: u64) -> Parts {
+    pub(super) fn parts(&mut self, hash: u64) -> Parts {
         let cells = self.cells_of(hash);
         let oldest = self.part() - EIGHTHS;
         array::from_fn(|place| {
@@ -112,7 +112,7 @@ impl Sketch {
     }
 
     /// Adds permits that the name with this hash took at this instant of the clock.
-    pub(crate) fn add(&mut self, hash: u64, permits: u32, at: i64) {
+    pub(super) fn add(&mut self, hash: u64, permits: u32, at: i64) {
         let cells = self.cells_of(hash);
         let at = at.saturating_add(self.behind).min(self.now);
         let part = part_at(at, self.interval).max(self.part() - EIGHTHS);

@@ -40,7 +40,7 @@ const MOST_KINDS: usize = 64;
 
 /// The strangers of a store.
 #[derive(Default)]
-pub(crate) struct Strangers {
+pub(super) struct Strangers {
     known: Mutex<Known>,
     /// Set if there is a sketch: without one, newcomers need not take the lock.
     any: AtomicBool,
@@ -58,7 +58,7 @@ struct Known {
 }
 
 /// The strangers with their lock held, at an instant.
-pub(crate) struct Locked<'a> {
+pub(super) struct Locked<'a> {
     strangers: &'a Strangers,
     known: MutexGuard<'a, Known>,
     now: Now,
@@ -66,22 +66,22 @@ pub(crate) struct Locked<'a> {
 
 impl Strangers {
     /// Returns whether a name with this limit can be counted here.
-    pub(crate) fn can_count(limit: Option<&Limit>) -> bool {
+    pub(super) fn can_count(limit: Option<&Limit>) -> bool {
         limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
     }
 
     /// Returns whether there may be strangers. Once a caller has locked the shard of a name, it
     /// sees what that name took before.
-    pub(crate) fn any(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn decided(&self) -> u64 {
+    pub(super) fn decided(&self) -> u64 {
         self.decided.load(Ordering::Relaxed)
     }
 
     /// Takes the lock and only then reads the clock: a sketch needs instants in their order.
-    pub(crate) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
+    pub(super) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = now();
         known
@@ -101,7 +101,7 @@ impl Strangers {
     }
 
     /// Counts a decision, and warns once in a minute of the store's clock.
-    pub(crate) fn count_decision(&self, minute: u64) {
+    pub(super) fn count_decision(&self, minute: u64) {
         // Zero stands for no warning.
         let minute = minute.saturating_add(1);
         self.decided.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Locked<'_> {
     /// Returns a name as it is before a decision; `None` if there are too many intervals.
     ///
     /// `names` is the store's maximum of limiters.
-    pub(crate) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
+    pub(super) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
         self.record_kind(name, limit);
@@ -131,7 +131,7 @@ impl Locked<'_> {
     }
 
     /// Adds the permits that a stranger was granted since `meet`.
-    pub(crate) fn keep(&mut self, stranger: &Stranger) {
+    pub(super) fn keep(&mut self, stranger: &Stranger) {
         let now = self.now.tick;
         if stranger.taken > 0
             && let Some(sketch) = self.known.of(ticks(stranger.limit.interval))
@@ -141,7 +141,7 @@ impl Locked<'_> {
     }
 
     /// Adds permits that a name took at an instant. Returns false if there are too many intervals.
-    pub(crate) fn add(
+    pub(super) fn add(
         &mut self,
         name: &Name,
         limit: &Limit,
@@ -158,7 +158,7 @@ impl Locked<'_> {
     /// Returns the permits that a name took, the earliest first, each with the last instant at
     /// which it may have taken them. A limiter that starts with them counts them until they have
     /// left.
-    pub(crate) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
+    pub(super) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
         let (interval, now) = (ticks(limit.interval), self.now);
         let Some(sketch) = self.known.of(interval) else {
             return Vec::new();
@@ -176,7 +176,7 @@ impl Locked<'_> {
     }
 
     /// Returns the limit and the permits left of a name that took something as a stranger.
-    pub(crate) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
+    pub(super) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
         let (before, after) = kind_of(name);
         let mut kinds = self.known.kinds.iter();
         let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
@@ -220,12 +220,12 @@ impl Known {
 
 impl Shared {
     /// Locks the strangers. A caller that needs locks of shards takes them before.
-    pub(crate) fn strangers(&self) -> Locked<'_> {
+    pub(super) fn strangers(&self) -> Locked<'_> {
         self.strangers.lock(|| self.now())
     }
 
     /// Charges a limiter with grants from elsewhere, each with its time, the earliest first.
-    pub(crate) fn charge_past(
+    pub(super) fn charge_past(
         &self,
         kept: &mut Kept,
         name: &Name,
@@ -243,7 +243,7 @@ impl Shared {
     }
 
     /// Charges a newcomer with the permits it took as a stranger.
-    pub(crate) fn begin(
+    pub(super) fn begin(
         &self,
         kept: &mut Kept,
         name: &Name,
@@ -263,7 +263,7 @@ impl Shared {
     }
 
     /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
-    pub(crate) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
+    pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
@@ -272,7 +272,7 @@ impl Shared {
     }
 
     /// Adds to the permits of a name without a place. Returns whether that can be counted.
-    pub(crate) fn charge_stranger(
+    pub(super) fn charge_stranger(
         &self,
         name: &Name,
         source: LimitSource,
@@ -296,13 +296,13 @@ impl Shared {
 }
 
 /// The counter for a charge of a list.
-pub(crate) enum Counting {
+pub(super) enum Counting {
     Own(Kept),
     Stranger(Stranger),
 }
 
 /// Decides for callers of all these limiters; `None` if one of them is missing.
-pub(crate) fn count_with(
+pub(super) fn count_with(
     taken: &mut [(&Charge, Option<Counting>)],
     exact: bool,
     callers: &[Caller],
@@ -345,7 +345,7 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
 }
 
 /// A name without a limiter, during a call.
-pub(crate) struct Stranger {
+pub(super) struct Stranger {
     hash: u64,
     limit: StoredLimit,
     parts: Parts,

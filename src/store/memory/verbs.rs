@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Shared {
-    pub(crate) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
         let found = shard.get_mut(name, now, &self.count);

@@ -58,7 +58,7 @@ pub(crate) struct CompiledRule {
     /// Decides by the response whether the request is charged; `None` charges all.
     pub(crate) charge_if: Option<ChargeIf>,
     /// The part of the keys for which the rule refuses.
-    pub(crate) share: Share,
+    pub(super) share: Share,
     /// The time for which leased permits may be held.
     lease: Option<Duration>,
     /// The longest wait, and the length of the queue.

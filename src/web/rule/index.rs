@@ -20,7 +20,7 @@ use crate::web::request::template;
 const ROOT: usize = 0;
 
 /// The patterns of a table in order, with a tree and a map to find them.
-pub(crate) struct Index {
+pub(super) struct Index {
     patterns: Vec<Pattern>,
     nodes: Vec<Node>,
     /// By the text in [`Place::Grpc`].
@@ -44,7 +44,7 @@ struct Node {
 }
 
 impl Index {
-    pub(crate) fn new(patterns: Vec<Pattern>) -> Self {
+    pub(super) fn new(patterns: Vec<Pattern>) -> Self {
         let mut index = Self {
             patterns: Vec::new(),
             nodes: vec![Node::default()],
@@ -67,7 +67,7 @@ impl Index {
     }
 
     /// Returns the index of the first entry that matches.
-    pub(crate) fn find(&self, parts: &Parts) -> Option<usize> {
+    pub(super) fn find(&self, parts: &Parts) -> Option<usize> {
         let mut search = Search {
             index: self,
             parts,

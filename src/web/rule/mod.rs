@@ -1,14 +1,14 @@
 //! Rules: a limit, the key it counts by, the cost of a request, and a name.
 
 pub(crate) mod compiled;
-pub(crate) mod index;
+mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod pattern;
 pub(crate) mod reach;
-pub(crate) mod share;
+mod share;
 pub(crate) mod table;
-pub(crate) mod unmatched;
+mod unmatched;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -6,20 +6,20 @@ use crate::name::Name;
 
 /// A percentage of keys. The keys are the same in every process and in every release of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(crate) u8);
+pub(crate) struct Share(pub(super) u8);
 
 impl Share {
-    pub(crate) const NONE: Self = Self(0);
-    pub(crate) const ALL: Self = Self(100);
+    pub(super) const NONE: Self = Self(0);
+    pub(super) const ALL: Self = Self(100);
 
-    pub(crate) fn is_all(self) -> bool {
+    pub(super) fn is_all(self) -> bool {
         self.0 >= Self::ALL.0
     }
 
     /// Returns whether the limiter of this name may refuse. It still may when the share grows.
     ///
     /// The name contains prefix, key and rule, so each rule begins with other callers.
-    pub(crate) fn has(self, name: &Name) -> bool {
+    pub(super) fn has(self, name: &Name) -> bool {
         if self.is_all() || self == Self::NONE {
             return self.is_all();
         }

@@ -12,7 +12,7 @@ const NAMED: usize = 10;
 
 /// Records which entries have matched a request, until all have, or enough requests were seen.
 #[derive(Debug)]
-pub(crate) struct Unmatched {
+pub(super) struct Unmatched {
     /// The requests so far, up to [`ENOUGH`]. Set to it as soon as all entries have matched.
     requests: AtomicU32,
     /// The number of entries that have not matched yet
@@ -23,7 +23,7 @@ pub(crate) struct Unmatched {
 impl Unmatched {
     /// Creates the record. Entries without rules count as matched, because they limit nothing
     /// anyway.
-    pub(crate) fn new(entries: &[Entry]) -> Self {
+    pub(super) fn new(entries: &[Entry]) -> Self {
         let entry = |(text, _, rules): &Entry| (text.clone(), AtomicBool::new(rules.is_empty()));
         let entries: Box<[_]> = entries.iter().map(entry).collect();
         let left = entries.iter().filter(|(_, matched)| !is(matched)).count();

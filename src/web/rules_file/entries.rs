@@ -29,7 +29,7 @@ use crate::web::{
 /// A table of `on`, `deny` or `allow`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fields {
+pub(super) struct Fields {
     route: Option<Spanned<String>>,
     method: Option<Spanned<Texts>>,
     host: Option<Spanned<Texts>>,
@@ -44,11 +44,11 @@ pub(crate) struct Fields {
 /// The table `otherwise`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Otherwise {
+pub(super) struct Otherwise {
     rules: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
-pub(crate) fn read(
+pub(super) fn read(
     code: &RulesFile,
     text: &str,
     mut named: Vec<Named>,
@@ -143,7 +143,7 @@ impl Fields {
 }
 
 /// Reads an entry of a list: addresses, keys, or the conditions of `[[on]]`.
-pub(crate) fn listed(
+pub(super) fn listed(
     code: &RulesFile,
     keys: &Keys,
     entry: &Spanned<Table<Fields>>,

@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// The words that a file may use without a definition.
-pub(crate) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
+pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
 /// A table below `keys`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Definition {
+pub(super) struct Definition {
     from: Option<Spanned<Texts>>,
     digest: Option<Spanned<String>>,
     trusted: Option<Spanned<Texts>>,
@@ -38,14 +38,14 @@ pub(crate) struct Definition {
 }
 
 /// The keys that a file may name: those of the code and its own.
-pub(crate) struct Keys {
+pub(super) struct Keys {
     known: BTreeMap<String, Any>,
     /// The keys that are addresses, for lists of networks.
     addresses: BTreeMap<String, ClientIp>,
 }
 
 impl Keys {
-    pub(crate) fn read(code: &RulesFile, keys: ByName<Table<Definition>>) -> Result<Self, Mistake> {
+    pub(super) fn read(code: &RulesFile, keys: ByName<Table<Definition>>) -> Result<Self, Mistake> {
         let mut known = Self {
             known: code.keys.clone(),
             addresses: BTreeMap::new(),
@@ -71,7 +71,7 @@ impl Keys {
     }
 
     /// Returns an address: `peer`, or a key of this file that is `client-ip`.
-    pub(crate) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
+    pub(super) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
         let name = match by.get_ref() {
             Texts::Scalar(name) | Texts::Text(name) => name.as_str(),
             Texts::Many(_) => "a list",
@@ -88,7 +88,7 @@ impl Keys {
     }
 
     /// Returns the key of one expression, or of several, all of which count together.
-    pub(crate) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
+    pub(super) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
         if let Texts::Text(text) = by.get_ref() {
             return self.expression(by, text);
         }

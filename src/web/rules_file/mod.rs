@@ -1,10 +1,10 @@
 //! Reads a rules file: [`RulesFile`] turns TOML into the [`Rules`] that code builds.
 
-pub(crate) mod entries;
-pub(crate) mod keys;
-pub(crate) mod reader;
-pub(crate) mod rules;
-pub(crate) mod values;
+mod entries;
+mod keys;
+mod reader;
+mod rules;
+mod values;
 pub(crate) mod watch;
 
 use std::{
@@ -275,7 +275,7 @@ fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
 }
 
 /// Returns the text of a file.
-pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+fn read(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |reason: String| {
         ConfigErrorKind::Unreadable.error(format!(
             "the rules file {:?} cannot be read: {reason}",

@@ -25,11 +25,11 @@ use crate::{
 };
 
 /// A place in a text, and the mistake there.
-pub(crate) struct Mistake(Range<usize>, String);
+pub(super) struct Mistake(Range<usize>, String);
 
 impl Mistake {
     /// Returns the error that names the line and the field.
-    pub(crate) fn in_text(self, text: &str) -> ConfigError {
+    pub(super) fn in_text(self, text: &str) -> ConfigError {
         let Self(at, reason) = self;
         // The list of the `[[on]]` tables and its first table have the same span. The mistake is in
         // the table, unless a table is missing there.
@@ -54,7 +54,7 @@ impl From<toml::de::Error> for Mistake {
 }
 
 /// Creates a [`Mistake`] at the place of a value.
-pub(crate) trait Fail {
+pub(super) trait Fail {
     fn fail(&self, reason: impl Display) -> Mistake;
 }
 
@@ -71,12 +71,12 @@ impl<T> Fail for Spanned<T> {
 }
 
 /// Returns the place of a field, if it is present.
-pub(crate) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
+pub(super) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
     field.as_ref().map(Spanned::span)
 }
 
 /// Reads a text, which must not begin with a byte order mark.
-pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
+pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
     let table = DeTable::parse(text)?;
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
     let document = Spanned::new(span, table);
@@ -87,7 +87,7 @@ pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake>
 }
 
 /// Returns the line of the byte at this offset, counted from 1.
-pub(crate) fn line_at(text: &str, at: usize) -> usize {
+pub(super) fn line_at(text: &str, at: usize) -> usize {
     let before = text.bytes().take(at);
     before.filter(|byte| *byte == b'\n').count() + 1
 }
@@ -134,7 +134,7 @@ fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool)
 
 /// A table with the fields of `T`. serde alone would also accept a list, and take its items as the
 /// fields in their order.
-pub(crate) struct Table<T>(pub(crate) T);
+pub(super) struct Table<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -157,27 +157,27 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
 }
 
 /// Values by name.
-pub(crate) type ByName<T> = BTreeMap<Spanned<String>, Spanned<T>>;
+pub(super) type ByName<T> = BTreeMap<Spanned<String>, Spanned<T>>;
 
 /// Returns values in the order in which they were written.
-pub(crate) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>)> {
+pub(super) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>)> {
     let mut values: Vec<_> = values.into_iter().collect();
     values.sort_by_key(|(name, _)| name.span().start);
     values
 }
 
 /// A value with several forms: a number or flag, a text, a list or table.
-pub(crate) enum Value<Scalar, Many> {
+pub(super) enum Value<Scalar, Many> {
     Scalar(Scalar),
     Text(String),
     Many(Many),
 }
 
 /// A text, or a list of texts.
-pub(crate) type Texts = Value<String, Vec<Spanned<String>>>;
+pub(super) type Texts = Value<String, Vec<Spanned<String>>>;
 
 /// Returns the texts of a list, or a single text.
-pub(crate) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
+pub(super) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
     match texts.get_ref() {
         Value::Scalar(one) | Value::Text(one) => Ok(vec![Spanned::new(texts.span(), one.clone())]),
         Value::Many(many) if many.is_empty() => {
@@ -233,7 +233,7 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M>
 }
 
 /// Returns a field that a table must have.
-pub(crate) fn need<T>(
+pub(super) fn need<T>(
     field: Option<T>,
     table: &impl Fail,
     name: &str,
@@ -243,7 +243,7 @@ pub(crate) fn need<T>(
 }
 
 /// Returns the meaning of one of these words.
-pub(crate) fn one_of<T: Copy>(
+pub(super) fn one_of<T: Copy>(
     at: &impl Fail,
     text: &str,
     words: &[(&str, T)],
@@ -256,7 +256,7 @@ pub(crate) fn one_of<T: Copy>(
 }
 
 /// Returns the value that code has registered under this name.
-pub(crate) fn given<'c, T>(
+pub(super) fn given<'c, T>(
     at: &impl Fail,
     what: &str,
     name: &str,
@@ -313,7 +313,7 @@ fn reason_of(message: &str) -> String {
 }
 
 /// Returns a message that a name is unknown, with the known or nearest names.
-pub(crate) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
+pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     let near = known
         .iter()
         .map(|name| (distance(given, name), name))

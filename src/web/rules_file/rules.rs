@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The outcomes that files may name without code.
-pub(crate) const OUTCOMES: [&str; 2] = ["success", "failure"];
+pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
 /// An empty file is refused, because an editor may be about to write it.
 const NO_RULES: &str = "there are no rules, and nothing would be limited: write one, as \
@@ -36,7 +36,7 @@ const NO_RULES: &str = "there are no rules, and nothing would be limited: write 
 /// A table below `rules`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Definition {
+pub(super) struct Definition {
     rate: Option<Spanned<Rate>>,
     tiers: Option<Spanned<ByName<Rate>>>,
     tier_by: Option<Spanned<String>>,
@@ -68,13 +68,13 @@ struct OnFailure {
 }
 
 /// A rule, and whether an entry has named it.
-pub(crate) struct Named {
-    pub(crate) name: Spanned<String>,
-    pub(crate) rule: Rule,
-    pub(crate) used: bool,
+pub(super) struct Named {
+    pub(super) name: Spanned<String>,
+    pub(super) rule: Rule,
+    pub(super) used: bool,
 }
 
-pub(crate) fn read(
+pub(super) fn read(
     code: &RulesFile,
     keys: &Keys,
     text: &str,

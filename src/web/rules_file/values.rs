@@ -9,7 +9,7 @@ use crate::limit::Limit;
 /// A rate: `100/1m`, `5/s`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Rate(pub(crate) Limit);
+pub(super) struct Rate(pub(super) Limit);
 
 impl TryFrom<String> for Rate {
     type Error = String;
@@ -37,7 +37,7 @@ impl TryFrom<String> for Rate {
 /// A time: `500ms`, `90s`, `1h`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Time(pub(crate) Duration);
+pub(super) struct Time(pub(super) Duration);
 
 impl TryFrom<String> for Time {
     type Error = String;
