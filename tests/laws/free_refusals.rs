@@ -58,7 +58,7 @@ fn in_redis() {
     });
 }
 
-/// Requests that meet a limit and another that is tried out, each at its own cost.
+/// Requests with an enforced limit and a shadow limit, each at its own cost.
 type Trial = (Limit, Limit, Vec<Request>, Vec<u32>);
 
 fn trial() -> impl Strategy<Value = Trial> {

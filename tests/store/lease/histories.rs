@@ -1,4 +1,5 @@
-//! Random histories of several store handles on one limiter, with leases and without, against the laws.
+//! Random histories of several store handles on one limiter, with and without leases, against the
+//! laws.
 
 use crate::scene::*;
 use std::{cell::Cell, collections::HashSet, future::poll_fn};

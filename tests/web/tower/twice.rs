@@ -188,9 +188,9 @@ async fn a_handler_corrects_the_one_charge() {
     }
 }
 
-/// A rule that is tried out and has not charged leaves it to the one that refuses.
+/// A shadow rule that has not charged does not replace the enforced rule.
 #[tokio::test]
-async fn a_shadow_charge_outside_does_not_replace_one_inside() {
+async fn an_outer_shadow_rule_does_not_replace_an_inner_one() {
     let store = MemoryStore::new();
     let (tried, kept) = (by_key(2).shadow(), by_key(2));
     assert_eq!(passed(&layer(&store, tried), &layer(&store, kept)).await, 2);
