@@ -215,7 +215,7 @@ async fn at_every_poll() {
                 match kind {
                     Kind::Limiter => assert_eq!(in_use, answered, "{case}"),
                     Kind::Request => {
-                        assert!((answered..=answered + dropped).contains(&in_use), "{case}")
+                        assert!((answered..=answered + dropped).contains(&in_use), "{case}");
                     }
                 }
             }
