@@ -1,4 +1,4 @@
-//! Request in, future out: [`RateLimit`].
+//! The service that limits requests: [`RateLimit`].
 
 use std::{
     fmt, mem,
@@ -23,15 +23,16 @@ use crate::{
     demand::Acquire,
 };
 
-/// A service whose requests are limited. Made by [`RateLimitLayer`].
+/// Limits the requests to the inner service. Made by [`RateLimitLayer`].
 ///
 /// # Readiness
 ///
-/// It is ready when the inner service is, and holds that readiness, a permit of a `ConcurrencyLimit` for example, while it
-/// asks the store, and while the request waits for permits. A refusal lets it go; the inner service is then never called.
+/// It is ready when the inner service is. It holds that readiness (for example a permit of a
+/// `ConcurrencyLimit`) while the store decides and while the request waits for permits. A refusal
+/// releases the readiness without calling the inner service.
 ///
-/// With [`decide_first`](crate::RateLimitLayerBuilder::decide_first) it is always ready, and waits for the inner service when a
-/// request has been let pass.
+/// With [`decide_first`](crate::RateLimitLayerBuilder::decide_first) it is always ready, and waits
+/// for the inner service after a request has been admitted.
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
@@ -50,17 +51,17 @@ impl<S> Layer<S> for RateLimitLayer {
 }
 
 impl<S> RateLimit<S> {
-    /// The inner service.
+    /// Returns the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to change it.
+    /// Returns the inner service, mutably.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service alone.
+    /// Returns the inner service and drops the layer's part.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -83,24 +84,24 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // One layer may be met twice: of a nested router, and of the one around it.
+        // A nested router and the router around it may have the same layer.
         let again = || !self.shared.always && has_met(request.extensions(), self.shared.id);
         if !self.shared.enabled || again() {
             return self.forward(request, None);
         }
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
-        let plan = self.shared.planner.load().plan(&parts, once);
+        let plan = self.shared.rules.load().plan(&parts, once);
         match plan {
             Plan::Pass => self.forward(Request::from_parts(parts, body), None),
             Plan::Refuse(refusal) => self.refuse(refusal, parts),
-            Plan::Ask(acquire, judges) => self.ask(acquire, judges, parts, body),
+            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body),
         }
     }
 }
 
 impl<S> RateLimit<S> {
-    /// Asks the store about a request that meets limits.
+    /// Handles a request to which limits apply.
     fn ask<ReqBody>(
         &mut self,
         mut acquire: Acquire,
@@ -115,7 +116,7 @@ impl<S> RateLimit<S> {
         match shared.store.decide_at_once(&mut acquire) {
             Some(Ok(Decision::Allow(grant))) => {
                 let mut request = Request::from_parts(parts, body);
-                let granted = Granted::tell(grant, judges, &mut request, shared);
+                let granted = Granted::record(grant, judges, &mut request, shared);
                 self.forward(request, Some(granted))
             }
             Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts),
@@ -129,17 +130,17 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Refuses a request before anything is waited for.
+    /// Refuses a request that is decided without waiting.
     fn refuse<ReqBody>(&mut self, refusal: Refusal, parts: Parts) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        // Whoever keeps this service for later must not keep a permit that is not used.
+        // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
         ResponseFuture::refuse(refusal, parts, Arc::clone(&self.shared))
     }
 
-    /// Passes on a request, with what it was granted unless no rule concerns it.
+    /// Passes on a request with its grant, if a rule applies to it.
     fn forward<ReqBody>(
         &mut self,
         request: Request<ReqBody>,
@@ -156,7 +157,7 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// Takes the service that was polled ready: the one to call, as its clone has made no such promise.
+/// Takes the service that was polled ready and leaves its clone, which is not ready.
 fn take_ready<S: Clone>(inner: &mut S) -> S {
     let clone = inner.clone();
     mem::replace(inner, clone)

@@ -20,7 +20,7 @@ async fn scripts_that_the_server_knows_are_told() {
     let store = RedisStore::open(server.url()).unwrap();
     let look = Look {
         connection: &store.server().connection,
-        patience: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
         keys: wire::keys(&Name::exact("loaded").unwrap(), "7d9"),
     };
     assert_eq!(look.loaded(&table).await.unwrap(), []);

@@ -18,14 +18,14 @@ pub struct Watch {
 struct Marks {
     last: String,
     over: bool,
-    /// Who has called a script: the addresses of connections
+    /// The addresses of connections that have called a script
     callers: BTreeSet<String>,
 }
 
-/// What was seen of a server until now.
+/// The observations of a server so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Caught {
-    /// How many connections have called a script
+    /// The number of connections that have called a script
     pub callers: usize,
 }
 
@@ -36,7 +36,8 @@ impl Watch {
         Self::open_into(server, move |_, seen| ledger.lock().unwrap().read(seen))
     }
 
-    /// Begins to read; `note` gets each command that is executed from now on, as MONITOR spells it and as it is read.
+    /// Starts to read. `note` gets each command that is executed from now on, as MONITOR prints it
+    /// and as it is parsed.
     pub fn open_into(server: &RedisServer, note: impl Fn(&str, &Seen) + Send + 'static) -> Self {
         let mut feed = Feed::open(server);
         let stream = feed.connection().try_clone().unwrap();
@@ -70,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Waits until everything is read that was executed until now; of a server that is gone, until its last word.
+    /// Waits until all commands executed so far are read; for a dead server, until its last one.
     pub fn catch_up(&self) -> Caught {
         let mark = unique("mark");
         // Fails where the server is gone.

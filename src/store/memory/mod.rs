@@ -1,11 +1,11 @@
-//! Limiters in this process: for development, tests and services that run once.
+//! The store in the memory of this process, for development, tests and single-process services.
 
-pub(crate) mod lists;
-pub(crate) mod shard;
+mod lists;
+mod shard;
 pub(crate) mod shared;
-pub(crate) mod sketch;
-pub(crate) mod strangers;
-pub(crate) mod verbs;
+mod sketch;
+pub(super) mod strangers;
+mod verbs;
 
 use std::{fmt, sync::Arc};
 
@@ -19,24 +19,26 @@ use crate::clock::{Clock, SteadyClock};
 
 /// Keeps limiters in this process.
 ///
-/// The embedded default for development, tests and services that run as a single process: the same
-/// arithmetic as [`RedisStore`](crate::RedisStore), in microseconds instead of milliseconds, and
-/// with no server. Limits and waits are exact at any interval. Clones share their limiters.
+/// The embedded default for development, tests and services that run as a single process. It has
+/// the same arithmetic as [`RedisStore`](crate::RedisStore), in microseconds instead of
+/// milliseconds, and needs no server. Limits and waits are exact at any interval. Clones share
+/// their limiters.
 ///
 /// # Bounds
 ///
 /// It holds up to 100 000 limiters by default, some 500 bytes each and 32 more for each grant of
-/// the last interval. At the bound, a new key takes the place of one that a rule made and whose
-/// permits are all free again, so that no key regains a quota by being forgotten. If there is none,
-/// the newcomer is counted by an estimate, which it shares with others. It is granted no more than
-/// its limit in any interval, and may be refused early where the grants to such newcomers are as
-/// many as twice the bound times the limit. What it was granted counts an eighth of the interval
-/// longer, and what it gives back is ignored. The estimate takes 144 to 288 bytes for each limiter
-/// of the bound, for each of at most four intervals: 19 MB each by default, while newcomers come.
+/// the last interval. At the bound, a new key takes the place of a limiter that a rule made and
+/// whose permits are all free again, so that no key regains a quota by being forgotten. If there is
+/// none, the newcomer is counted by an estimate, which it shares with others. It is granted no more
+/// than its limit in any interval, and may be refused early if the grants to such newcomers are as
+/// many as twice the bound times the limit. Permits granted to it count an eighth of the interval
+/// longer, and permits it gives back are ignored. The estimate takes 144 to 288 bytes for each
+/// limiter of the bound, for each of at most four intervals: 19 MB each by default, while newcomers
+/// come.
 ///
-/// Where no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
+/// If no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
 /// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
-/// [`FailurePolicy`](crate::FailurePolicy): otherwise the limit could be opened by filling the
+/// [`FailurePolicy`](crate::FailurePolicy): otherwise a caller could lift the limit by filling the
 /// store.
 ///
 /// # Example
@@ -53,14 +55,14 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::build(MOST_LIMITERS, Arc::new(SteadyClock::new()))
     }
 
-    /// The most limiters it holds. Default: 100 000. At least 1. Others are counted [by an
-    /// estimate](Self#bounds).
+    /// Sets the maximum number of limiters. Default: 100 000. At least 1. Beyond it, limiters are
+    /// counted [by an estimate](Self#bounds).
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -68,7 +70,7 @@ impl MemoryStore {
         Self::build(max.max(1), Arc::clone(&self.shared.clock))
     }
 
-    /// The clock it counts by. Default: the system's, steadied.
+    /// Sets the clock that it counts by. Default: the system's, steadied.
     ///
     /// Returns a new, empty store.
     #[must_use]
@@ -76,13 +78,13 @@ impl MemoryStore {
         Self::build(self.shared.max, Arc::new(clock))
     }
 
-    /// How many limiters it holds.
+    /// Returns how many limiters it holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.len()
     }
 
-    /// Whether it holds no limiter.
+    /// Returns whether it holds no limiter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -90,8 +92,8 @@ impl MemoryStore {
 
     /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
     ///
-    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, a warning a
-    /// minute says so.
+    /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, one warning a
+    /// minute reports them.
     #[must_use]
     pub fn estimated(&self) -> u64 {
         self.shared.strangers.decided()

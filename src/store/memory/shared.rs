@@ -84,7 +84,7 @@ impl Decide for Shared {
             if kept.limiter.full_at().is_none_or(|at| at <= now.tick) && !kept.lasting {
                 // Idle earlier than was noted.
                 let limiter = kept.as_named();
-                shard.note_idle(now.tick, limiter);
+                shard.record_idle(now.tick, limiter);
             }
             if credited <= 0 {
                 return;

@@ -18,7 +18,7 @@ fn stored(name: &Name) -> Arc<Limiter> {
 }
 
 impl Shared {
-    pub(crate) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
         let found = shard.get_mut(name, now, &self.count);
@@ -124,7 +124,7 @@ impl Shared {
                     if shard.put(kept).is_some() {
                         self.count.fetch_sub(1, Ordering::Relaxed);
                     }
-                    shard.note_idle(now.tick, limiter);
+                    shard.record_idle(now.tick, limiter);
                 }
                 return Ok(Outcome::Changed(true));
             }
@@ -136,7 +136,7 @@ impl Shared {
         if let (Some((end, limiter)), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) =
             (ends, op)
         {
-            shard.note_idle(end, limiter);
+            shard.record_idle(end, limiter);
         }
         Ok(outcome)
     }

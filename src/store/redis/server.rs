@@ -1,4 +1,4 @@
-//! Redis itself, without guards: each verb is a script or a command.
+//! Redis without guards: each verb is a script or a command.
 
 use std::{
     fmt,
@@ -40,17 +40,18 @@ use crate::{
     },
 };
 
-/// A server, and what this process knows of it.
+/// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
     pub(crate) returns: Returns,
-    /// Made when it is first needed, unless the user has fixed one.
+    /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
-    /// The caller's clock, or none for the server's.
+    /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
-    /// Which servers are left alone. Verbs and receipts go all the same: an operator, or nobody, waits for these.
+    /// The breakers that keep decisions away from failing servers. Verbs and receipts pass them:
+    /// for these an operator waits, or no caller at all.
     pub(crate) breakers: Breakers,
 }
 
@@ -74,7 +75,8 @@ impl Decide for Server {
 
     /// # Cancel safety
     ///
-    /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
+    /// Dropping it leaves it open whether the permits were taken. A receipt made before the call
+    /// gives them back in either case.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let decisions = self.acquire_all(std::slice::from_ref(acquire)).await?;
         let decision = decisions.into_iter().next();
@@ -155,7 +157,7 @@ impl Decide for Server {
             }
             Op::Repair => {
                 let arguments = arguments(&[wire::time(self.now())])?;
-                // Sent again it would find nothing to repair, and say so.
+                // A second call would find nothing to repair, and report that.
                 let reply = self.call_once(verbs.repair, &arguments).await?;
                 wire::second(&reply).map(Outcome::Permits)
             }
@@ -196,7 +198,7 @@ impl OneCall for Server {
         self.settle(receipt, keep, true);
     }
 
-    /// For callers of limiters that one script reaches.
+    /// Decides for callers of limiters that one script reaches.
     async fn acquire_at_once(
         &self,
         first: &Acquire,
@@ -246,7 +248,8 @@ impl OneCall for Server {
 }
 
 impl Server {
-    /// Settles at `keep` permits. `undone` is what a saga took before it was refused, see `Returns`.
+    /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
+    /// `Returns`.
     pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
@@ -286,7 +289,7 @@ impl Server {
         }
     }
 
-    /// For callers of the same limiters, in one call or one after the other.
+    /// Decides for callers of the same limiters, in one call or one after the other.
     async fn acquire_together(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::EMPTY);
@@ -295,19 +298,20 @@ impl Server {
         if self.decides_together(first) {
             return self.acquire_at_once(first, run).await;
         }
-        // One at a time: it hears at once, and nothing is held for it while others are asked for.
-        // Boxed, so that those who need none have no room for it in their futures.
+        // One at a time: each caller gets its decision at once, and holds nothing while others are
+        // decided. Boxed, so that callers without a saga have no room for it in their futures.
         let saga = Box::pin(saga::acquire(self, first));
         saga.await.map(List::one)
     }
 
-    /// For a lone caller of a GCRA limiter that a rule made, the script that looks at no limit; `None` where it does not do.
+    /// Decides for a lone caller of a GCRA limiter that a rule made, by the script that reads no
+    /// stored limit; `None` if that script does not apply.
     async fn acquire_lone(&self, run: &[Acquire]) -> Result<Option<Answer>, Error> {
         let [Acquire { first, .. }] = run else {
             return Ok(None);
         };
         let lone = match first.limiter.limit {
-            // A differing limit that is to be left for now is not found here.
+            // This script cannot notice a stored limit that differs and is left alone for now.
             LimitSource::Code(limit) if self.rewrites(first) => {
                 gcra::Lone::new(first, &limit.stored())
             }
@@ -322,7 +326,7 @@ impl Server {
         lone.answer(&reply)
     }
 
-    /// DecideRuns, and gives back what callers may have got who will not hear of it.
+    /// Calls, and gives back the grants of callers that will not receive them.
     async fn call_for(
         &self,
         script: &Script,
@@ -342,12 +346,13 @@ impl Server {
         let Some(first) = run.first() else {
             return Err(ErrorKind::Permits.into());
         };
-        // All of one call are on one node.
+        // All limiters of one call are on one node.
         let pass = self.breakers.enter(first.first.name(), longest_wait(run))?;
         let called = if names.all(Name::tells_grants_apart) {
             script.call(&self.connection, arguments).await
         } else {
-            // Sent again, it would take again. What it took unheard is in use until its time is over.
+            // A second call would take again. Permits of a lost reply stay in use until they
+            // expire.
             script.call_once(&self.connection, arguments).await
         };
         match called {
@@ -373,7 +378,8 @@ impl Server {
         }
     }
 
-    /// `answers` has one for each caller and limiter, those of the first caller first.
+    /// Returns the decisions. `answers` has one answer for each caller and limiter, the first
+    /// caller's first.
     fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
             return List::EMPTY;
@@ -387,7 +393,7 @@ impl Server {
             .collect()
     }
 
-    /// When a GCRA limiter vanishes that a rule made, and so has no hash.
+    /// Returns when a GCRA limiter expires that a rule made, and that therefore has no hash.
     async fn life_of_value(&self, name: &Name) -> Result<TimeToLive, Error> {
         let mut left = TimeToLive::Missing;
         for (key, _) in gcra::values(name, self.client_id()?) {
@@ -398,7 +404,7 @@ impl Server {
         Ok(left)
     }
 
-    /// The limit by which a GCRA limiter is counted that a rule made.
+    /// Returns the limit of a GCRA limiter that a rule made.
     async fn limit_of_value(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
         for (key, rate_type) in gcra::values(name, self.client_id()?) {
             let value = self.command("GET", &[key]).await?;
@@ -420,7 +426,8 @@ impl Server {
             .map_err(wire::failure)
     }
 
-    /// For scripts that must not run twice: a lost connection is an error, as nobody knows whether it ran.
+    /// Calls a script that must not run twice. A lost connection is an error, because it is unknown
+    /// whether the script ran.
     async fn call_once(
         &self,
         script: &Script,
@@ -432,7 +439,7 @@ impl Server {
             .map_err(wire::failure)
     }
 
-    /// A plain command that is safe to repeat.
+    /// Sends a plain command that is safe to repeat.
     async fn command(
         &self,
         verb: &str,
@@ -443,7 +450,7 @@ impl Server {
         self.connection.send(&command).await.map_err(wire::failure)
     }
 
-    /// The caller's time, or none for the server's.
+    /// Returns the caller's time; `None` for the server's.
     fn now(&self) -> Option<Millis> {
         self.clock.as_deref().map(millis)
     }
@@ -451,13 +458,13 @@ impl Server {
     pub(crate) fn client_id(&self) -> Result<&str, Error> {
         if self.client_id.get().is_none() {
             let id = uuid(wire::random_id()?);
-            // Whoever is first decides; ids are not used before.
+            // The first caller sets the id; none is used before.
             let _ = self.client_id.set(id.into());
         }
         Ok(self.client_id.get().map_or("", |id| id))
     }
 
-    /// Notes, and says, what an acquire did beside what it was asked for.
+    /// Records and logs the side effects of an acquire.
     fn note(&self, charge: &Charge, answer: &Answer) {
         if answer.changed != Changed::Nothing {
             self.listeners.changed(charge.name());
@@ -481,7 +488,7 @@ impl Server {
     }
 }
 
-/// For how long somebody has waited who does not wait for permits: in line behind other calls.
+/// Returns how long the call has waited in the queue, for callers that do not wait for permits.
 fn longest_wait(run: &[Acquire]) -> Duration {
     let hurried = run.iter().filter(|acquire| acquire.patience.is_none());
     let oldest = hurried.filter_map(|acquire| acquire.asked).min();
@@ -490,7 +497,8 @@ fn longest_wait(run: &[Acquire]) -> Duration {
     })
 }
 
-/// Whether there is one caller, which takes what it asks for if there is room, and now: then whether it waits does not matter.
+/// Returns whether there is one caller, which takes its permits now or not at all. Then it does not
+/// matter whether it waits.
 fn is_lone(run: &[Acquire]) -> bool {
     matches!(run, [acquire] if !acquire.first.shadow && acquire.first.lead == 0)
 }
@@ -503,7 +511,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A random UUID in text form, the shape of Redisson's client ids (RFC 9562, version 4).
+/// Returns a random UUID as text, in the shape of Redisson's client ids (RFC 9562, version 4).
 fn uuid(PermitId(mut bytes): PermitId) -> String {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;

@@ -91,7 +91,8 @@ async fn what_may_not_run_twice_is_sent_once() {
     assert_eq!(node.scripts(), 1);
 }
 
-/// A decision's ids make it safe to repeat; and it shows that the node above would have seen a repetition.
+/// A decision's ids make it safe to repeat; and the test shows that the node above would notice a
+/// repetition.
 #[tokio::test]
 async fn a_decision_is_sent_six_times_at_most() {
     let node = Rude::start();
@@ -102,7 +103,7 @@ async fn a_decision_is_sent_six_times_at_most() {
     assert!((2..=6).contains(&node.scripts()), "{}", node.scripts());
 }
 
-/// What `cluster_pool` says of itself: redis-rs repeats what it likes, and has no setting for it.
+/// As documented on `cluster_pool`: redis-rs repeats any command, and has no setting for it.
 #[tokio::test]
 async fn a_pool_repeats_also_what_may_not_run_twice() {
     let node = Rude::start();
