@@ -50,20 +50,6 @@ pub(crate) enum Patience {
 }
 
 impl Acquire {
-    /// Returns one caller of a call, who stands in line or not.
-    #[cfg(test)]
-    pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
-        let mut charges = charges.into_iter();
-        Self {
-            first: charges.next().unwrap(),
-            rest: charges.collect(),
-            on_failure: None,
-            remaining: false,
-            patience: waits.then_some(Patience::Endless),
-            asked: None,
-        }
-    }
-
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -322,16 +308,6 @@ impl Charge {
         }
     }
 
-    /// Returns a charge as an algorithm sees it, whatever limiter it is of.
-    #[cfg(test)]
-    pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
-        let name = Name::exact("plain").unwrap();
-        Self {
-            id,
-            ..Self::named(name, limit, Labels::unnamed("plain"), permits)
-        }
-    }
-
     /// Returns the charge of a limiter that is named in place.
     pub(crate) fn named(name: Name, limit: LimitSource, labels: Arc<Labels>, permits: u32) -> Self {
         Self::new(Target::Named(Limiter { name, limit }), labels, permits)
@@ -401,6 +377,34 @@ impl Charge {
             lease: None,
             #[cfg(feature = "redis")]
             place: crate::receipt::Place::Store,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Acquire {
+    /// Returns one caller of a call, who stands in line or not.
+    pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
+        let mut charges = charges.into_iter();
+        Self {
+            first: charges.next().unwrap(),
+            rest: charges.collect(),
+            on_failure: None,
+            remaining: false,
+            patience: waits.then_some(Patience::Endless),
+            asked: None,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Charge {
+    /// Returns a charge as an algorithm sees it, whatever limiter it is of.
+    pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
+        let name = Name::exact("plain").unwrap();
+        Self {
+            id,
+            ..Self::named(name, limit, Labels::unnamed("plain"), permits)
         }
     }
 }
