@@ -247,5 +247,6 @@ impl<S: Decide> AnyStore for Exit<S> {
     }
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
+#[cfg(feature = "redis")]
 mod tests;

@@ -99,6 +99,8 @@ impl<S: Decide> Decide for DenyCache<S> {
 
 /// The refusals that a store has told.
 pub(crate) struct Refusals {
+    /// Saves the look-up while nothing was ever refused: permits in hand lie behind it.
+    any: AtomicBool,
     /// None where nothing is told again.
     kept: Option<Cache<Key, Arc<Known>, UnitWeighter, BuildSpread>>,
     cap: Duration,
@@ -132,6 +134,7 @@ impl Refusals {
             )
         });
         Self {
+            any: AtomicBool::new(false),
             kept,
             cap,
             generations: Generations::default(),
@@ -217,6 +220,7 @@ impl Refusals {
             asked_again: AtomicBool::new(false),
         });
         kept.insert(Key(Arc::clone(&known)), known);
+        self.any.store(true, Ordering::Relaxed);
     }
 
     /// The refusal that asking would give. One that waits gets it where there is no room before it
@@ -258,6 +262,10 @@ impl Refusals {
         acquire: &Acquire,
         end: fn(&Known) -> Duration,
     ) -> Option<(Arc<Known>, ClockOf<'_>, Duration)> {
+        // Who misses the first refusal asks the store, as before it.
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
         let known = self.kept.as_ref()?.get(&Question(acquire))?;
         let clock = self.clock_of(acquire)?;
         let now = clock.now();
