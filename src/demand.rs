@@ -1,6 +1,7 @@
 //! What a store is asked for.
 
 use std::{
+    any::Any,
     fmt::{self, Debug},
     ops::Deref,
     sync::{
@@ -9,8 +10,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-use bytes::Bytes;
 
 use crate::{
     error::Error,
@@ -180,25 +179,27 @@ pub(crate) struct Charge {
     pub(crate) bounded: bool,
 }
 
-/// The policy of a rule as answers first gave it: it seldom is another, and each answer has it.
+/// The policy of a rule as answers first gave it, in their own form: it seldom is another, and each
+/// answer has it.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyText(OnceLock<(u64, Duration, Bytes)>);
+pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
 
-impl PolicyText {
-    /// Returns the text for a limit, made by `render` where it is not known yet.
-    pub(crate) fn of(
+impl PolicyField {
+    /// Returns the field for a limit, made by `render` where it is not known yet.
+    pub(crate) fn of<T: Any + Clone + Send + Sync>(
         &self,
         permits: u64,
         interval: Duration,
-        render: impl FnOnce() -> Bytes,
-    ) -> Bytes {
-        match self.0.get() {
-            Some((known, at, text)) if *known == permits && *at == interval => text.clone(),
-            _ => {
-                let text = render();
-                let _ = self.0.set((permits, interval, text.clone()));
-                text
-            }
+        render: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let Some((known, at, field)) = self.0.get() else {
+            let field = render()?;
+            let _ = self.0.set((permits, interval, Box::new(field.clone())));
+            return Some(field);
+        };
+        match field.downcast_ref::<T>() {
+            Some(field) if *known == permits && *at == interval => Some(field.clone()),
+            _ => render(),
         }
     }
 }
@@ -214,7 +215,7 @@ pub(crate) struct Labels {
     /// What each request costs, where it is the same for all: a layer within compares it.
     pub(crate) fixed_cost: Option<u32>,
     /// The policy that answers give for its limit.
-    pub(crate) policy_text: PolicyText,
+    pub(crate) policy: PolicyField,
     /// The warnings that were given, each a bit.
     warned: AtomicU8,
 }
@@ -251,7 +252,7 @@ impl Labels {
             is_rule,
             hidden,
             fixed_cost,
-            policy_text: PolicyText::default(),
+            policy: PolicyField::default(),
             warned: AtomicU8::new(0),
         })
     }
@@ -376,6 +377,34 @@ impl Charge {
             lease: None,
             #[cfg(feature = "redis")]
             place: crate::receipt::Place::Store,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Acquire {
+    /// Returns one caller of a call, who stands in line or not.
+    pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
+        let mut charges = charges.into_iter();
+        Self {
+            first: charges.next().unwrap(),
+            rest: charges.collect(),
+            on_failure: None,
+            remaining: false,
+            patience: waits.then_some(Patience::Endless),
+            asked: None,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Charge {
+    /// Returns a charge as an algorithm sees it, whatever limiter it is of.
+    pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
+        let name = Name::exact("plain").unwrap();
+        Self {
+            id,
+            ..Self::named(name, limit, Labels::unnamed("plain"), permits)
         }
     }
 }

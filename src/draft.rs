@@ -1,8 +1,9 @@
-//! A text that is short as a rule, and then stands in place instead of on the heap.
+//! A text that is usually short, and then is stored inline instead of on the heap.
 
 use std::{fmt, str};
 
-/// The longest that stands in place: `ratelimit:{..}:..` with a UUID for an identity leaves 21 bytes for the rule.
+/// The longest inline text: `ratelimit:{..}:..` with a UUID as identity leaves 21 bytes for the
+/// rule.
 pub(crate) const SHORT: usize = 70;
 
 /// A text that grows at its end.
@@ -19,7 +20,7 @@ impl Draft {
         }
     }
 
-    /// The same without a look at the bytes, which must be ASCII: others are dropped.
+    /// Adds bytes without validating them as UTF-8. They must be ASCII: others are dropped.
     pub(crate) fn push_ascii(&mut self, text: &[u8]) {
         debug_assert!(text.is_ascii(), "whole texts alone are put in");
         if !self.fits(text) {
@@ -27,7 +28,7 @@ impl Draft {
         }
     }
 
-    /// Adds a number, in decimal digits. By hand: it is done several times for each request.
+    /// Adds a number in decimal digits. Written by hand, because it runs several times per request.
     pub(crate) fn push_number(&mut self, number: u64) {
         let (mut digits, mut rest) = ([0; 20], number);
         let mut first = digits.len();
@@ -42,7 +43,7 @@ impl Draft {
         self.push_ascii(digits.get(first..).unwrap_or_default());
     }
 
-    /// Drops what follows the first `end` bytes.
+    /// Drops everything after the first `end` bytes.
     pub(crate) fn truncate(&mut self, end: usize) {
         match self {
             Self::Short(short) => short.truncate(end),
@@ -75,7 +76,7 @@ impl Draft {
         }
     }
 
-    /// Adds a text in place, if there is room for it.
+    /// Adds a text inline, if it fits.
     fn fits(&mut self, text: &[u8]) -> bool {
         match self {
             Self::Short(short) => short.push(text),
@@ -114,7 +115,7 @@ impl fmt::Write for Draft {
     }
 }
 
-/// Bytes in place, of which the first so many are a text.
+/// Inline bytes, and how many of them are text.
 #[derive(Clone)]
 pub(crate) struct Short {
     len: u8,
@@ -122,7 +123,7 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Adds a text, if there is room for it.
+    /// Adds a text, if it fits.
     fn push(&mut self, text: &[u8]) -> bool {
         let begin = self.len();
         let end = begin + text.len();
@@ -149,7 +150,7 @@ impl Short {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        // Whole texts were put in, and nothing was cut but between them.
+        // Whole texts are added, and truncation is only between them, so this is UTF-8.
         str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 }

@@ -1,22 +1,22 @@
-//! What can go wrong: [`Error`] while deciding, [`ConfigError`] while building.
+//! The errors of the crate: [`Error`] while deciding, [`ConfigError`] while building.
 
 use std::{fmt, sync::Arc};
 
-/// Why a store could not decide.
+/// The reason why a store could not decide.
 ///
 /// A refusal is not an error: it is a [`Decision::Deny`](crate::Decision::Deny).
 ///
 /// # Formatting
 ///
-/// `Display` names the kind and, where there is one, the name or value at fault, or the server's address
-/// without user and password; never a key, and never
-/// the server's own words: those are in `source()`. `Debug`, which `main` and `unwrap` print, begins with
-/// the same text; the kind and the source follow.
+/// `Display` names the kind and, if known, the name or value at fault or the server's address
+/// without user and password. It never contains a key or the server's own message: that message is
+/// in `source()`. `Debug`, which `main` and `unwrap` print, begins with the same text, followed by
+/// the kind and the source.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     detail: Option<Arc<str>>,
-    /// Of the server, without user and password
+    /// The server's, without user and password
     address: Option<Arc<str>>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -27,55 +27,56 @@ pub struct Error {
 pub enum ErrorKind {
     /// No limit is stored under the name. Retrying does not help: call `try_set_rate`
     NotInitialized,
-    /// The stored limit is per client where an overall one was asked for, or the other way round
+    /// The stored limit is per client and an overall one was needed, or the other way round
     RateTypeDiffers,
-    /// Another kind of key, or entries that no Redisson wrote, stand under the name
+    /// Another kind of key, or entries that no Redisson wrote, are stored under the name
     ForeignState,
-    /// No permits, or more than 2^32 - 1, were asked for
+    /// No permits, or more than 2^32 - 1, were requested
     Permits,
-    /// More permits than the limit were waited for
+    /// A caller would wait for more permits than the limit
     AboveRate,
     /// The new name cannot name a limiter
     Name,
-    /// Two names of one operation are in different slots of a Redis Cluster
+    /// Two names of one operation are in different hash slots of a Redis Cluster
     OtherSlot,
-    /// No answer in time. What was asked may still be carried out, and is given back if it is
+    /// No reply in time. The call may still be carried out, and is given back if it is
     Timeout,
     /// The server cannot be reached, or cannot work at present
     Unavailable,
-    /// The server answered and refused: permissions, credentials, a command or script that it lacks
-    /// or may not run, or a reason that this version does not know; `source()` has its words
+    /// The server replied and refused: permissions, credentials, a command or script that it lacks
+    /// or may not run, or a reason that this version does not know; `source()` has its message
     Rejected,
-    /// TLS failed, by a certificate or by a setting, here or there; `source()` has the words by
-    /// which the page [failure](crate::docs::failure#tls) says what to do
+    /// TLS failed, by a certificate or by a setting, on either side. The page
+    /// [failure](crate::docs::failure#tls) has the remedy for the message in `source()`
     Tls,
-    /// The memory store holds as many limiters as it may, none of them is idle, and what was asked
-    /// cannot be answered [by an estimate](crate::MemoryStore#bounds)
+    /// The memory store is at its maximum of limiters, none of them is idle, and the call cannot be
+    /// answered [by an estimate](crate::MemoryStore#bounds)
     Full,
-    /// The limit is none that the limiter's [`Algorithm`](crate::Algorithm) can count by: `source()` says why
+    /// The limiter's [`Algorithm`](crate::Algorithm) cannot count by this limit: `source()` has the
+    /// reason
     Limit,
 }
 
 impl Error {
-    /// What kind of error it is.
+    /// Returns the kind of error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether no answer came in time.
+    /// Returns whether no reply came in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.kind == ErrorKind::Timeout
     }
 
-    /// Whether the limiter has no limit yet, so that `try_set_rate` is the remedy.
+    /// Returns whether the limiter has no limit yet; `try_set_rate` sets one.
     #[must_use]
     pub fn is_not_initialized(&self) -> bool {
         self.kind == ErrorKind::NotInitialized
     }
 
-    /// The innermost cause, for a log line.
+    /// Returns the innermost cause, for a log line.
     #[cfg(feature = "redis")]
     pub(crate) fn cause(&self) -> String {
         self.source
@@ -98,8 +99,7 @@ impl Error {
         self
     }
 
-    /// With the address of the server, if it is about the server and not about what was asked.
-    #[cfg(feature = "redis")]
+    /// Adds the server's address, if the error is about the server and not about the call.
     pub(crate) fn of(mut self, address: Option<&Arc<str>>) -> Self {
         use ErrorKind::{Rejected, Timeout, Tls, Unavailable};
         if matches!(self.kind, Rejected | Timeout | Tls | Unavailable) {
@@ -172,7 +172,7 @@ impl std::error::Error for Error {
 /// An error in a limit, a rule, a name, a rules file or a store's settings, found when they are
 /// built.
 ///
-/// `Display` says what is wrong and what would be right, after the place in the file where there is
+/// `Display` says what is wrong and what would be right, after the place in the file if there is
 /// one. `Debug`, which `main` and `unwrap` print, begins with the same text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError(Box<Found>);
@@ -202,7 +202,7 @@ pub enum ConfigErrorKind {
     Key,
     /// Networks or a number of proxies that cannot be trusted, or be in a list
     Network,
-    /// A secret is too short, or its key id is none; neither is shown
+    /// A secret is too short, or its key id is invalid; neither is shown
     Secret,
     /// A setting of a rule, or several rules or header styles together, cannot work
     Rule,
@@ -210,7 +210,7 @@ pub enum ConfigErrorKind {
     Store,
     /// A rules file cannot be read
     Unreadable,
-    /// A rules file says what cannot be meant: [`place`](ConfigError::place) has the line and field
+    /// A rules file is invalid; [`place`](ConfigError::place) has the line and the field
     File,
 }
 
@@ -245,7 +245,7 @@ impl ConfigError {
         &self.0.reason
     }
 
-    /// Makes it an error of a file, at this place of it.
+    /// Moves the error to this place in a file.
     pub(crate) fn at(mut self, place: Option<impl Into<Box<str>>>) -> Self {
         if let Some(place) = place {
             self.0.kind = ConfigErrorKind::File;

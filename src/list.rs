@@ -1,4 +1,4 @@
-//! A list that is usually of one item, and then needs no allocation.
+//! A list that usually has one item, and then needs no allocation.
 
 use std::{
     hash::{Hash, Hasher},
@@ -37,7 +37,7 @@ impl<T> Default for List<T> {
     }
 }
 
-// By what is in them, however they hold it.
+// Compares the items, whichever variant holds them.
 impl<T: PartialEq> PartialEq for List<T> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other

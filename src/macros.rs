@@ -1,6 +1,7 @@
 //! Logs under one target.
 //!
-//! Events carry rule names and error kinds, never a key: whoever sends requests must not choose what is logged.
+//! Events carry rule names and error kinds, never a key: the sender of a request must not choose
+//! what is logged.
 
 macro_rules! warning {
     ($($arg:tt)*) => {
@@ -14,7 +15,7 @@ macro_rules! detail {
     };
 }
 
-// Only servers and files change.
+// Used only for changes of servers and files.
 #[cfg(any(feature = "redis", feature = "config"))]
 macro_rules! notice {
     ($($arg:tt)*) => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -114,11 +114,26 @@ pub(crate) enum Place {
 }
 
 /// What a receipt can be settled by where a grant has no entry of its own.
-#[derive(Clone)]
 pub(crate) struct Once {
     taken: Taken,
-    /// Whether the grant was given back. No entry says so, as none is made: the copies of the receipt must.
-    settled: Arc<AtomicBool>,
+    /// Whether the grant was given back. No entry says so, as none is made: the copies of the
+    /// receipt share it. Made with the first copy: most grants are never settled.
+    settled: OnceLock<Arc<AtomicBool>>,
+}
+
+impl Once {
+    fn settled(&self) -> &Arc<AtomicBool> {
+        self.settled.get_or_init(Arc::default)
+    }
+}
+
+impl Clone for Once {
+    fn clone(&self) -> Self {
+        Self {
+            taken: self.taken,
+            settled: Arc::clone(self.settled()).into(),
+        }
+    }
 }
 
 /// What a grant knows of where it was taken from.
@@ -200,7 +215,7 @@ impl Receipt {
 
     /// The receipt of a grant that was taken from there.
     pub(crate) fn taken(self, taken: Taken) -> Self {
-        let settled = Arc::default();
+        let settled = OnceLock::new();
         Self {
             once: Some(Once { taken, settled }),
             ..self
@@ -210,7 +225,7 @@ impl Receipt {
     /// Where it was taken from, for whoever asks first of all who hold the receipt: that one gives back.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let once = self.once.as_ref()?;
-        (!once.settled.swap(true, Ordering::Relaxed)).then_some(once.taken)
+        (!once.settled().swap(true, Ordering::Relaxed)).then_some(once.taken)
     }
 }
 

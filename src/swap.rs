@@ -1,8 +1,8 @@
-//! A value that all requests read, and that can be replaced while they do.
+//! A value that all requests read and that can be replaced meanwhile.
 
 use std::{fmt, ops::Deref};
 
-/// Without the feature that replaces it, a plain value.
+/// A plain value if the feature that replaces it is off.
 pub(crate) struct Swap<T> {
     #[cfg(feature = "config")]
     value: arc_swap::ArcSwap<T>,
@@ -20,7 +20,7 @@ impl<T> Swap<T> {
         }
     }
 
-    /// The value as it is now; whoever holds it keeps it, whatever comes after. Not for holding across an await.
+    /// Returns the current value, which stays valid for its holder. Do not hold it across an await.
     #[cfg(feature = "config")]
     pub(crate) fn load(&self) -> impl Deref<Target = T> + use<T> {
         struct Loaded<T>(arc_swap::Guard<std::sync::Arc<T>>);

@@ -1,6 +1,6 @@
-//! The atomics and locks of what several threads share without more around it.
+//! The atomics and locks of modules that several threads share.
 //!
-//! From here, so that `tests/interleavings` can put in loom's, which try every order of what threads do with them.
+//! `tests/interleavings` replaces them with loom's, which try every order of the threads' steps.
 
 #[cfg(not(interleavings))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -43,7 +43,7 @@ impl MemoryStore {
     }
 }
 
-/// Assertions for tests. Each returns the decision, so that another can follow.
+/// Asserts a decision in tests. Each method returns the decision, so that another can follow.
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl Decision {
     /// Returns the decision on the request that a response answers; if several layers decided, the
@@ -242,7 +242,6 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
-            hidden: false,
         })
     }
 

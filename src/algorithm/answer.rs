@@ -6,7 +6,7 @@ use crate::{
     clock::Now,
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge, Limiter},
-    limit::{Algorithm, at_least_zero},
+    limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
     receipt::{Receipt, Taken, Tat},
 };
@@ -53,6 +53,39 @@ pub(crate) enum Changed {
 }
 
 impl Answer {
+    /// Returns the answer of a limiter that nothing was taken from yet.
+    pub(crate) fn new(limit: &StoredLimit, changed: Changed, now: Now) -> Self {
+        Self {
+            verdict: Verdict::Granted,
+            remaining: 0,
+            wait: 0,
+            next: 0,
+            reset: 0,
+            now,
+            rate: limit.rate,
+            interval: limit.interval,
+            changed,
+            repaired: 0,
+            tat: None,
+            estimated: false,
+        }
+    }
+
+    /// Returns the same for one of the callers. To a refused one the wait says what `next` would.
+    pub(crate) fn for_caller(self, verdict: Verdict, wait: i64) -> Self {
+        let next = if verdict == Verdict::Granted {
+            self.next
+        } else {
+            0
+        };
+        Self {
+            verdict,
+            wait,
+            next,
+            ..self
+        }
+    }
+
     /// The receipt of a grant by this limiter.
     fn receipt(&self, charge: &Charge, limiter: Arc<Limiter>) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
@@ -91,8 +124,6 @@ impl Answer {
             refused: self.verdict != Verdict::Granted,
             retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
             shadow: charge.shadow,
-            // A limit that is tried out is nobody's business.
-            hidden: charge.labels.hidden || charge.shadow,
         }
     }
 }

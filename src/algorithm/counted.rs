@@ -2,11 +2,12 @@
 
 use super::{
     answer::Answer,
-    call::{self, Ask, Counts, Take},
+    call::{self, Counts, Terms},
     fixed_window, gcra, sliding_log,
 };
 use crate::{
     clock::Now,
+    demand::Charge,
     error::ErrorKind,
     limit::{Algorithm, StoredLimit, ahead_of},
     name::Name,
@@ -121,14 +122,15 @@ impl Counted {
     /// Takes permits for one caller of this limiter alone.
     pub(crate) fn acquire_one(
         &mut self,
-        ask: Ask,
-        take: &Take,
+        charge: &Charge,
+        exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
+        let terms = Terms::HERE;
         match self {
-            Self::SlidingLog(log) => call::acquire_one(log, ask, take, now),
-            Self::FixedWindow(window) => call::acquire_one(window, ask, take, now),
-            Self::Gcra(gcra) => call::acquire_one(gcra, ask, take, now),
+            Self::SlidingLog(log) => call::acquire_one(log, charge, terms, exact, now),
+            Self::FixedWindow(window) => call::acquire_one(window, charge, terms, exact, now),
+            Self::Gcra(gcra) => call::acquire_one(gcra, charge, terms, exact, now),
         }
     }
 

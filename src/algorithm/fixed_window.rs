@@ -4,8 +4,8 @@
 //! because Redis keeps a key for as long.
 
 use super::{
-    answer::Changed,
-    call::{Ask, Counts, End, Needs, Take},
+    answer::{Answer, Changed},
+    call::{Counts, Needs},
 };
 use crate::{clock::Now, error::ErrorKind, limit::StoredLimit, receipt::PermitId};
 
@@ -59,14 +59,8 @@ impl Counts for Limiter {
         open.map_or(limit.rate, |(value, _)| value)
     }
 
-    /// Nothing tells one grant from another.
-    fn holds(&self, _take: &Take) -> bool {
-        false
-    }
-
-    fn note(&mut self, _take: &Take, _score: i64) {}
-
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
+        let (value, now) = (answer.remaining, answer.now);
         let (rate, interval) = self
             .limit
             .map_or((0, 0), |limit| (limit.rate, limit.interval));
@@ -81,16 +75,12 @@ impl Counts for Limiter {
         }
         // A window later for each further rate.
         let next = now.ticks(interval + 1);
-        let wait = |needs: &Needs| end + 1 - now.tick + needs.rounds * next;
-        let reset = if value < rate { end + 1 - now.tick } else { 0 };
-        End {
-            waits: needs.iter().map(wait).collect(),
-            // All come back together.
-            next: reset,
-            reset,
-            repaired: 0,
-            tat: None,
+        for needs in needs {
+            needs.wait = end + 1 - now.tick + needs.rounds * next;
         }
+        // All come back together.
+        answer.reset = if value < rate { end + 1 - now.tick } else { 0 };
+        answer.next = answer.reset;
     }
 }
 
@@ -223,8 +213,9 @@ mod tests {
     use crate::{
         algorithm::{
             answer::{Answer, Verdict},
-            call::{Caller, acquire},
+            call::{Terms, acquire},
         },
+        demand::{Acquire, Charge},
         limit::{Limit, LimitSource},
         list::List,
     };
@@ -256,23 +247,16 @@ mod tests {
 
     /// What callers that wait in line are answered, each by what it asks.
     fn ask(limiter: &mut Limiter, limit: LimitSource, permits: &[u32], now: i64) -> List<Answer> {
-        let ask = Ask {
-            limit,
+        let terms = Terms {
             rewrite: false,
-            exact: false,
-            resendable: false,
+            ..Terms::HERE
         };
-        let caller = |permits: &u32| Caller {
-            waits: true,
-            takes: List::one(Take {
-                permits: *permits,
-                id: PermitId([0; 16]),
-                shadow: false,
-                lead: 0,
-            }),
-        };
-        let callers: Vec<_> = permits.iter().map(caller).collect();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
+        let charge = |permits: &u32| Charge::plain(limit, *permits, PermitId::NONE);
+        let callers = permits
+            .iter()
+            .map(|permits| Acquire::of([charge(permits)], true));
+        let callers: Vec<_> = callers.collect();
+        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
         acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 

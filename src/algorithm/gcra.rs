@@ -4,21 +4,21 @@
 //! were taken are through: how far it lies ahead of now says how many are in use. Microseconds,
 //! whatever a tick of the clock is.
 
+mod pace;
+
+use self::pace::MOST;
+pub(crate) use self::pace::Pace;
 use super::{
-    answer::Changed,
-    call::{Ask, Counts, End, Needs, Take},
+    answer::{Answer, Changed},
+    call::{Counts, Needs},
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
-    limit::{StoredLimit, emission},
+    limit::StoredLimit,
     receipt::{PermitId, Tat},
 };
 
-/// As a script can count exactly. No TAT is later.
-const MOST: i64 = (1 << 53) - 1;
-/// The greatest interval, in us: two of them and a time of today can be added exactly.
-const LONGEST: i64 = 3_200_000_000_000_000;
 /// Where the sum of what was given back begins anew.
 const WRAP: i64 = 1 << 52;
 
@@ -41,68 +41,6 @@ pub(crate) struct State {
     pub(crate) rate: i64,
     /// In ms
     pub(crate) interval: i64,
-}
-
-/// A limit as it is counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
-    rate: i64,
-    interval: i64,
-    /// From permit to permit, in us, rounded up: never over
-    emission: i64,
-}
-
-impl Pace {
-    /// None for a limit that cannot be counted by: more than a permit in one microsecond, or an interval of centuries.
-    pub(crate) fn of(rate: i64, interval: i64) -> Option<Self> {
-        let emission = emission(rate, interval)?;
-        (interval * 1000 <= LONGEST).then_some(Self {
-            rate,
-            interval,
-            emission,
-        })
-    }
-
-    /// What so many permits take, in us.
-    pub(crate) fn cost(&self, permits: i64) -> i64 {
-        permits.saturating_mul(self.emission).min(MOST)
-    }
-
-    /// What all permits take: the interval, or up to a microsecond more for each.
-    pub(crate) fn whole(&self) -> i64 {
-        self.rate * self.emission
-    }
-
-    /// Permits in use while TAT lies so far ahead, in whole ones.
-    fn used(&self, backlog: i64) -> i64 {
-        rounded_up(backlog, self.emission)
-    }
-
-    /// Permits left; below zero, by a caller's clock, where another's is ahead.
-    pub(crate) fn left(&self, backlog: i64) -> i64 {
-        self.rate.saturating_sub(self.used(backlog))
-    }
-
-    /// Microseconds until at least one more permit is free; 0 where all are, and in debt.
-    pub(crate) fn next(&self, backlog: i64) -> i64 {
-        let used = self.used(backlog);
-        if backlog <= 0 || used > self.rate {
-            return 0;
-        }
-        backlog - (used - 1) * self.emission
-    }
-
-    /// Microseconds until so many permits are free.
-    pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
-        backlog
-            .saturating_add(self.cost(permits) - self.whole())
-            .min(MOST)
-    }
-}
-
-/// The whole multiples of `unit` that `amount` takes.
-fn rounded_up(amount: i64, unit: i64) -> i64 {
-    amount.div_euclid(unit) + i64::from(amount.rem_euclid(unit) > 0)
 }
 
 impl Counts for Limiter {
@@ -130,26 +68,15 @@ impl Counts for Limiter {
         pace.left(self.count_by(&pace, now))
     }
 
-    /// Nothing tells one grant from another.
-    fn holds(&self, _take: &Take) -> bool {
-        false
-    }
-
-    fn note(&mut self, _take: &Take, _score: i64) {}
-
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
+        let now = answer.now;
         let Ok(pace) = self.pace() else {
             // Never: it was checked.
-            return End {
-                waits: needs.iter().map(|_| now.ticks_of_micros(MOST)).collect(),
-                next: 0,
-                reset: 0,
-                repaired: 0,
-                tat: None,
-            };
+            let never = now.ticks_of_micros(MOST);
+            return needs.iter_mut().for_each(|needs| needs.wait = never);
         };
         let mut backlog = self.backlog(&pace, now);
-        let taken = pace.left(backlog) - value;
+        let taken = pace.left(backlog) - answer.remaining;
         // Nobody makes a state without taking something.
         if taken > 0 {
             backlog = self.write(&pace, backlog, pace.cost(taken), now);
@@ -159,17 +86,13 @@ impl Counts for Limiter {
         let next = pace.next(backlog);
         let next = if next > 0 { next + late } else { 0 };
         let backlog = backlog + late;
-        let wait = |needs: &Needs| {
+        for needs in needs {
             let in_line = needs.permits + needs.rounds * pace.rate;
-            now.ticks_of_micros(pace.wait(backlog, in_line))
-        };
-        End {
-            waits: needs.iter().map(wait).collect(),
-            next: now.ticks_of_micros(next),
-            reset: now.ticks_of_micros(backlog),
-            repaired: 0,
-            tat: self.state.map(|state| state.tat),
+            needs.wait = now.ticks_of_micros(pace.wait(backlog, in_line));
         }
+        answer.next = now.ticks_of_micros(next);
+        answer.reset = now.ticks_of_micros(backlog);
+        answer.tat = self.state.map(|state| state.tat);
     }
 }
 
@@ -363,7 +286,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        algorithm::call::acquire_one,
+        algorithm::call::{Terms, acquire_one},
+        demand::Charge,
         limit::{Limit, LimitSource},
     };
 
@@ -423,18 +347,6 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_cannot_be_counted_by_are_none() {
-        // A permit in each microsecond, and no more.
-        assert_eq!(Pace::of(3000, 3).map(|pace| pace.emission), Some(1));
-        assert_eq!(Pace::of(3001, 3), None);
-        assert_eq!(Pace::of(2999, 3).map(|pace| pace.emission), Some(2));
-        assert!(Pace::of(1, LONGEST / 1000).is_some());
-        assert_eq!(Pace::of(1, LONGEST / 1000 + 1), None);
-        assert_eq!(Pace::of(0, 1000), None);
-        assert_eq!(Pace::of(1, 0), None);
-    }
-
-    #[test]
     fn a_stored_limit_that_cannot_be_counted_by_is_an_error_that_changes_nothing() {
         let foreign = StoredLimit {
             rate: 3001,
@@ -444,19 +356,8 @@ mod tests {
             limit: Some(foreign),
             ..Limiter::default()
         };
-        let ask = Ask {
-            limit: LimitSource::Store,
-            rewrite: false,
-            exact: false,
-            resendable: false,
-        };
-        let take = Take {
-            permits: 1,
-            id: PermitId([0; 16]),
-            shadow: false,
-            lead: 0,
-        };
-        let answer = acquire_one(&mut limiter, ask, &take, NOW);
+        let charge = Charge::plain(LimitSource::Store, 1, PermitId::NONE);
+        let answer = acquire_one(&mut limiter, &charge, Terms::HERE, false, NOW);
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };
         for permits in [1, -1] {

@@ -10,11 +10,12 @@ use proptest::prelude::*;
 
 use super::{
     answer::{Answer, Verdict},
-    call::{Ask, Counts, Take, acquire_one},
+    call::{Counts, Terms, acquire_one},
     fixed_window, gcra, sliding_log,
 };
 use crate::{
     clock::{Now, TICKS},
+    demand::Charge,
     limit::{Limit, LimitSource, Slots},
     receipt::PermitId,
 };
@@ -98,20 +99,10 @@ impl Subject {
         self.last_id += 1;
         let mut id = [0; 16];
         id[8..].copy_from_slice(&self.last_id.to_be_bytes());
-        let ask = Ask {
-            limit: LimitSource::Code(self.limit),
-            rewrite: true,
-            exact: self.last_id.is_multiple_of(2),
-            resendable: false,
-        };
-        let take = Take {
-            permits,
-            id: PermitId(id),
-            shadow: false,
-            lead: 0,
-        };
+        let exact = self.last_id.is_multiple_of(2);
+        let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
         let now = Now::of(Duration::from_nanos(self.now), self.per_ms);
-        let answer = acquire_one(&mut *self.limiter, ask, &take, now).unwrap();
+        let answer = acquire_one(&mut *self.limiter, &charge, Terms::HERE, exact, now).unwrap();
         assert_eq!(answer.repaired, 0);
         answer
     }

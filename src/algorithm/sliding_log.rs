@@ -3,28 +3,26 @@
 //! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
 //! [`Limiter`] can lack each of its parts, as the keys in Redis can.
 
+mod log;
 mod settle;
 mod slots;
 
-use std::collections::VecDeque;
-
+pub(crate) use self::log::{Entry, Log};
 use self::slots::Noting;
 use super::{
-    answer::Changed,
-    call::{Ask, Counts, End, Needs, Take},
+    answer::{Answer, Changed},
+    call::{Counts, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
+    demand::Charge,
     error::ErrorKind,
     limit::{StoredLimit, ahead_of},
-    list::List,
     receipt::PermitId,
 };
 
 /// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
 const PAGE: i64 = 100;
-/// The most entries that a repair adds.
-const RESTORED: u32 = 100;
 
 /// One limiter's state: the hash, the value and the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,26 +84,23 @@ impl Counts for Limiter {
         self.value = None;
     }
 
-    fn holds(&self, take: &Take) -> bool {
-        self.log.holds(take.id, take.permits)
+    fn holds(&self, charge: &Charge) -> bool {
+        self.log.holds(charge.id, charge.permits)
     }
 
-    fn note(&mut self, take: &Take, score: i64) {
-        if !self.note_in_slot(take.permits, take.id) {
-            self.log.insert(Entry {
-                score,
-                permits: take.permits,
-                id: take.id,
-            });
+    fn note(&mut self, charge: &Charge, score: i64) {
+        let Charge { permits, id, .. } = *charge;
+        if !self.note_in_slot(permits, id) {
+            self.log.insert(Entry { score, permits, id });
         }
     }
 
-    fn end(&mut self, value: i64, needs: &[Needs], ask: &Ask, now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], exact: bool) {
+        let (value, now) = (answer.remaining, answer.now);
         self.write_slot();
         self.value = Some(value);
         let interval = self.limit.map_or(0, |limit| now.ticks(limit.interval));
         let mut newest = self.log.newest();
-        let (mut waits, mut repaired) = (List::EMPTY, 0);
         if !needs.is_empty() {
             let latest = if now.is_own {
                 now.score() + ahead_of(interval)
@@ -113,28 +108,21 @@ impl Counts for Limiter {
                 i64::MAX
             };
             // What is left is free now.
-            let missing = needs.iter().map(|needs| needs.permits - value);
-            let (due, set_back) = self.log.due(missing, latest, now.score() - interval);
-            repaired = set_back;
-            for (due, needs) in due.iter().zip(needs) {
-                waits.push(due + interval - now.tick + needs.rounds * interval);
+            answer.repaired = self.log.due(needs, value, latest, now.score() - interval);
+            for needs in needs {
+                needs.wait += interval - now.tick + needs.rounds * interval;
             }
             newest = newest.map(|newest| newest.min(latest));
         }
         // In debt, one more is not free yet; where very much expired at once, what is left is not
         // all.
-        let oldest = self.log.oldest().filter(|_| ask.exact && value >= 0);
-        End {
-            waits,
-            next: oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0)),
-            reset: match newest {
-                Some(newest) if ask.exact => newest + interval - now.tick,
-                Some(_) => now.score() + interval - now.tick,
-                None => 0,
-            },
-            repaired,
-            tat: None,
-        }
+        let oldest = self.log.oldest().filter(|_| exact && value >= 0);
+        answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
+        answer.reset = match newest {
+            Some(newest) if exact => newest + interval - now.tick,
+            Some(_) => now.score() + interval - now.tick,
+            None => 0,
+        };
     }
 }
 
@@ -307,180 +295,6 @@ impl Limiter {
             value
         }
     }
-}
-
-/// The grants of the last interval, in the order of the sorted set: by score, then by member.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Log(VecDeque<Entry>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) score: i64,
-    pub(crate) permits: u32,
-    pub(crate) id: PermitId,
-}
-
-impl Entry {
-    /// Where it stands among others: Redis compares members as bytes where scores are equal.
-    fn rank(&self) -> (i64, PermitId, [u8; 4]) {
-        (self.score, self.id, self.permits.to_le_bytes())
-    }
-}
-
-impl Log {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn count(&self) -> i64 {
-        i64::try_from(self.0.len()).unwrap_or(i64::MAX)
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn oldest(&self) -> Option<i64> {
-        self.0.front().map(|entry| entry.score)
-    }
-
-    pub(crate) fn newest(&self) -> Option<i64> {
-        self.0.back().map(|entry| entry.score)
-    }
-
-    pub(crate) fn insert(&mut self, entry: Entry) {
-        // Nearly always the last place: the clock moves on.
-        let mut place = self.0.len();
-        while place > 0 && self.0[place - 1].rank() > entry.rank() {
-            place -= 1;
-        }
-        self.0.insert(place, entry);
-    }
-
-    fn holds(&self, id: PermitId, permits: u32) -> bool {
-        self.0
-            .iter()
-            .any(|entry| entry.id == id && entry.permits == permits)
-    }
-
-    fn remove(&mut self, id: PermitId, permits: u32) -> Option<Entry> {
-        // Given back soon after it was taken, so from the new end.
-        let place = self
-            .0
-            .iter()
-            .rposition(|entry| entry.id == id && entry.permits == permits);
-        place.and_then(|place| self.0.remove(place))
-    }
-
-    /// Removes permits from the oldest entries, and tells how many there were.
-    fn shrink(&mut self, wanted: i64) -> i64 {
-        let mut given = 0;
-        while given < wanted
-            && let Some(mut oldest) = self.0.pop_front()
-        {
-            let held = i64::from(oldest.permits);
-            if held <= wanted - given {
-                given += held;
-            } else {
-                // Less than it held, so it fits.
-                oldest.permits -= u32::try_from(wanted - given).unwrap_or(0);
-                given = wanted;
-                // One acquire may be there with as many already, left of what came again or was settled twice.
-                self.remove(oldest.id, oldest.permits);
-                self.insert(oldest);
-            }
-        }
-        given
-    }
-
-    /// The entries of this score, in their order.
-    fn scored(&self, score: i64) -> impl Iterator<Item = &Entry> {
-        let from = self.0.partition_point(|entry| entry.score < score);
-        self.0
-            .range(from..)
-            .take_while(move |entry| entry.score == score)
-    }
-
-    fn pop_expired(&mut self, up_to: i64) -> Option<Entry> {
-        if self.0.front()?.score <= up_to {
-            self.0.pop_front()
-        } else {
-            None
-        }
-    }
-
-    /// Removes what has expired and returns the sum of what is left.
-    fn live_permits(&mut self, up_to: i64) -> i64 {
-        while self.pop_expired(up_to).is_some() {}
-        self.permits()
-    }
-
-    /// The sum of all that is in it.
-    fn permits(&self) -> i64 {
-        self.0.iter().map(|entry| i64::from(entry.permits)).sum()
-    }
-
-    /// For each of `needs`, which do not fall, the score of the entry whose expiry frees as many permits, or of the last
-    /// one; `already` where none is needed. Scores beyond `latest` come from a wrong clock and are set back to it on the way;
-    /// the second number counts them.
-    fn due(
-        &mut self,
-        needs: impl Iterator<Item = i64>,
-        latest: i64,
-        already: i64,
-    ) -> (List<i64>, i64) {
-        let (mut freed, mut last) = (0, already);
-        let mut set_back = Vec::new();
-        let mut entries = self.0.iter();
-        let mut due = List::EMPTY;
-        for needed in needs {
-            while freed < needed
-                && let Some(entry) = entries.next()
-            {
-                last = entry.score.min(latest);
-                if entry.score > latest {
-                    set_back.push(*entry);
-                }
-                freed += i64::from(entry.permits);
-            }
-            due.push(last);
-        }
-        for entry in &set_back {
-            self.remove(entry.id, entry.permits);
-            self.insert(Entry {
-                score: latest,
-                ..*entry
-            });
-        }
-        (due, i64::try_from(set_back.len()).unwrap_or(i64::MAX))
-    }
-
-    fn restore(&mut self, score: i64, mut permits: i64, id: PermitId) {
-        let mut chunk = 0u32;
-        while permits > 0 && chunk < RESTORED {
-            let part = u32::try_from(permits).unwrap_or(u32::MAX);
-            self.insert(Entry {
-                score,
-                permits: part,
-                id: restored_id(id, chunk),
-            });
-            permits -= i64::from(part);
-            chunk += 1;
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.0.iter()
-    }
-}
-
-/// The id of an entry that stands for permits of unknown age, as in `lua/lib/state.lua`.
-fn restored_id(id: PermitId, chunk: u32) -> PermitId {
-    let mut restored = *b"heal:\0\0\0\0\0\0\0\0\0\0\0";
-    restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
-    restored[8..].copy_from_slice(&id.0[8..]);
-    PermitId(restored)
 }
 
 #[cfg(test)]

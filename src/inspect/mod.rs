@@ -1,4 +1,4 @@
-//! Looks at servers and limiters in Redis for an operator, never for a request.
+//! Checks of servers and limiters in Redis, for an operator and never for a request.
 
 pub(crate) mod diagnose;
 pub(crate) mod verify;

@@ -53,7 +53,7 @@ struct Unheard<'a> {
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
         for receipt in self.receipts.iter() {
-            self.store.give_back(receipt.clone(), 0);
+            self.store.settle(receipt.clone(), 0);
         }
     }
 }

@@ -254,7 +254,7 @@ impl RateLimiter {
     /// slot that has expired. By [`Algorithm::Gcra`] what still lies ahead is given back.
     pub fn give_back(&self, receipt: &Receipt) {
         if receipt.name() == self.key() {
-            self.store.give_back(receipt.clone(), 0);
+            self.store.settle(receipt.clone(), 0);
         }
     }
 
@@ -290,7 +290,7 @@ impl RateLimiter {
     /// ```
     pub fn settle(&self, receipt: &Receipt, permits: u32) {
         if receipt.name() == self.key() {
-            self.store.give_back(receipt.clone(), permits);
+            self.store.settle(receipt.clone(), permits);
         }
     }
 

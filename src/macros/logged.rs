@@ -1,4 +1,4 @@
-//! What a test logs, on its own thread.
+//! Captures the log of a test, on its own thread.
 
 #[allow(
     clippy::unwrap_used,
@@ -10,13 +10,13 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::log::Log;
 
-/// The level of each line of this crate that is logged meanwhile.
+/// Returns the level of each line that this crate logs while `act` runs.
 pub(crate) fn levels(act: impl FnOnce()) -> Vec<String> {
     let log = Log::default();
     let capturing = log.capture(LevelFilter::TRACE);
     act();
     drop(capturing);
-    // Behind the time.
+    // The level follows the time.
     let level = |line: String| line.split_whitespace().nth(1).map(str::to_owned);
     log.lines().into_iter().filter_map(level).collect()
 }

@@ -1,13 +1,61 @@
-//! Is there room? Where limiters are kept, and what they are asked.
+//! Where limiters are kept, and what they are asked: a demand goes in, a decision comes out.
+//!
+//! [`Decide`] is the one interface, of stores and of the guards around them. A new store is a
+//! folder with an implementation of it, which [`stack`] puts its guards around.
+//!
+//! # Concurrency
+//!
+//! ## Which locks, in which order
+//!
+//! No lock is held across an await, while a future is polled or dropped, while a task is woken, or
+//! while a listener is called. Few are held at the same time, and then in this order:
+//!
+//! - The queue: table of queues (one shard) > one queue > the callers that left a call in flight.
+//! - Leases: lease table (one shard) > one lease. The keeper's list of ends is locked alone.
+//! - The share of a limit in an outage: what is known of one limiter > the store in memory.
+//! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers
+//!   that are counted by an estimate.
+//!
+//! All others are locked alone: the deny cache's, the breaker's and the connection's, the entrance
+//! of the settle queue, the names that were rewritten lately. Settling may be called with a lease
+//! locked, so it never comes back to leases.
+//!
+//! ## What happens before what
+//!
+//! - An id is made before the call is sent, and a receipt before the call is awaited. Who stops
+//!   waiting can give back what it has not learnt.
+//! - A refusal is kept only if no listener was called for any of its names since its call began.
+//! - A lease is used only if its limiter has not changed since it was asked for.
+//! - A verb ends leases before it is sent, so that it finds their permits free. When it is over,
+//!   the [`Listeners`] are called before its caller knows: the deny cache drops refusals, leases
+//!   end, and those who wait ask again. They are called in this order, so that who asks again
+//!   meets nothing stale.
+//! - A settlement drops the refusals of its limiter before [`settle`](Decide::settle) returns, if
+//!   a grant is settled. The listeners are called once the store has carried it out: only then
+//!   there is room. A store in memory carries it out at once.
+//! - A call that finds a limit missing or differing calls the listeners before it returns.
+//! - A receipt is sent on the connection that carried its call, and so arrives after it, or is
+//!   sent once more a second later. A call that arrives later still costs one interval.
+//!
+//! ## What may be dropped where
+//!
+//! - A decision, at every await. What it may have taken is given back by who dropped it: an HTTP
+//!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and
+//!   what a lease takes ahead are given back by their guards.
+//! - A call that many share survives each of them, and is dropped with the last.
+//! - A verb, at every await: it may be carried out or not, and listeners are called either way.
+//! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
+//! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
 pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod rule_names;
+pub(crate) mod stack;
 
 use std::{
-    fmt::Debug,
+    fmt::{self, Debug},
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -17,6 +65,8 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
+#[cfg(feature = "redis")]
+use crate::demand::Charge;
 use crate::{
     decision::Decision, demand::Acquire, error::Error, limit::StoredLimit, name::Name,
     receipt::Receipt,
@@ -45,32 +95,28 @@ pub(crate) mod sealed {
     pub struct Handle(pub(crate) Arc<dyn super::AnyStore>);
 }
 
-/// A store with its guards on, whatever its type.
+/// A store with its guards on, whatever its type: what layers and limiters hold. [`stack`] makes
+/// them.
 pub(crate) trait AnyStore: Debug + Send + Sync {
-    /// Takes permits, all of them or none, if that can be decided without waiting for anybody. What cannot gets the id by
-    /// which it can be given back, and goes to [`acquire`](Self::acquire).
+    /// See [`Decide::decide_at_once`].
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
 
-    /// Takes permits, all of them or none.
+    /// See [`Decide::acquire`].
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
 
-    /// Carries out one of the verbs that do not take permits.
+    /// See [`Decide::manage`].
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing;
 
-    /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back, more than it took charges
-    /// the rest. Returns at once; a lost one costs at most one interval, or what was to be charged. A receipt is settled
-    /// once.
-    fn give_back(&self, receipt: Receipt, keep: u32);
+    /// See [`Decide::settle`].
+    fn settle(&self, receipt: Receipt, keep: u32);
 
-    /// Whether one call reaches only limiters of one identity: a Redis Cluster.
-    fn has_slots(&self) -> bool {
-        false
-    }
+    /// Returns whether one call reaches only limiters of one identity: a Redis Cluster.
+    fn has_slots(&self) -> bool;
 
-    /// What the names of limiters that rules make begin with.
+    /// Returns what the names of limiters that rules make begin with.
     fn prefix(&self) -> &str;
 
-    /// Which rules count here.
+    /// Returns the rules that count here.
     fn rule_names(&self) -> &RuleNames;
 }
 
@@ -84,31 +130,104 @@ pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding 
 
 pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
 
-/// A store, or a guard around one, before its type is erased.
+/// A store, or a guard around one.
 ///
-/// Guards are stores around stores, as tower's layers are services around services.
+/// Guards are stores around stores, as tower's layers are services around services. Every method
+/// walks them from the outside in, in the one order that [`stack`] gives them.
 pub(crate) trait Decide: Debug + Send + Sync + 'static {
-    /// Decides for several callers of the same limiters, in the order in which they came: one decision for each. If there
-    /// are fewer, the others were not asked for, and their turn is yet to come. There is one at least.
+    /// Takes permits, all of them or none, if that can be decided without waiting for anything.
+    ///
+    /// A demand that cannot be gets the id by which it can be given back, and goes on through
+    /// [`acquire`](Self::acquire): no guard that has passed it on is asked the same again.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
+
+    /// Takes permits, all of them or none, in time.
+    fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send;
+
+    /// Carries out one of the verbs that do not take permits.
+    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
+
+    /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
+    /// and more than it took charges the rest.
+    ///
+    /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
+    /// receipt is settled once.
+    fn settle(&self, receipt: Receipt, keep: u32);
+}
+
+/// A store that one call reaches for several callers: what a queue stands in front of.
+pub(crate) trait DecideRuns: Decide {
+    /// Returns one decision per caller of the same limiters, in order.
+    ///
+    /// A shorter list means that the remaining callers were not tried; call again for them. Never
+    /// empty.
     fn acquire_run(
         &self,
         run: &[Acquire],
     ) -> impl Future<Output = Result<Vec<Decision>, Error>> + Send;
 
-    fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send;
-
-    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
-
-    fn give_back(&self, receipt: Receipt, keep: u32);
-
-    /// Whether one call decides for several callers of these limiters.
+    /// Returns whether one call decides for several callers of these limiters.
     fn decides_together(&self, acquire: &Acquire) -> bool;
+}
 
-    /// The refusal that is told where the store cannot be asked: the last one, if nothing is known to have made room.
-    #[cfg(feature = "redis")]
-    fn last_known(&self, _: &Acquire) -> Option<crate::decision::Refusal> {
-        None
+/// Is called when a limiter changes.
+///
+/// It runs before the change is known to its cause, and so neither waits nor comes back.
+pub(crate) trait Listener: Send + Sync {
+    /// Its limit or its state is another: what was known of it is no longer true.
+    fn changed(&self, name: &Name);
+
+    /// Permits of it may be free that were not, or later than a waiter expects.
+    ///
+    /// `undone` are those that were taken for a list of several calls, another of which refused.
+    /// Other such lists are not to be asked for again because of them: they would take and give
+    /// back without end, and make each other do so.
+    fn room(&self, name: &Name, undone: bool);
+}
+
+/// The listeners of a store, in their order: the deny cache, leases, waiters.
+#[derive(Clone)]
+pub(crate) struct Listeners(Arc<[Box<dyn Listener>]>);
+
+impl Listeners {
+    pub(crate) fn new(listeners: impl IntoIterator<Item = Box<dyn Listener>>) -> Self {
+        Self(listeners.into_iter().collect())
     }
+
+    /// Returns the list of a store that stands alone.
+    #[cfg(feature = "redis")]
+    pub(crate) fn none() -> Self {
+        Self::new([])
+    }
+
+    pub(crate) fn changed(&self, name: &Name) {
+        self.0.iter().for_each(|listener| listener.changed(name));
+    }
+
+    pub(crate) fn room(&self, name: &Name, undone: bool) {
+        self.0
+            .iter()
+            .for_each(|listener| listener.room(name, undone));
+    }
+}
+
+impl Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listeners({})", self.0.len())
+    }
+}
+
+/// A store that decides in the place of one that fails.
+#[cfg(feature = "redis")]
+pub(crate) trait StandIn: Decide {
+    /// Has a limiter begin with what the other store granted, each with its millisecond, the
+    /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
+    /// is left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of a charge by this store.
+    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error>;
 }
 
 /// The verbs that do not take permits.

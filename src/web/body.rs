@@ -1,4 +1,4 @@
-//! One body type for the inner service's responses and for refusals.
+//! The body of a response, the inner service's or that of a refusal: [`RateLimitBody`].
 
 use std::{
     pin::Pin,
@@ -12,9 +12,10 @@ use pin_project_lite::pin_project;
 use super::charge::Settling;
 
 pin_project! {
-    /// The inner service's body, or the short one of a refusal.
+    /// The body of the inner service's response, or the short body of a refusal.
     ///
-    /// Until it has ended or is dropped, the request's [`Charge`](crate::Charge) can be corrected.
+    /// The request's [`Charge`](crate::Charge) can be corrected until this body has ended or is
+    /// dropped.
     #[derive(Debug)]
     pub struct RateLimitBody<B> {
         #[pin]
@@ -53,7 +54,7 @@ impl<B> RateLimitBody<B> {
     }
 }
 
-/// The inner body's default: outer layers use it for their own refusals.
+/// Uses the default of the inner body, because outer layers take it for their own refusals.
 impl<B: Default> Default for RateLimitBody<B> {
     fn default() -> Self {
         Self {
@@ -83,7 +84,7 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
                                 open.trailers(trailers);
                                 true
                             }
-                            // The reader may then drop it without polling it again.
+                            // The reader may drop the body now without polling it again.
                             None => body.is_end_stream(),
                         },
                         Poll::Ready(None) => true,
@@ -100,7 +101,7 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
         }
     }
 
-    // If an empty body is known to be at its end, HTTP/2 sends one frame: gRPC's Trailers-Only.
+    // With an empty body that reports its end, HTTP/2 sends a single frame: gRPC's Trailers-Only.
     fn is_end_stream(&self) -> bool {
         match &self.state {
             State::Inner { body, .. } => body.is_end_stream(),

@@ -4,7 +4,7 @@
 //! had by whatever is dropped last: the answer's body, or the future that never got that far.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -64,7 +64,12 @@ pub struct Charge {
 struct Charged {
     grant: Grant,
     layer: LayerId,
-    store: Arc<dyn AnyStore>,
+    /// Where the store is that has charged it. While the ledger is open, that store is there.
+    store: usize,
+}
+
+fn address(store: &Arc<dyn AnyStore>) -> usize {
+    Arc::as_ptr(store).addr()
 }
 
 /// Tells a layer, with its clones, from all others of the process, also when it is gone.
@@ -207,26 +212,38 @@ pub(crate) type Judges = List<(Arc<Labels>, ChargeIf)>;
 
 /// Settles a grant when it is dropped.
 pub(crate) struct Settling {
-    charged: Charged,
+    grant: Grant,
+    store: Arc<dyn AnyStore>,
     judges: Judges,
     /// The status of an answer whose gRPC status is still to come.
     awaits: Option<StatusCode>,
 }
 
 impl Settling {
+    /// Leaves the charge of a grant where handlers look for it.
     pub(crate) fn new(
         layer: LayerId,
         store: &Arc<dyn AnyStore>,
         grant: Grant,
         judges: Judges,
+        extensions: &mut Extensions,
     ) -> Self {
         grant.ledger().open(grant.receipts().len());
+        let charged = List::one(Charged {
+            grant: grant.clone(),
+            layer,
+            store: address(store),
+        });
+        let rule = None;
+        if let Some(outer) = extensions.insert(Charge { charged, rule })
+            && let Some(charge) = extensions.get_mut::<Charge>()
+        {
+            let own = mem::replace(&mut charge.charged, outer.charged);
+            own.into_iter().for_each(|own| charge.charged.push(own));
+        }
         Self {
-            charged: Charged {
-                grant,
-                layer,
-                store: Arc::clone(store),
-            },
+            grant,
+            store: Arc::clone(store),
             judges,
             awaits: None,
         }
@@ -234,25 +251,13 @@ impl Settling {
 
     /// What it settles.
     pub(crate) fn grant(&self) -> &Grant {
-        &self.charged.grant
-    }
-
-    /// Leaves the charge where handlers look for it.
-    pub(crate) fn tell(&self, extensions: &mut Extensions) {
-        let outer = extensions.remove::<Charge>();
-        let mut charged = outer.map_or(List::EMPTY, |charge| charge.charged);
-        charged.push(self.charged.clone());
-        extensions.insert(Charge {
-            charged,
-            rule: None,
-        });
+        &self.grant
     }
 
     /// Hears the head of the answer.
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            self.charged
-                .grant
+            self.grant
                 .ledger()
                 .write(|corrections| corrections.cost = Some(permits));
         }
@@ -280,7 +285,7 @@ impl Settling {
     }
 
     fn judge(&self, outcome: &Outcome) {
-        let grant = &self.charged.grant;
+        let grant = &self.grant;
         for (rule, charge_if) in self.judges.iter() {
             // The user's code is called without the lock, and not while something is dropped.
             if charge_if(outcome) {
@@ -300,14 +305,14 @@ impl Settling {
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        let Charged { grant, store, .. } = &self.charged;
+        let Self { grant, store, .. } = self;
         let Some(corrections) = grant.ledger().close() else {
             return;
         };
         for (receipt, entry) in grant.receipts().iter().zip(corrections.entries.iter()) {
             let keep = entry.said.or(corrections.cost).or(entry.judged);
             if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
-                store.give_back(receipt.clone(), keep);
+                store.settle(receipt.clone(), keep);
             }
         }
     }
@@ -344,7 +349,7 @@ impl Charged {
                 && rule.fixed_cost.is_some()
                 && other.fixed_cost == rule.fixed_cost
         };
-        Arc::ptr_eq(&self.store, store)
+        self.store == address(store)
             && self.grant.ledger().is_open()
             && self.grant.receipts().iter().any(same)
     }

@@ -1,4 +1,4 @@
-//! Decide, then call or refuse: [`ResponseFuture`].
+//! The future that decides, then calls or refuses: [`ResponseFuture`].
 
 use std::{
     fmt,
@@ -27,14 +27,16 @@ use crate::{
 };
 
 pin_project! {
-    /// The answer to a request: the inner service's, or a refusal.
+    /// Resolves to the response: the inner service's, or a refusal.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the request. One that is being decided or answered stays charged, hanging up must not be free, unless
-    /// its call was not sent yet, behind that of others, or it was granted out of a lease and did not hear of it; what a handler has said to its [`Charge`](crate::Charge) by then
-    /// counts. One that waits for permits leaves the line, and takes nothing; one whose limits take several calls gets back
-    /// what was taken.
+    /// Dropping the future drops the request. Its permits stay charged, so that disconnecting is
+    /// never free, except when the call was still queued and not yet sent, or the permits came from
+    /// a local lease and this future had not yet received them. Corrections that a handler has made
+    /// to its [`Charge`](crate::Charge) by then apply. A request that waits for permits leaves the
+    /// queue and takes nothing. A request whose limits take several calls gets back the permits
+    /// already taken.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, ReqBody>
     where
@@ -50,12 +52,13 @@ pin_project! {
     enum State<S, ReqBody, F> {
         Deciding {
             deciding: Deciding,
-            // The service, polled ready unless the decision comes first, and its request, until the decision.
+            // The service, polled ready unless the decision comes first, and its request. Taken
+            // with the decision.
             call: Option<(S, Request<ReqBody>)>,
             judges: Judges,
             shared: Arc<Shared>,
         },
-        // Let pass, while the inner service gets ready.
+        // Admitted; the inner service is not yet ready.
         Readying {
             call: Option<(S, Request<ReqBody>)>,
             granted: Option<Granted>,
@@ -63,10 +66,10 @@ pin_project! {
         Calling {
             #[pin]
             future: F,
-            // What was granted, until the answer's body has it.
+            // Held until the response body takes it over.
             granted: Option<Granted>,
         },
-        // Until the answer is made, by the first poll.
+        // The first poll builds the response.
         Refusing { refused: Option<Refused> },
     }
 }
@@ -79,46 +82,53 @@ struct Refused {
 }
 
 impl Refused {
-    /// The answer, with the decision.
+    /// Builds the response, with the decision in its extensions.
     fn answer<B>(self) -> Response<RateLimitBody<B>> {
         let mut answer = self.shared.answers.refuse(&self.refusal, &self.parts);
-        note(answer.extensions_mut(), Decision::Deny(self.refusal));
+        insert_decision(answer.extensions_mut(), Decision::Deny(self.refusal));
         answer.map(RateLimitBody::refusal)
     }
 }
 
-/// A grant, until the inner service has answered.
-struct Granted {
+/// A grant, until the inner service has responded.
+pub(crate) struct Granted {
     settling: Settling,
-    /// How the response tells it, and when it was made; `None` if it does not.
-    told: Option<Noted>,
+    /// The fields of the response and the instant of the decision; `None` if the response has none.
+    fields: Option<Noted>,
 }
 
 impl Granted {
-    /// Leaves the grant where handlers look for it.
-    fn tell<B>(grant: Grant, judges: Judges, request: &mut Request<B>, shared: &Shared) -> Self {
-        tell_trials(&grant);
-        let told = shared.answers.noted(request);
+    /// Puts the grant where handlers look for it.
+    pub(crate) fn record<B>(
+        grant: Grant,
+        judges: Judges,
+        request: &mut Request<B>,
+        shared: &Shared,
+    ) -> Self {
+        log_shadow_refusals(&grant);
+        let fields = shared.answers.noted(request);
         let extensions = request.extensions_mut();
-        note(extensions, Decision::Allow(grant.clone()));
-        let settling = Settling::new(shared.id, &shared.store, grant, judges);
-        settling.tell(extensions);
-        Self { settling, told }
+        insert_decision(extensions, Decision::Allow(grant.clone()));
+        let settling = Settling::new(shared.id, &shared.store, grant, judges, extensions);
+        Self { settling, fields }
     }
 
-    /// Tells it in the answer, and hears what that says of the charge.
-    fn tell_outside<B>(self, response: Response<B>) -> Response<RateLimitBody<B>>
+    /// Adds the grant to the response, and applies what the response says about the charge.
+    fn add_to_response<B>(self, response: Response<B>) -> Response<RateLimitBody<B>>
     where
         B: Body<Data = Bytes>,
     {
-        let Self { mut settling, told } = self;
+        let Self {
+            mut settling,
+            fields,
+        } = self;
         let (mut head, body) = response.into_parts();
         settling.head(&mut head);
         let grant = settling.grant();
-        if let Some(noted) = told {
-            noted.granted(grant, &mut head.headers, &mut head.extensions);
+        if let Some(fields) = fields {
+            fields.granted(grant, &mut head.headers, &mut head.extensions);
         }
-        note_outside(&mut head.extensions, Decision::Allow(grant.clone()));
+        insert_outer_decision(&mut head.extensions, Decision::Allow(grant.clone()));
         Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
     }
 }
@@ -127,59 +137,27 @@ impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// No rule concerns the request.
-    pub(crate) fn pass(future: S::Future) -> Self {
+    /// Calls the inner service, which has been polled ready.
+    pub(crate) fn call(inner: &mut S, request: Request<ReqBody>, granted: Option<Granted>) -> Self {
+        let future = inner.call(request);
         Self {
-            state: State::Calling {
-                future,
-                granted: None,
-            },
+            state: State::Calling { future, granted },
         }
     }
 
-    /// The same, before the inner service is ready.
-    pub(crate) fn pass_when_ready(inner: S, request: Request<ReqBody>) -> Self {
-        Self {
-            state: State::Readying {
-                call: Some((inner, request)),
-                granted: None,
-            },
-        }
-    }
-
-    /// The store has granted it at once.
-    pub(crate) fn call_granted(
-        inner: &mut S,
-        mut request: Request<ReqBody>,
-        (grant, judges): (Grant, Judges),
-        shared: &Shared,
-    ) -> Self {
-        let granted = Some(Granted::tell(grant, judges, &mut request, shared));
-        Self {
-            state: State::Calling {
-                future: inner.call(request),
-                granted,
-            },
-        }
-    }
-
-    /// The same, before the inner service is ready.
-    pub(crate) fn call_granted_when_ready(
+    /// Calls the inner service as soon as it is ready.
+    pub(crate) fn call_when_ready(
         inner: S,
-        mut request: Request<ReqBody>,
-        (grant, judges): (Grant, Judges),
-        shared: &Shared,
+        request: Request<ReqBody>,
+        granted: Option<Granted>,
     ) -> Self {
-        let granted = Some(Granted::tell(grant, judges, &mut request, shared));
+        let call = Some((inner, request));
         Self {
-            state: State::Readying {
-                call: Some((inner, request)),
-                granted,
-            },
+            state: State::Readying { call, granted },
         }
     }
 
-    /// The store is asked.
+    /// Creates the future of a request that the store has yet to decide.
     pub(crate) fn decide(
         deciding: Deciding,
         inner: S,
@@ -197,16 +175,39 @@ where
         }
     }
 
-    /// It is known at once that it is refused.
+    /// Creates the future of a request that is refused without the store.
     pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: Arc<Shared>) -> Self {
+        let refused = Refused {
+            refusal,
+            parts,
+            shared,
+        };
         Self {
             state: State::Refusing {
-                refused: Some(Refused {
-                    refusal,
-                    parts,
-                    shared,
-                }),
+                refused: Some(refused),
             },
+        }
+    }
+
+    /// Goes on when the store has decided.
+    fn decided(
+        decision: Decision,
+        (mut inner, mut request): (S, Request<ReqBody>),
+        judges: Judges,
+        shared: &Arc<Shared>,
+    ) -> Self {
+        match decision {
+            Decision::Deny(refusal) => {
+                Self::refuse(refusal, request.into_parts().0, Arc::clone(shared))
+            }
+            Decision::Allow(grant) => {
+                let granted = Some(Granted::record(grant, judges, &mut request, shared));
+                if shared.decide_first {
+                    Self::call_when_ready(inner, request, granted)
+                } else {
+                    Self::call(&mut inner, request, granted)
+                }
+            }
         }
     }
 }
@@ -229,38 +230,12 @@ where
                     shared,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
-                    let Some((mut inner, mut request)) = call.take() else {
+                    let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    match decision
-                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)))
-                    {
-                        Decision::Deny(refusal) => {
-                            let refused = Refused {
-                                refusal,
-                                parts: request.into_parts().0,
-                                shared: Arc::clone(shared),
-                            };
-                            State::Refusing {
-                                refused: Some(refused),
-                            }
-                        }
-                        Decision::Allow(grant) => {
-                            let judges = mem::take(judges);
-                            let granted = Some(Granted::tell(grant, judges, &mut request, shared));
-                            if shared.decide_first {
-                                State::Readying {
-                                    call: Some((inner, request)),
-                                    granted,
-                                }
-                            } else {
-                                State::Calling {
-                                    future: inner.call(request),
-                                    granted,
-                                }
-                            }
-                        }
-                    }
+                    let decision = decision
+                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)));
+                    Self::decided(decision, call, mem::take(judges), shared).state
                 }
                 StateProj::Readying { call, granted } => {
                     let Some((inner, _)) = call else {
@@ -279,11 +254,11 @@ where
                 }
                 StateProj::Calling { future, granted } => {
                     let response = ready!(future.poll(cx));
-                    // Taken first: where there is no answer, it is over now.
+                    // Taken before the `?`: if the inner service fails, the charge ends here.
                     let granted = granted.take();
                     let response = response?;
                     let response = match granted {
-                        Some(granted) => granted.tell_outside(response),
+                        Some(granted) => granted.add_to_response(response),
                         None => response.map(|body| RateLimitBody::inner(body, None)),
                     };
                     return Poll::Ready(Ok(response));
@@ -300,8 +275,8 @@ where
     }
 }
 
-/// Logs which rules would have refused the request if they were enforced.
-fn tell_trials(grant: &Grant) {
+/// Logs which shadow rules would have refused the request.
+fn log_shadow_refusals(grant: &Grant) {
     let limits = grant.limits().iter();
     for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
         detail!(
@@ -311,22 +286,21 @@ fn tell_trials(grant: &Grant) {
     }
 }
 
-/// Leaves a decision where handlers and other layers look for it, beside those that other layers have left.
-fn note(extensions: &mut Extensions, decision: Decision) {
-    if let Some(earlier) = extensions.get_mut::<Decision>() {
-        let earlier = mem::replace(earlier, decision.clone());
+/// Inserts a decision where handlers and other layers look for it, beside those of other layers.
+fn insert_decision(extensions: &mut Extensions, decision: Decision) {
+    if let Some(earlier) = extensions.insert(decision)
+        && let Some(decision) = extensions.get::<Decision>().cloned()
+    {
         let decisions = extensions.get_or_insert_default::<Decisions>();
         if decisions.as_slice().is_empty() {
             decisions.push(earlier);
         }
         decisions.push(decision);
-    } else {
-        extensions.insert(decision);
     }
 }
 
-/// Leaves a decision in a response. Those that are there already were made later, by layers within.
-fn note_outside(extensions: &mut Extensions, decision: Decision) {
+/// Inserts a decision into a response. Decisions already there were made later, by inner layers.
+fn insert_outer_decision(extensions: &mut Extensions, decision: Decision) {
     if let Some(later) = extensions.get::<Decision>().cloned() {
         let decisions = extensions.get_or_insert_default::<Decisions>();
         if decisions.as_slice().is_empty() {

@@ -1,4 +1,4 @@
-//! What the user builds: [`RateLimitLayer`].
+//! The entry point of the crate: [`RateLimitLayer`] and its builder.
 
 #[cfg(feature = "config")]
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     answer::{Answers, Fields, HeaderStyle, OnRefusal},
     charge::LayerId,
-    rule::{Defaults, IntoRules, Planner, Rule, Rules},
+    rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
     error::ConfigError,
@@ -17,18 +17,21 @@ use crate::{
 
 /// Limits the requests to the services it wraps.
 ///
-/// For each request it finds the rule, asks the store, and either calls the inner service or answers 429 with
-/// `Retry-After`; a gRPC request is answered RESOURCE_EXHAUSTED. A limit is never an error of the service. Where a limit was
-/// met, the answer over HTTP tells what is left, in the fields of a [`HeaderStyle`].
+/// For each request the layer finds the rule, asks the store, and then either calls the inner
+/// service or answers 429 Too Many Requests with `Retry-After`. A gRPC request is answered
+/// RESOURCE_EXHAUSTED. Reaching a limit is never an error of the service. If a limit applied, the
+/// HTTP response says how much of it is left, in the fields of a [`HeaderStyle`].
 ///
-/// Cloning is cheap, and clones are the same layer: put one on many routes and they share its limits. Around a router and
-/// within it, the same layer charges a request once. So do the same rules of two layers on one
-/// store, unless the inner one says [`always`](RateLimitLayerBuilder::always).
+/// Cloning is cheap, and clones are the same layer: routes that use clones of one layer share its
+/// limits. If the same layer is around a router and also inside it, it charges a request once. Two
+/// layers on one store that have the same rule also charge it once, unless the inner layer says
+/// [`always`](RateLimitLayerBuilder::always).
 ///
-/// What a request is charged can be corrected until its answer is over: by [`Rule::charge_if`](crate::Rule::charge_if),
-/// [`Cost`](crate::Cost) or [`Charge`](crate::Charge).
+/// The charge of a request can be corrected until its response has ended: by
+/// [`Rule::charge_if`](crate::Rule::charge_if), [`Cost`](crate::Cost) or [`Charge`](crate::Charge).
 ///
-/// Not to be confused with `tower::limit::RateLimitLayer`, which makes all callers of one service instance wait.
+/// This is not `tower::limit::RateLimitLayer`, which makes all callers of one service instance
+/// wait.
 ///
 /// # Example
 ///
@@ -45,53 +48,53 @@ pub struct RateLimitLayer {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all services of a layer share.
+/// The state that all services of a layer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
-    pub(crate) planner: Swap<Planner>,
+    pub(crate) rules: Swap<CompiledRules>,
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
-    /// One at a time replaces the rules. With the fields of rules that choose none.
+    /// Lets one reload run at a time. Holds the fields for rules that choose none.
     #[cfg(feature = "config")]
     replacing: Mutex<Fields>,
 }
 
 #[cfg(feature = "config")]
 impl Shared {
-    /// See [`RateLimitLayer::reload`].
+    /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
         let default = self
             .replacing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let fields = fields_of(&rules, *default)?;
-        let planner = self.planner.load().successor(rules, &*self.store)?;
-        self.planner.store(planner);
+        let rules = self.rules.load().successor(rules, &*self.store)?;
+        self.rules.store(rules);
         self.answers.fields.store(fields);
         Ok(())
     }
 }
 
-/// The fields that rules choose, and that can tell their limits.
+/// Returns the fields that the rules choose, after a check that they can carry the limits.
 fn fields_of(rules: &Rules, default: Fields) -> Result<Fields, ConfigError> {
     let fields = rules.headers.as_deref().map_or(Ok(default), Fields::new)?;
     if let Some(most) = fields.most_permits() {
-        rules.check_told(most)?;
+        rules.check_permits_fit(most)?;
     }
     Ok(fields)
 }
 
 impl RateLimitLayer {
-    /// One rule for all requests: `Limit::per_minute(60).by(PeerIp)`, or a bare [`Limit`](crate::Limit) for all of them
-    /// together.
+    /// Creates a layer with one rule for all requests: `Limit::per_minute(60).by(PeerIp)`, or a
+    /// bare [`Limit`](crate::Limit) that all requests share.
     ///
     /// # Panics
     ///
-    /// If the rule is not valid: [`builder`](Self::builder) returns the error instead.
+    /// Panics if the rule is not valid. [`builder`](Self::builder) returns the error instead.
     #[allow(
         clippy::panic,
         reason = "documented: layers are built when a service starts"
@@ -104,7 +107,7 @@ impl RateLimitLayer {
         }
     }
 
-    /// Builds a layer of several rules.
+    /// Returns a builder for a layer of several rules.
     ///
     /// # Example
     ///
@@ -145,17 +148,21 @@ impl RateLimitLayer {
 #[cfg(feature = "config")]
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 impl RateLimitLayer {
-    /// Puts other rules in the place of the layer's, also in the services that it has made, while they serve.
+    /// Replaces the rules of this layer, also in the services it has already made, while they
+    /// serve.
     ///
-    /// Each request is decided by the rules of before or by these, never by some of both; those under way end as they
-    /// began. What has been counted stays: limiters are known by the names of rules and keys. A limit that has changed is
-    /// in force with each limiter's next request, and what is in use stays in use; in Redis, where this process has changed the
-    /// same limiter within the last minute, with the first request after that minute. The settings of the builder stay as they
-    /// are: the store, the hook, whether it is enabled.
+    /// Each request is decided by the old rules or by the new ones, never by a mix. Requests under
+    /// way finish with the rules they started with. Counts are kept, because limiters are
+    /// identified by the names of rules and keys. A changed limit applies from the next request of
+    /// each limiter, and permits in use stay in use. In Redis, if this process changed the same
+    /// limiter within the last minute, the new limit applies from the first request after that
+    /// minute. The builder's settings do not change: the store, the hook, whether the layer is
+    /// enabled.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`], as from [`RateLimitLayerBuilder::build`]. The layer then keeps the rules that it has.
+    /// Returns the same [`ConfigError`]s as [`RateLimitLayerBuilder::build`]. The layer then keeps
+    /// its current rules.
     ///
     /// # Example
     ///
@@ -197,36 +204,38 @@ pub struct RateLimitLayerBuilder {
 }
 
 impl RateLimitLayerBuilder {
-    /// Adds an entry to the table: see [`Rules::on`].
+    /// Adds an entry to the table. See [`Rules::on`].
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
         self.rules = self.rules.on(pattern, rules);
         self
     }
 
-    /// Adds an entry to the table: see [`Rules::on_grpc`].
+    /// Adds an entry to the table. See [`Rules::on_grpc`].
     pub fn on_grpc(mut self, method: &str, rules: impl IntoRules) -> Self {
         self.rules = self.rules.on_grpc(method, rules);
         self
     }
 
-    /// The rule for requests that no entry matches: see [`Rules::otherwise`]. Default: they pass.
+    /// Sets the rules for requests that no entry matches. See [`Rules::otherwise`]. Default: such
+    /// requests pass.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
         self.rules = self.rules.otherwise(rules);
         self
     }
 
-    /// Lets CORS preflights pass uncounted, unless a list denies them. Default: they meet the
-    /// rules.
+    /// Lets CORS preflights pass uncounted, unless a list denies them. Default: the rules apply to
+    /// them.
     ///
     /// A preflight is a request with the method OPTIONS and the fields `Origin` and
-    /// `Access-Control-Request-Method`. Browsers send it on their own and without credentials, so a
-    /// rule whose key it lacks is left out instead of refusing it; the rules whose key it has, an
-    /// address or a constant, count it as any other request.
+    /// `Access-Control-Request-Method`. Browsers send it on their own and without credentials. A
+    /// rule whose key is missing in a preflight is therefore skipped and does not refuse it. A rule
+    /// whose key is present, such as an address or a constant, counts it like any other request.
     ///
     /// # Deployment caveat
     ///
-    /// Any client can send what looks like a preflight, as often as it likes. Set this only where
-    /// nothing within does more for OPTIONS than answer it: no proxy, no handler for all methods.
+    /// Any client can send a request that looks like a preflight, as often as it likes. Set this
+    /// only if the inner service answers OPTIONS and does no other work for it: no proxy, no
+    /// handler for all methods.
     ///
     /// # Example
     ///
@@ -244,13 +253,13 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Replaces the table and its lists: see [`Rules`], which has more than this builder.
+    /// Replaces the table and its lists. [`Rules`] has more settings than this builder.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Edits the answers to refused requests. Default: they are sent as they are.
+    /// Edits the responses to refused requests. Default: they are sent unchanged.
     ///
     /// # Example
     ///
@@ -272,11 +281,12 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// The fields that tell callers how much is left, on every response over HTTP for which a limit was met. Default:
-    /// [`HeaderStyle::Draft11`]. An empty list: none.
+    /// Sets the header fields that report how much is left, on every HTTP response to which a limit
+    /// applied. Default: [`HeaderStyle::Draft11`]. An empty list sends none.
     ///
-    /// gRPC responses have none of them. [`Rule::hide_headers`] leaves single rules out. In a browser, scripts read
-    /// them only where CORS exposes them: see the [guide](crate::docs::guide).
+    /// gRPC responses never have them. [`Rule::hide_headers`] leaves out single rules. In a
+    /// browser, scripts can read them only if CORS exposes them: see the
+    /// [guide](crate::docs::guide).
     ///
     /// # Example
     ///
@@ -295,26 +305,28 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Adds a random time of at most this to the wait that a refusal tells: `Retry-After` and all fields that say the same;
-    /// in gRPC the pushback and `RetryInfo`. Default: zero.
+    /// Adds a random time, at most this long, to the wait that a refusal announces: `Retry-After`
+    /// and all fields with the same meaning, and in gRPC the pushback and `RetryInfo`. Default:
+    /// zero.
     ///
-    /// Callers that were refused together are told the same instant, and otherwise come back together. `Retry-After` is
-    /// rounded up to whole seconds, so that jitter of less than a second may not be seen there; gRPC is told milliseconds,
-    /// and its clients wait exactly as long as the pushback says, without a jitter of their own (gRFC A6). Nobody is told to
-    /// come earlier than there is room, and [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
+    /// Without jitter, callers that are refused together come back together. `Retry-After` is
+    /// rounded up to whole seconds, so jitter below one second may not show there. gRPC uses
+    /// milliseconds, and its clients wait exactly as long as the pushback says, without jitter of
+    /// their own (gRFC A6). Jitter only lengthens the announced wait, and
+    /// [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
         self.retry_jitter = jitter;
         self
     }
 
-    /// Whether requests are limited at all. Default: true.
+    /// Sets whether requests are limited at all. Default: true.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
     }
 
-    /// Holds requests for which there is no room, for up to this time: see [`Rule::wait`], which goes before. Default: they
-    /// are refused at once.
+    /// Holds requests that find no permits, for up to this time. See [`Rule::wait`], which takes
+    /// precedence. Default: they are refused at once.
     ///
     /// # Example
     ///
@@ -336,22 +348,24 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// How many requests may wait for the same limits: see [`Rule::queue`], which goes before. Default: 100.
+    /// Sets how many requests may wait for the same limits. See [`Rule::queue`], which takes
+    /// precedence. Default: 100.
     pub fn queue(mut self, requests: usize) -> Self {
         self.defaults.queue = Some(requests);
         self
     }
 
-    /// Whether a request is decided on before the inner service is ready for it. Default: false.
+    /// Sets whether a request is decided before the inner service is ready for it. Default: false.
     ///
-    /// By default this layer is ready when the inner service is, as tower's other layers: back-pressure reaches the caller,
-    /// and a request holds its place in the inner service, a permit of a `ConcurrencyLimit` for example, while the store is
-    /// asked and while it waits for permits. With `true` this layer is always ready; a request that is let pass then waits
-    /// for the inner service, charged. So refusals are answered, and places stay free, while the inner service is busy;
-    /// but nothing here bounds how many wait for it.
+    /// By default this layer is ready when the inner service is, like tower's other layers.
+    /// Back-pressure reaches the caller, and a request holds its place in the inner service (for
+    /// example a permit of a `ConcurrencyLimit`) while the store decides and while it waits for
+    /// permits. With `true` this layer is always ready, and an admitted request then waits for the
+    /// inner service, already charged. Refusals are answered and places stay free while the inner
+    /// service is busy, but this layer does not bound how many requests wait for it.
     ///
-    /// An error of the inner service's readiness is that of the call. A request that is dropped while it waits for the inner
-    /// service stays charged.
+    /// An error from the inner service's readiness becomes the error of the call. A request that is
+    /// dropped while it waits for the inner service stays charged.
     ///
     /// # Example
     ///
@@ -372,17 +386,17 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Charges a request whatever layers around this one have charged it. Default: what was charged
-    /// outside is not charged again.
+    /// Charges a request even if a layer around this one has already charged it. Default: a charge
+    /// made outside is not made again.
     ///
-    /// By default, a layer that is met a second time, of a router and of one nested in it, lets the
-    /// request pass. Of another layer on the same store, a rule that charges the same limiter under
-    /// the same name and at the same fixed cost is charged once, and a warning says so once; rules
-    /// that differ in any of these, or whose cost depends on the request, are charged by each. A
-    /// charge outside counts until its answer is over.
+    /// By default, a request that meets the same layer twice, around a router and inside it, passes
+    /// the inner one. If two different layers share a store, a rule that charges the same limiter
+    /// under the same name and at the same fixed cost is charged once, and one warning reports it.
+    /// Rules that differ in any of these, or whose cost depends on the request, are charged by each
+    /// layer. A charge made outside counts until its response has ended.
     ///
-    /// Set this on the inner layer where a request is meant to be charged twice: in a gateway, for
-    /// example, that limits what comes in and, by the same rule, what it sends on.
+    /// Set this on the inner layer if a request should be charged twice: for example in a gateway
+    /// that limits incoming requests and, by the same rule, the requests it forwards.
     ///
     /// # Example
     ///
@@ -399,17 +413,19 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Whether the permits left are counted for requests that are let pass. Default: true.
+    /// Sets whether the permits left are counted for admitted requests. Default: true.
     ///
-    /// Without it [`LimitState::remaining`](crate::LimitState::remaining) is `None` there,
-    /// [`LimitState::reset_after`](crate::LimitState::reset_after) is the interval, and Redis has less to do.
-    /// The fields of [`headers`](Self::headers) then tell the limit and not what is left of it.
+    /// With `false`, [`LimitState::remaining`](crate::LimitState::remaining) is `None` for them,
+    /// [`LimitState::reset_after`](crate::LimitState::reset_after) is the interval, and Redis has
+    /// less work. The fields of [`headers`](Self::headers) then report the limit but not how much
+    /// of it is left.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
         self.defaults.remaining = remaining;
         self
     }
 
-    /// Whether all rules are only tried out, whatever they say themselves: see [`Rule::shadow`]. Default: false.
+    /// Makes every rule a shadow rule, whatever its own setting. See [`Rule::shadow`]. Default:
+    /// false.
     ///
     /// # Example
     ///
@@ -427,20 +443,20 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`], naming the entry, the rule or the value at fault.
+    /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         let default = Fields::new(&self.headers)?;
         let fields = fields_of(&self.rules, default)?;
-        let planner = Planner::new(self.rules, &*self.store, self.defaults)?;
+        let rules = CompiledRules::new(self.rules, &*self.store, self.defaults)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 id: LayerId::new(),
                 store: self.store,
-                planner: Swap::new(planner),
+                rules: Swap::new(rules),
                 answers: Answers {
                     fields: Swap::new(fields),
                     jitter: self.retry_jitter,

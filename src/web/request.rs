@@ -17,8 +17,8 @@ pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
 
 /// Returns whether a request is gRPC or gRPC-Web, by its method and content type.
 ///
-/// All calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"): a client with another method reads
-/// HTTP, and would take a gRPC answer for a 200.
+/// All gRPC calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"). A client that uses another
+/// method reads HTTP, and would take a gRPC response for a 200.
 pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
     if *method != Method::POST {
         return false;
@@ -36,7 +36,8 @@ pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Returns whether it looks like the Fetch standard's "CORS-preflight request", section 3.2.2.
+/// Returns whether a request is a "CORS-preflight request" as in section 3.2.2 of the Fetch
+/// standard.
 pub(crate) fn is_preflight(parts: &Parts) -> bool {
     let has = |name| parts.headers.contains_key(name);
     parts.method == Method::OPTIONS

@@ -1,4 +1,4 @@
-//! Request in, future out: [`RateLimit`].
+//! The service that limits requests: [`RateLimit`].
 
 use std::{
     fmt, mem,
@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{
     answer::RateLimitBody,
     charge::{Judges, has_met},
-    future::ResponseFuture,
+    future::{Granted, ResponseFuture},
     layer::{RateLimitLayer, Shared},
     rule::Plan,
 };
@@ -23,15 +23,16 @@ use crate::{
     demand::Acquire,
 };
 
-/// A service whose requests are limited. Made by [`RateLimitLayer`].
+/// Limits the requests to the inner service. Made by [`RateLimitLayer`].
 ///
 /// # Readiness
 ///
-/// It is ready when the inner service is, and holds that readiness, a permit of a `ConcurrencyLimit` for example, while it
-/// asks the store, and while the request waits for permits. A refusal lets it go; the inner service is then never called.
+/// It is ready when the inner service is. It holds that readiness (for example a permit of a
+/// `ConcurrencyLimit`) while the store decides and while the request waits for permits. A refusal
+/// releases the readiness without calling the inner service.
 ///
-/// With [`decide_first`](crate::RateLimitLayerBuilder::decide_first) it is always ready, and waits for the inner service when a
-/// request has been let pass.
+/// With [`decide_first`](crate::RateLimitLayerBuilder::decide_first) it is always ready, and waits
+/// for the inner service after a request has been admitted.
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
@@ -50,17 +51,17 @@ impl<S> Layer<S> for RateLimitLayer {
 }
 
 impl<S> RateLimit<S> {
-    /// The inner service.
+    /// Returns the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to change it.
+    /// Returns the inner service, mutably.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service alone.
+    /// Returns the inner service and drops the layer's part.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -83,27 +84,28 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // One layer may be met twice: of a nested router, and of the one around it.
+        // A nested router and the router around it may have the same layer.
         let again = || !self.shared.always && has_met(request.extensions(), self.shared.id);
         if !self.shared.enabled || again() {
-            return self.pass(request);
+            return self.forward(request, None);
         }
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
-        let plan = self.shared.planner.load().plan(&parts, once);
+        let plan = self.shared.rules.load().plan(&parts, once);
         match plan {
-            Plan::Pass => self.pass(Request::from_parts(parts, body)),
+            Plan::Pass => self.forward(Request::from_parts(parts, body), None),
             Plan::Refuse(refusal) => self.refuse(refusal, parts),
-            Plan::Ask(acquire, judges) => self.ask((acquire, judges), parts, body),
+            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body),
         }
     }
 }
 
 impl<S> RateLimit<S> {
-    /// For a request that meets limits.
+    /// Handles a request to which limits apply.
     fn ask<ReqBody>(
         &mut self,
-        (mut acquire, judges): (Acquire, Judges),
+        mut acquire: Acquire,
+        judges: Judges,
         parts: Parts,
         body: ReqBody,
     ) -> ResponseFuture<S, ReqBody>
@@ -111,59 +113,51 @@ impl<S> RateLimit<S> {
         S: Service<Request<ReqBody>> + Clone,
     {
         let shared = &self.shared;
-        let decision = match shared.store.decide_at_once(&mut acquire) {
-            Some(Ok(decision)) => decision,
-            Some(Err(error)) => Decision::Deny(Refusal::unavailable(error)),
+        match shared.store.decide_at_once(&mut acquire) {
+            Some(Ok(Decision::Allow(grant))) => {
+                let mut request = Request::from_parts(parts, body);
+                let granted = Granted::record(grant, judges, &mut request, shared);
+                self.forward(request, Some(granted))
+            }
+            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts),
+            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts),
             None => {
                 let deciding = Arc::clone(&shared.store).acquire(acquire);
                 let ready = take_ready(&mut self.inner);
                 let request = Request::from_parts(parts, body);
-                return ResponseFuture::decide(
-                    deciding,
-                    ready,
-                    request,
-                    judges,
-                    Arc::clone(shared),
-                );
+                ResponseFuture::decide(deciding, ready, request, judges, Arc::clone(shared))
             }
-        };
-        match decision {
-            Decision::Allow(grant) => {
-                let request = Request::from_parts(parts, body);
-                if shared.decide_first {
-                    let ready = take_ready(&mut self.inner);
-                    ResponseFuture::call_granted_when_ready(ready, request, (grant, judges), shared)
-                } else {
-                    ResponseFuture::call_granted(&mut self.inner, request, (grant, judges), shared)
-                }
-            }
-            Decision::Deny(refusal) => self.refuse(refusal, parts),
         }
     }
 
-    /// For a request that is refused before anything is waited for.
+    /// Refuses a request that is decided without waiting.
     fn refuse<ReqBody>(&mut self, refusal: Refusal, parts: Parts) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        // Whoever keeps this service for later must not keep a permit that nobody uses.
+        // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
         ResponseFuture::refuse(refusal, parts, Arc::clone(&self.shared))
     }
 
-    /// For a request that no rule concerns.
-    fn pass<ReqBody>(&mut self, request: Request<ReqBody>) -> ResponseFuture<S, ReqBody>
+    /// Passes on a request with its grant, if a rule applies to it.
+    fn forward<ReqBody>(
+        &mut self,
+        request: Request<ReqBody>,
+        granted: Option<Granted>,
+    ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
         if self.shared.decide_first {
-            return ResponseFuture::pass_when_ready(self.inner.clone(), request);
+            let inner = take_ready(&mut self.inner);
+            return ResponseFuture::call_when_ready(inner, request, granted);
         }
-        ResponseFuture::pass(self.inner.call(request))
+        ResponseFuture::call(&mut self.inner, request, granted)
     }
 }
 
-/// Takes the service that was polled ready: the one to call, as its clone has made no such promise.
+/// Takes the service that was polled ready and leaves its clone, which is not ready.
 fn take_ready<S: Clone>(inner: &mut S) -> S {
     let clone = inner.clone();
     mem::replace(inner, clone)

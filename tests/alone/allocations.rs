@@ -1,4 +1,5 @@
-//! What a request allocates: counted by an allocator of this binary, which no other test shares.
+//! The allocations of a request, counted by an allocator of this binary, which no other test
+//! shares.
 
 #![cfg(feature = "redis")]
 
@@ -14,7 +15,8 @@ use tower::Service;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// How often each thing is done. Other threads of this binary can only add to a count, and do not add to all of them.
+/// The number of attempts for each measurement. Other threads of this binary can only add to a
+/// count, and do not add to all of them.
 const TRIES: usize = 50;
 
 /// Allocations up to now; one that is moved to grow counts as one more.
@@ -23,7 +25,8 @@ fn allocations() -> usize {
     stats.allocations + stats.reallocations
 }
 
-/// The service behind the layer: answers at once, and notes how many allocations there were when it was called.
+/// The service inside the layer. It answers at once, and records the number of allocations before
+/// it was called.
 #[derive(Clone, Default)]
 struct Inner {
     called_at: Arc<AtomicUsize>,
@@ -44,10 +47,11 @@ impl Service<Request<()>> for Inner {
     }
 }
 
-/// What one request allocated.
+/// The allocations of one request.
 #[derive(Debug)]
 struct Counts {
-    /// In `Service::call`. What is known by then has been decided; the answer is begun by the first poll of the future.
+    /// In `Service::call`. A decision known by then is made there; the first poll of the future
+    /// starts the response.
     call: usize,
     /// Until the inner service was called, if it was.
     inner: Option<usize>,
@@ -131,7 +135,7 @@ fn redis() -> RedisStore {
 }
 
 #[test]
-fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
+fn a_cached_refusal_allocates_nothing_before_its_response() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         let rules = [
@@ -139,7 +143,7 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
             REFUSING.by(PeerIp).named("by-peer"),
             REFUSING.by((Route::new(), PeerIp)).named("both"),
             REFUSING
-                .by(FromHeader::new("x-nobody").or(PeerIp))
+                .by(FromHeader::new("x-absent").or(PeerIp))
                 .named("either"),
         ];
         for rule in rules {
@@ -162,7 +166,7 @@ fn a_refusal_that_is_told_again_allocates_nothing_before_its_answer() {
 }
 
 #[test]
-fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
+fn a_decision_in_memory_allocates_only_its_result() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         // A grant is shared by all who tell of it, and so stands on the heap.
@@ -179,8 +183,9 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
         assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
 
-        // A handler finds the decision and the charge in the extensions: each is an allocation there, and so is the grant
-        // that they share. The table of the extensions has room for them.
+        // A handler finds the decision and the charge in the extensions. Each is an allocation
+        // there, and so is the grant that they share. The table of the extensions has room for
+        // them.
         let rule = ADMITTING.by(FromHeader::new("x-user"));
         let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
         assert_eq!(counts.inner, Some(3), "{counts:?}");
@@ -189,7 +194,7 @@ fn a_decision_in_memory_allocates_no_more_than_what_is_told() {
 
 /// While the breaker is open: no call is made, and no future for one.
 #[test]
-fn what_is_decided_without_a_server_that_hangs_allocates_no_more_than_what_is_told() {
+fn a_decision_without_a_hanging_server_allocates_only_its_result() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         let mut server = RedisServer::start();

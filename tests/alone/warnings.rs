@@ -1,4 +1,5 @@
-//! Mistakes in a set-up that only requests show: one line each, with what to do, and nothing of what callers wrote.
+//! Mistakes in a setup that only requests reveal: one line each, with the remedy, and without
+//! anything that callers wrote.
 
 mod twice;
 mod unmatched;
@@ -39,7 +40,7 @@ async fn send(layer: &RateLimitLayer, peer: Option<&str>, headers: &[(&str, &str
     layer.layer(inner).oneshot(request).await.unwrap().status()
 }
 
-/// What a request is warned about when it comes for the first time; and that it is not the second time.
+/// Returns the warning for a request that comes for the first time; the second time there is none.
 async fn warning(
     key: impl KeyExtractor,
     peer: Option<&str>,
@@ -121,7 +122,8 @@ async fn forwarding_headers_are_warned_about_once() {
             Some(unreadable),
         ),
         (warning(ClientIp::hops(1), far, &[XFF]).await, None),
-        // A peer in a private network that forwards is a proxy that nobody has named; one from outside makes it up.
+        // A peer in a private network that forwards is an unnamed proxy; one from outside makes it
+        // up.
         (warning(PeerIp, near, &[XFF]).await, Some(untrusted)),
         (
             warning(PeerIp, Some("::1"), &[FORWARDED]).await,
@@ -263,7 +265,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
     }
 }
 
-/// Each mistake is told, also after another one.
+/// Each mistake is reported, also after another one.
 #[tokio::test]
 async fn one_warning_does_not_hide_another() {
     let _alone = crate::ALONE.lock().await;
@@ -284,7 +286,7 @@ async fn one_warning_does_not_hide_another() {
 }
 
 #[tokio::test]
-async fn what_would_have_been_refused_is_told_at_debug_level() {
+async fn a_shadow_refusal_is_logged_at_debug_level() {
     let _alone = crate::ALONE.lock().await;
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
@@ -370,7 +372,7 @@ async fn a_full_store_warns_once_a_minute() {
     }
 }
 
-/// Once for each text, with the line and the reason; what is in force is told, too.
+/// Once for each text, with the line and the reason; rules that take effect are reported too.
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn a_bad_rules_file_is_warned_about_once() {
@@ -383,18 +385,22 @@ async fn a_bad_rules_file_is_warned_about_once() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let layer = layer(PeerIp);
-    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let watch = layer
         .watch(tower_ratelimit::RulesFile::new(), &path)
         .every(Duration::from_millis(1))
         .report(move |applied| sender.send(applied.is_ok()).unwrap());
     let watching = tokio::spawn(watch.run());
     // Longer than it takes, on the busiest machine.
-    let patience = Duration::from_secs(60);
-    let mut told = async || tokio::time::timeout(patience, told.recv()).await.unwrap();
-    assert_eq!(told().await, Some(false));
+    let time_limit = Duration::from_secs(60);
+    let mut reports = async || {
+        tokio::time::timeout(time_limit, reports.recv())
+            .await
+            .unwrap()
+    };
+    assert_eq!(reports().await, Some(false));
     fs::write(&path, good).unwrap();
-    assert_eq!(told().await, Some(true));
+    assert_eq!(reports().await, Some(true));
     watching.abort();
     fs::remove_file(&path).unwrap();
     let lines = taken(&log);
@@ -406,7 +412,7 @@ async fn a_bad_rules_file_is_warned_about_once() {
         "{lines:#?}"
     );
     assert!(
-        bad.contains("line 2, rules.api.rate: \"5 a minute\" is no rate"),
+        bad.contains("line 2, rules.api.rate: \"5 a minute\" is not a rate"),
         "{bad}"
     );
 }

@@ -99,7 +99,8 @@ fn what_is_compiled_for_redis_alone() {
         "store::guard::line::lines",
         "store::guard::line::queue",
         "store::guard::line::state",
-        "store::memory",
+        "store::memory::shared",
+        "store::stack",
     ]);
     assert_eq!(asks, known);
 }
@@ -146,10 +147,7 @@ fn guards_know_no_store() {
             broken.extend(others.map(|other| (module.join("::"), other.join("::"))));
         }
     }
-    // The store that decides in an outage is not handed to it yet.
-    let known = ["store::memory", "store::memory::strangers"];
-    let known = known.map(|other| ("store::guard::local".to_owned(), other.to_owned()));
-    assert_eq!(broken, BTreeSet::from(known));
+    assert_eq!(broken, BTreeSet::new());
 }
 
 #[test]
@@ -187,7 +185,7 @@ fn no_circle_but_these() {
         "store::guard::line store::guard::line::lines store::guard::line::member \
          store::guard::line::queue store::guard::line::state",
         // What a full store does with newcomers needs the shards of the store.
-        "store::memory store::memory::strangers",
+        "store::memory::shared store::memory::strangers",
         // A file is read entry by entry, each with what the user has registered.
         "web::rules_file web::rules_file::entries web::rules_file::keys web::rules_file::rules",
     ];

@@ -21,7 +21,7 @@ fn state(store: &RedisStore) -> BreakerState {
     store.health().nodes()[0].breaker()
 }
 
-/// Asks until nobody does any more; how many lost their time.
+/// Calls until the breaker is open. Returns how many calls lost their time.
 async fn open(store: &RedisStore, service: &Http) -> u32 {
     let mut asked = 0;
     while state(store) == BreakerState::Closed {
@@ -84,7 +84,7 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     assert!(u128::from(probes) <= most, "{probes}, {most}");
 }
 
-/// A line that is longer than those who go together: the first of them leave when their call is young.
+/// A queue longer than one call takes: the first callers leave while their call is young.
 #[tokio::test]
 async fn a_busy_key_opens_it() {
     let mut server = RedisServer::start();
@@ -123,7 +123,7 @@ async fn a_busy_key_opens_it() {
 
 /// Those who wait for permits, too, and those who stood in line before.
 #[tokio::test]
-async fn nobody_waits_for_a_server_that_hangs() {
+async fn no_caller_waits_for_a_server_that_hangs() {
     let mut server = RedisServer::start();
     let store = RedisStore::builder(server.url())
         .deadline(Duration::from_millis(100))
@@ -139,7 +139,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
         let limiter = limiter.clone();
         async move { limiter.acquire().await.unwrap_err().kind() }
     });
-    // It has been told to wait before the server hangs.
+    // It was refused with a wait before the server hangs.
     let calls_before = server.scripts_called();
     until("it stands in line", || async {
         server.scripts_called() > calls_before
@@ -203,7 +203,8 @@ async fn a_silent_connection_is_replaced_while_it_is_open() {
     assert_eq!(proxy.connections(), before + 1);
 }
 
-/// The connection has pauses of its own, in which nobody waits: a breaker would only add to them.
+/// The connection has pauses of its own, during which no caller waits: a breaker would only add to
+/// them.
 #[tokio::test]
 async fn a_server_that_is_down_does_not_open_it() {
     let mut server = RedisServer::start();
@@ -222,7 +223,8 @@ async fn a_server_that_is_down_does_not_open_it() {
     heals(&store, &[&allow]).await;
 }
 
-/// Else whoever sends requests and leaves at once would have everybody answered by policy.
+/// Otherwise a caller that sends requests and leaves at once could have all callers answered by
+/// policy.
 #[tokio::test]
 async fn callers_that_hang_up_do_not_open_it() {
     let server = RedisServer::start();
@@ -240,7 +242,7 @@ async fn callers_that_hang_up_do_not_open_it() {
     assert_eq!(health.nodes()[0].failures(), 0);
 }
 
-/// What a server says of a limiter is an answer.
+/// A server's reply about a limiter is an answer.
 #[tokio::test]
 async fn refused_questions_do_not_open_it() {
     let server = RedisServer::start();

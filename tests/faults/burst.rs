@@ -100,7 +100,8 @@ async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
     let health = store.health();
     let node = &health.nodes()[0];
     let was_open = node.breaker() != BreakerState::Closed || node.lasts() <= took;
-    // A server that a busy machine does not run for nearly as long is silent, and rightly left alone.
+    // On a busy machine the server may not run for about that long; then it is silent, and the open
+    // breaker is right.
     let silence = witness.longest_silence();
     println!("the server was silent for {silence:?} at most");
     assert!(!was_open || silence >= deadline / 2, "{node:?}");
@@ -241,9 +242,9 @@ async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
     assert_eq!(granted(&knows_nothing, 1).await, 0);
 }
 
-/// What a call that was given up takes in the end stays taken, as its caller was admitted.
+/// Permits that an abandoned call takes in the end stay taken, because its caller was admitted.
 #[tokio::test]
-async fn who_is_admitted_here_has_paid_there() {
+async fn a_request_admitted_here_is_charged_there() {
     const LIMIT: u64 = 20;
     let mut server = RedisServer::start();
     // One connection for all of it: what was sent is carried out in the end.

@@ -88,7 +88,8 @@ fn undistinguished(limiter: &RateLimiter) -> [RateLimiter; 3] {
     ]
 }
 
-/// Nothing tells these calls apart, so that they are sent once: the one whose reply is lost has taken, and is an error.
+/// Redis cannot tell a repetition of these calls, so they are sent once: a call whose reply is lost
+/// has taken its permits, and is an error.
 #[tokio::test]
 async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
     for way in 0..3 {
@@ -108,7 +109,8 @@ async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
     }
 }
 
-/// A receipt of such a call whose reply is lost was carried out, perhaps: it is not sent again, neither at once nor later.
+/// A receipt for such a call, if its reply is lost, may have been carried out. So it is never sent
+/// again.
 #[tokio::test]
 async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
     for way in 0..3 {

@@ -54,7 +54,7 @@ async fn a_service_starts_without_redis_and_finds_it_later() {
     assert_eq!(store.lost_receipts(), 0);
 }
 
-/// Something answers the address, and hangs up: whatever the traffic, it is left alone most of the time.
+/// A server accepts and disconnects: whatever the traffic, it is left alone most of the time.
 #[tokio::test]
 async fn a_server_that_hangs_up_is_not_stormed() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -130,7 +130,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let connected = connections_received(&server) - before;
-    assert!(refused > 0, "it answers nobody");
+    assert!(refused > 0, "it answers no call");
     is_no_storm(connected, began);
 }
 
@@ -173,7 +173,8 @@ async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
     assert_eq!(ask(&deny).await, (StatusCode::OK, Source::Store));
 }
 
-/// One at once, one more, then after 20, 40, 80, 160 and 320 ms, and two in each second from then on.
+/// One at once, one more, then after 20, 40, 80, 160 and 320 ms, and two in each second from then
+/// on.
 fn is_no_storm(connections: u64, began: Instant) {
     let took = began.elapsed();
     println!("{connections} connections in {took:?}");

@@ -19,7 +19,7 @@ async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
     (response.status(), decision)
 }
 
-/// Who is admitted of so many, and by whom the last one was decided.
+/// Returns how many of these requests are admitted, and the source of the last decision.
 async fn admitted(layer: &RateLimitLayer, user: &str, times: u32) -> (u32, StatusCode, Source) {
     let (mut admitted, mut last) = (0, (StatusCode::OK, Source::Store));
     for _ in 0..times {
@@ -58,7 +58,7 @@ async fn outage(
     assert_eq!(admitted(&layer, "patient", 3).await, (3, OK, Source::Store));
 
     fault(&mut server);
-    // It was told when there is room, and that is known.
+    // The refusal announced when there is room, so that instant is known.
     assert_eq!(
         admitted(&layer, "flood", 3).await,
         (0, REFUSED, Source::Cache)
@@ -135,7 +135,7 @@ async fn instances_with_their_shares_are_one_limit() {
 /// The limiters of an outage are as many as a `MemoryStore` has: others are counted by an estimate,
 /// in which what Redis granted counts, too.
 #[tokio::test]
-async fn a_flood_in_an_outage_locks_nobody_out() {
+async fn a_flood_in_an_outage_locks_no_user_out() {
     let mut server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
     let rule = HOURLY.by(FromHeader::new("x-user")).named(&unique("rule"));

@@ -12,8 +12,8 @@ use super::{
 
 const LIMIT: Limit = Limit::per_hour(1_000_000);
 
-/// The lines that whoever runs it sees, as most do.
-fn told(log: &Log) -> Vec<String> {
+/// The lines at the default level of an operator.
+fn operator_lines(log: &Log) -> Vec<String> {
     let mut lines = log.lines();
     lines.retain(|line| !line.contains("DEBUG"));
     lines
@@ -127,9 +127,9 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     assert!(!log.text().contains("secret"), "{}", log.text());
 }
 
-/// Where every second call fails, the store is neither well nor newly ill each time.
+/// If every second call fails, the store is neither well nor newly ill each time.
 #[tokio::test]
-async fn a_store_that_fails_now_and_then_is_told_of_once() {
+async fn a_store_that_fails_now_and_then_is_reported_once() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let server = RedisServer::start();
@@ -153,13 +153,13 @@ async fn a_store_that_fails_now_and_then_is_told_of_once() {
         turns += usize::from(source != last);
         last = source;
     }
-    let lines = told(&log);
+    let lines = operator_lines(&log);
     assert_eq!(lines.len(), 1, "{turns} turns: {lines:#?}");
 }
 
-/// A server that is slow now and then is told of once a minute, however often its breaker opens.
+/// A server that is slow now and then is reported once a minute, however often its breaker opens.
 #[tokio::test]
-async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
+async fn a_breaker_that_keeps_opening_is_reported_once_a_minute() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let server = RedisServer::start();
@@ -185,7 +185,7 @@ async fn a_breaker_that_opens_again_and_again_is_told_of_once_a_minute() {
             state() == BreakerState::Closed
         })
         .await;
-        let mut lines = told(&log);
+        let mut lines = operator_lines(&log);
         lines.retain(|line| line.contains("the breaker opens"));
         let minutes = began.elapsed().as_secs() / 60;
         let most = 1 + usize::try_from(minutes).unwrap();

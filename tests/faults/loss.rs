@@ -53,7 +53,7 @@ async fn a_server_that_comes_back_is_used_within_a_second() {
     traffic.all_by_store("before");
 
     server.kill();
-    // Nobody waits out the deadline of five seconds: hundreds of answers come in less.
+    // No caller waits out the deadline of five seconds: hundreds of replies come in less.
     let down = Instant::now();
     traffic.met_policy(100).await;
     assert!(

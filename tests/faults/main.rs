@@ -1,4 +1,4 @@
-//! What callers see while Redis, or the way to it, is broken, and that it heals without them.
+//! The view of callers while Redis, or the way to it, is broken; it heals without their help.
 
 #![cfg(feature = "redis")]
 #![allow(

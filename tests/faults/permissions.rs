@@ -10,7 +10,7 @@ use super::{
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// What the README says is enough.
+/// Returns the permissions that the README calls sufficient.
 fn enough() -> String {
     let readme = include_str!("../../README.md");
     let (_, rest) = readme
@@ -105,7 +105,7 @@ async fn everything(server: &RedisServer) -> Result<(), String> {
     server.cli(&["DEL", &format!("{{{name}}}:value")]);
     expect(take().await?, true)?;
     expect(take().await?, false)?;
-    // Nobody knows since when.
+    // It is unknown since when.
     server.cli(&["DEL", &format!("{{{name}}}:permits")]);
     expect(take().await?, false)?;
 
@@ -203,7 +203,7 @@ async fn the_permissions_in_the_readme_are_enough_and_none_too_many() {
     }
 }
 
-/// A server that does not know a script is told it by SCRIPT LOAD then, also of what is given back.
+/// A server that does not know a script then gets it by SCRIPT LOAD, also for releases.
 #[tokio::test]
 async fn a_user_who_may_send_no_texts_may_load_them() {
     let server = RedisServer::start();
@@ -253,9 +253,9 @@ async fn a_missing_password_is_rejected() {
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
     let store = patient(server.url()).build().unwrap();
     let is_rejected = |error: Error| {
-        let (kind, told) = (error.kind(), say(error));
-        assert_eq!(kind, ErrorKind::Rejected, "{told}");
-        assert!(told.contains("Redis wants a password"), "{told}");
+        let (kind, message) = (error.kind(), say(error));
+        assert_eq!(kind, ErrorKind::Rejected, "{message}");
+        assert!(message.contains("Redis wants a password"), "{message}");
     };
     is_rejected(store.ping().await.unwrap_err());
     let limiter = RateLimiter::new(&store, "ratelimit:orders").unwrap();

@@ -99,7 +99,7 @@ fn a_runtime_that_stands_still_blocks_no_other() {
         let setting = tokio::time::timeout(Duration::from_secs(1), limiter.try_set_rate(LIMIT));
         matches!(setting.await, Ok(Ok(true)))
     }));
-    // Now a connection that nobody drives.
+    // Now a connection whose runtime is not driven.
     let other = runtime();
     other.block_on(until("it decides", || async {
         limiter

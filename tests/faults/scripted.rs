@@ -1,10 +1,10 @@
-//! The page of errors, end to end: a server says each of them, and what happens is what the page says.
+//! The page of errors, end to end: a server sends each of them, and the page describes the effect.
 
 use super::{page, wait::until};
 use crate::scene::*;
 use crate::support::scripted::ScriptedServer;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A row of "Errors, one by one" that a server can say.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ fn rows() -> Vec<Row<'static>> {
 
 fn store(server: &ScriptedServer) -> RedisStore {
     RedisStore::builder(server.url())
-        .deadline(PATIENCE)
-        .response_timeout(PATIENCE)
+        .deadline(TIMEOUT)
+        .response_timeout(TIMEOUT)
         // One failure opens it, so that one call tells.
         .breaker(1)
         .build()
@@ -64,10 +64,10 @@ async fn each_error_is_met_as_the_page_says() {
 
         let error = limiter.try_acquire().await.unwrap_err();
         assert_eq!(format!("{:?}", error.kind()), row.kind, "{row:?}");
-        let told = error.to_string();
+        let message = error.to_string();
         assert!(
-            row.remedy.is_none_or(|remedy| told.contains(remedy)),
-            "{row:?}: {told}"
+            row.remedy.is_none_or(|remedy| message.contains(remedy)),
+            "{row:?}: {message}"
         );
         let opened = store.health().nodes()[0].breaker() != BreakerState::Closed;
         assert_eq!(opened, row.is_failure, "{row:?}");
@@ -101,7 +101,7 @@ async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
 }
 
 #[tokio::test]
-async fn where_a_script_cannot_be_taught_it_is_told_why_its_text_was_refused() {
+async fn an_error_names_why_a_script_could_not_be_loaded() {
     let server = ScriptedServer::start(|command| {
         match &*command[0].to_ascii_uppercase() {
             b"EVALSHA" => "-NOSCRIPT No matching script.\r\n",
@@ -146,7 +146,7 @@ async fn what_may_have_run_by_its_hash_is_given_back_though_its_text_failed() {
 #[tokio::test]
 async fn what_is_no_reply_ends_the_connection_and_what_is_none_of_ours_does_not() {
     for (reply, connections) in [
-        // Nobody can tell where the next one begins.
+        // It is unknown where the next reply begins.
         (&b"?\r\n"[..], 2),
         (b"$3\r\nabcdef\r\n", 2),
         (b"+OK\r\n", 1),

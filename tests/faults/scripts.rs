@@ -27,7 +27,7 @@ async fn take(limiter: &RateLimiter) {
     assert!(limiter.try_acquire().await.unwrap().is_allowed());
 }
 
-/// How often it was said that a command is unknown there.
+/// Returns how often the server replied that a command is unknown.
 fn lacked(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "errorstats"]);
     let count = stats
@@ -37,7 +37,7 @@ fn lacked(server: &RedisServer) -> u64 {
     count.trim().parse().unwrap()
 }
 
-/// How often the user was refused to load a script.
+/// Returns how often the user was not permitted to load a script.
 fn refused_to_load(server: &RedisServer) -> u64 {
     let log = server.cli(&["ACL", "LOG"]);
     let lines: Vec<_> = log.lines().collect();

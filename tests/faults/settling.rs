@@ -1,14 +1,14 @@
-//! What is settled over a bad connection: once, or counted as lost.
+//! Settlements over a bad connection: once, or counted as lost.
 
 use super::{proxy::Proxy, wait::until};
 use crate::scene::*;
 
-/// A limiter of a hundred permits, of which ten are taken.
+/// Returns a limiter of a hundred permits of which ten are taken.
 async fn ten_taken(store: &RedisStore, interval: Duration) -> (RateLimiter, Receipt) {
     let limiter = RateLimiter::new(store, &unique("settled")).unwrap();
     limiter.set_rate(Limit::new(100, interval)).await.unwrap();
     let Decision::Allow(grant) = limiter.try_acquire_many(10).await.unwrap() else {
-        panic!("nobody else takes any");
+        panic!("no other caller takes any");
     };
     (limiter, grant.receipts()[0].clone())
 }

@@ -38,8 +38,8 @@ async fn times_out(limiter: &RateLimiter) {
     );
 }
 
-/// Calls that nobody waits for any longer are given back when the server carries them out after all, however many
-/// connections have been given up meanwhile.
+/// Abandoned calls are given back when the server carries them out after all, however many
+/// connections have been replaced meanwhile.
 async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
     let mut server = RedisServer::start();
     let store = RedisStore::builder(server.url())
@@ -174,7 +174,8 @@ async fn a_limiters_dropped_call_is_given_back() {
         available(&limiter).await == Some(19)
     })
     .await;
-    // Not because they never arrived: the server has seen five more calls, and as many that gave back.
+    // The reason is not that they never arrived: the server has seen five more calls, and as many
+    // releases.
     assert_eq!((server.calls_of("zadd"), server.calls_of("zrem")), (6, 5));
 }
 
@@ -233,7 +234,7 @@ async fn a_silent_connection_is_replaced() {
     .await;
 }
 
-/// A reply that nobody waits for is an answer too: the connection lives.
+/// A reply without a waiting caller is an answer too: the connection stays open.
 #[tokio::test]
 async fn a_slow_connection_is_kept() {
     let server = RedisServer::start();

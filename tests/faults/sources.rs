@@ -32,7 +32,7 @@ async fn survives_killed_connections(server: &RedisServer, store: RedisStoreBuil
 
 /// The connection itself would wait for ever, and its caller for permits.
 #[tokio::test]
-async fn a_connection_without_a_timeout_keeps_nobody() {
+async fn a_connection_without_a_timeout_keeps_no_caller() {
     let mut server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);

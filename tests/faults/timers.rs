@@ -1,5 +1,5 @@
-//! Runtimes without a timer, and executors that are none of tokio's: nobody waits there, nobody
-//! panics, and no limit is open.
+//! Runtimes without a timer, and executors other than tokio: there is no waiting, no panic, and no
+//! limit is open.
 
 use crate::scene::*;
 use tokio::runtime::{Builder, Runtime};

@@ -19,8 +19,8 @@ async fn scripts_that_the_server_knows_are_told() {
     let server = RedisServer::shared();
     let store = RedisStore::open(server.url()).unwrap();
     let look = Look {
-        connection: &store.shared.server().connection,
-        patience: Duration::from_secs(5),
+        connection: &store.server().connection,
+        timeout: Duration::from_secs(5),
         keys: wire::keys(&Name::exact("loaded").unwrap(), "7d9"),
     };
     assert_eq!(look.loaded(&table).await.unwrap(), []);

@@ -1,6 +1,8 @@
-//! Holds the scripts against the pure functions of `algorithm/sliding_log.rs`.
+//! Holds the scripts against the pure functions of `algorithm/`.
 //!
-//! Every test has both go through the same steps, the scripts on a real server, and compares reply and keys after each.
+//! Every test has both go through the same steps, the scripts on a real server, and compares reply
+//! and keys after each. `pair.rs`, `verbs.rs` and `histories.rs` serve every way to count; what
+//! differs from one to another is in `log.rs`, `fixed_window.rs` and `gcra.rs`.
 
 mod edges;
 mod engines;
@@ -9,6 +11,7 @@ mod gcra;
 mod histories;
 mod keep_alive;
 mod lists;
+mod log;
 mod lone;
 mod members;
 mod pair;

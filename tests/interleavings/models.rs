@@ -28,12 +28,13 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, Op, Outcome,
+        Decide, Listener, Listeners, Op, Outcome,
         guard::{
             breaker::{Breakers, Pass, Seems, Told},
             deny_cache::{DenyCache, Refusals},
         },
         redis::rewritten::Rewritten,
+        stack::{About, Exit},
     },
 };
 
@@ -43,9 +44,9 @@ const POLLS: usize = 3;
 
 /// A server of one limiter, with room or without. A call is sent when it is polled first, carried out before the second
 /// time, and answered at the third.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Server {
-    has_room: Mutex<bool>,
+    has_room: Arc<Mutex<bool>>,
 }
 
 impl Server {
@@ -59,15 +60,15 @@ impl Server {
 }
 
 impl Decide for Server {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
+    }
+
     async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
         pending_once().await;
         let decision = if self.has_room() { grant() } else { refusal() };
         pending_once().await;
         Ok(decision)
-    }
-
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        Err(ErrorKind::Unavailable.into())
     }
 
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
@@ -77,17 +78,14 @@ impl Decide for Server {
         Ok(Outcome::Changed(true))
     }
 
-    fn decides_together(&self, _: &Acquire) -> bool {
-        false
-    }
-
-    fn give_back(&self, _: Receipt, _: u32) {}
+    fn settle(&self, _: Receipt, _: u32) {}
 }
 
 /// A process with its cache, and the question that all ask.
 #[derive(Clone)]
 struct Process {
-    cache: Arc<DenyCache<Server>>,
+    exit: Arc<Exit<DenyCache<Server>>>,
+    server: Server,
     refusals: Arc<Refusals>,
     clock: ManualClock,
 }
@@ -98,8 +96,13 @@ impl Process {
         let refusals = Arc::new(Refusals::new(CAP, Some(Arc::new(clock.clone()))));
         // What the first call makes, it makes for all, which loom does not see.
         refusals.changed(&name());
+        let server = Server::default();
+        let cache = DenyCache::new(server.clone(), Arc::clone(&refusals));
+        let listener: Box<dyn Listener> = Box::new(Arc::clone(&refusals));
+        let listeners = Listeners::new([listener]);
         Self {
-            cache: Arc::new(DenyCache::new(Server::default(), Arc::clone(&refusals))),
+            exit: Arc::new(Exit::new(cache, listeners, About::default())),
+            server,
             refusals,
             clock,
         }
@@ -107,16 +110,16 @@ impl Process {
 
     /// Asks, polls so often, and drops the call.
     fn asks(&self, polls: usize) {
-        poll(polls, self.cache.acquire(&question()));
+        poll(polls, Decide::acquire(&*self.exit, &question()));
     }
 
     fn knows(&self) -> bool {
-        self.cache.known(&question()).is_some()
+        Decide::decide_at_once(&*self.exit, &mut question()).is_some()
     }
 
     /// What was given back arrives.
     fn hears_of_room(&self) {
-        self.cache.inner().make_room();
+        self.server.make_room();
         self.refusals.changed(&name());
     }
 }
@@ -164,8 +167,8 @@ pub fn a_refusal_and_a_verb() {
             let changing = {
                 let process = process.clone();
                 thread::spawn(move || {
-                    poll(polls, process.cache.manage(&name(), &Op::Delete));
-                    assert!(!process.cache.inner().has_room() || !process.knows());
+                    poll(polls, Decide::manage(&*process.exit, &name(), &Op::Delete));
+                    assert!(!process.server.has_room() || !process.knows());
                 })
             };
             process.asks(POLLS);
@@ -173,7 +176,7 @@ pub fn a_refusal_and_a_verb() {
                 told.fetch_add(1, SeqCst);
             }
             changing.join().unwrap();
-            assert!(!process.cache.inner().has_room() || !process.knows());
+            assert!(!process.server.has_room() || !process.knows());
         });
         assert!(told > 0, "{polls} polls");
     }
@@ -359,7 +362,6 @@ fn refusal() -> Decision {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
-        hidden: false,
     };
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,

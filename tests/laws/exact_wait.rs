@@ -1,4 +1,4 @@
-//! L2: refused at every instant before the announced wait, granted at it, if nobody else takes.
+//! L2: refused at every instant before the announced wait, granted at it, if no other caller takes.
 
 use crate::scene::*;
 

@@ -1,4 +1,4 @@
-//! The laws where permits are counted by fixed windows: in memory by a clock that is moved, in Redis in real time.
+//! The laws of fixed windows: in memory by a clock that is moved, in Redis in real time.
 
 use crate::scene::*;
 
@@ -15,7 +15,8 @@ async fn windowed(world: &World<MemoryStore>, limit: Limit) -> RateLimiter {
     world.limiter(limit).await.algorithm(Algorithm::FixedWindow)
 }
 
-/// The permits granted in each window: it begins with its first grant and lasts through the millisecond of its end.
+/// Returns the permits granted in each window. A window begins with its first grant and lasts
+/// through the millisecond of its end.
 fn windows(grants: &[Grant], interval: u64) -> Vec<u64> {
     let mut windows: Vec<(u64, u64)> = Vec::new();
     for grant in grants {
@@ -28,7 +29,7 @@ fn windows(grants: &[Grant], interval: u64) -> Vec<u64> {
     windows.into_iter().map(|(_, sum)| sum).collect()
 }
 
-// L1, and not under without need: whoever is refused does not fit into the window.
+// L1, and no refusal without need: a refused request does not fit into the window.
 #[test]
 fn no_window_has_more_than_the_rate() {
     let world = World::memory();
@@ -57,7 +58,8 @@ fn no_window_has_more_than_the_rate() {
     });
 }
 
-// L2 and L3: refused until the announced instant, granted at it, and no refusal takes anything or moves the window.
+// L2 and L3: refused until the announced instant, granted at it, and no refusal takes anything or
+// moves the window.
 #[test]
 fn a_wait_is_exact_and_refusals_are_free() {
     let world = World::memory();
@@ -121,7 +123,8 @@ async fn has_no_window_with_more(guards: Guards) {
     let limiter = in_redis(guards).await;
     let begun = server_time();
     let sum = granted_in(&limiter, 12 * INTERVAL).await;
-    // As many windows as can begin in this time, each a millisecond after the last one's end at the earliest.
+    // The windows that can begin in this time, each at least a millisecond after the last one's
+    // end.
     let most = (server_time() - begun) / 101 + 1;
     assert!(sum > 2 * RATE, "no window has turned");
     assert!(sum <= most * RATE, "{sum} in {most} windows");
@@ -136,7 +139,8 @@ async fn a_wait_in_redis_is_long_enough() {
     .await;
 }
 
-/// Why a wait is a millisecond longer than PTTL says: a key is there through the millisecond of its end.
+/// The reason why a wait is a millisecond longer than PTTL: a key exists through the millisecond of
+/// its end.
 #[test]
 fn redis_keeps_a_key_through_the_millisecond_of_its_end() {
     let server = RedisServer::shared();

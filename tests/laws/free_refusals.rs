@@ -1,4 +1,4 @@
-//! L3: a request that was refused has taken nothing, whatever its cost, and of whatever is tried out.
+//! L3: a refused request has taken nothing, whatever its cost, also beside shadow rules.
 
 use crate::scene::*;
 use http::request::Parts;
@@ -58,7 +58,7 @@ fn in_redis() {
     });
 }
 
-/// Requests that meet a limit and another that is tried out, each at its own cost.
+/// Requests with an enforced limit and a shadow limit, each at its own cost.
 type Trial = (Limit, Limit, Vec<Request>, Vec<u32>);
 
 fn trial() -> impl Strategy<Value = Trial> {
@@ -68,7 +68,7 @@ fn trial() -> impl Strategy<Value = Trial> {
     })
 }
 
-/// What is tried out changes no decision, and counts as if it were asked for what passes alone.
+/// A shadow rule changes no decision. It counts the same as for the admitted requests alone.
 fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Trial) {
     world.run(async {
         let name = unique("trial");
@@ -117,7 +117,7 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
             };
             let alone = ask(&kept).await;
             assert_eq!(wait_of(&decision), wait_of(&alone));
-            // What is told again tells what was left when it was first told.
+            // A repeated refusal has the number that was left when it was first made.
             let told_again = [&decision, &alone]
                 .map(Decision::source)
                 .contains(&Source::Cache);

@@ -1,4 +1,5 @@
-//! The laws where permits are counted by GCRA: by a clock that is moved, in memory and in Redis, and in Redis by its own.
+//! The laws of GCRA: by a clock that is moved, in memory and in Redis, and in Redis by its own
+//! clock.
 
 use crate::scene::*;
 use proptest::{prelude::*, sample::Index};
@@ -12,7 +13,7 @@ use super::{
     },
 };
 
-/// What all permits take, in us: each a whole number of them.
+/// Returns the time of all permits in us: a whole number of them for each.
 fn whole(limit: Limit) -> u64 {
     limit.permits() * (interval_of(limit) * 1000).div_ceil(limit.permits())
 }
@@ -21,7 +22,8 @@ async fn arriving<S: Store>(world: &World<S>, limit: Limit) -> RateLimiter {
     world.limiter(limit).await.algorithm(Algorithm::Gcra)
 }
 
-/// L1: in any time no more than rate x time / interval, and the burst. `unit` times of `grants` are a millisecond.
+/// L1: in any time no more than rate x time / interval, and the burst. `unit` times of `grants` are
+/// a millisecond.
 fn holds(grants: &[Grant], limit: Limit, unit: u64) -> bool {
     let rate = u128::from(limit.permits());
     let interval = u128::from(interval_of(limit) * unit);
@@ -35,7 +37,8 @@ fn holds(grants: &[Grant], limit: Limit, unit: u64) -> bool {
     })
 }
 
-// L1, and not under without need: whoever is refused comes before his time, as it is defined by whoever wrote of GCRA first.
+// L1, and no refusal without need: a refused request comes before its time, by the original
+// definition of GCRA.
 fn never_over<S: Store>(world: &World<S>, (limit, traffic): (Limit, Vec<Request>)) {
     world.run(async {
         let limiter = arriving(world, limit).await;
@@ -72,7 +75,7 @@ fn never_over_in_redis() {
     check_in_redis(100, &histories(), never_over);
 }
 
-/// Requests, and after each of them which of the grants that are not settled yet is settled, and at how many permits.
+/// Requests, and after each of them an unsettled grant to settle, with its number of permits.
 type Settled = (Limit, Vec<(Request, Option<(Index, u32)>)>);
 
 fn settled() -> impl Strategy<Value = Settled> {
@@ -85,7 +88,8 @@ fn settled() -> impl Strategy<Value = Settled> {
     })
 }
 
-// L1: permits given back do not count. They leave room, and no more than if they had never been taken.
+// L1: released permits do not count. They leave room, and no more than if they had never been
+// taken.
 async fn given_back<S: Store>(
     world: &World<S>,
     (limit, traffic): Settled,
@@ -157,7 +161,8 @@ fn what_is_given_back_at_once_is_all_there_again() {
     });
 }
 
-// L2 and L3: refused in every millisecond until the announced one, granted in it, and no refusal takes anything.
+// L2 and L3: refused in every millisecond until the announced one, granted in it, and no refusal
+// takes anything.
 fn exact_wait<S: Store>(world: &World<S>, (limit, traffic, permits, probes): Probed) {
     world.run(async {
         let limiter = arriving(world, limit).await;

@@ -1,8 +1,8 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
-//! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is moved; only
-//! `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold on every topology, see `support/topologies.rs`,
-//! and in every combination of guards, see `guards`.
+//! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is
+//! moved; only `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold on
+//! every topology, see `support/topologies.rs`, and in every combination of guards, see `guards`.
 //!
 //! L5, and L6 (a key is who it says), have one exception: strangers of a full `MemoryStore` are
 //! counted approximately, never too much, and that heals an eighth of the interval later, see

@@ -170,7 +170,7 @@ fn no_interval_has_more_than_the_limit() {
     });
 }
 
-/// What rounding to milliseconds would let pass twice.
+/// Rounding to milliseconds would admit these permits twice.
 #[test]
 fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
     run(async {
@@ -190,7 +190,7 @@ fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
 // And not under without need: who is refused by a log would have made it more than the limit within
 // an interval and the two microseconds by which it rounds.
 #[test]
-fn who_is_refused_does_not_fit() {
+fn a_refused_request_does_not_fit() {
     check(1500, &histories(), |(limit, counted, traffic)| {
         if counted != Counted::Log {
             return;

@@ -1,4 +1,4 @@
-//! L1: in every window of one interval, wherever it begins, no more permits are granted than the rate in force.
+//! L1: in every window of one interval, wherever it begins, at most the rate in force is granted.
 
 use crate::scene::*;
 use http::Request as HttpRequest;

@@ -1,11 +1,12 @@
-//! What a grant tells of the next permit: that one more is free then, and none before, if nobody takes any.
+//! The next permit that a grant announces: it is free then, and not before, if no other caller
+//! takes.
 
 use crate::scene::*;
 use proptest::prelude::*;
 
 use super::world::{Request, World, check, check_in_redis, limit, traffic};
 
-/// How a limiter counts.
+/// The algorithm of a limiter.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Log,
@@ -52,13 +53,13 @@ fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic):
                 check_next(world, tick, &limiter, last.take().unwrap()).await;
             }
         }
-        if let Some(told) = last.filter(|(at, ..)| *at == world.clock.now()) {
-            check_next(world, tick, &limiter, told).await;
+        if let Some(announced) = last.filter(|(at, ..)| *at == world.clock.now()) {
+            check_next(world, tick, &limiter, announced).await;
         }
     });
 }
 
-/// Waits until what was told, and counts right before and then.
+/// Waits until the announced instant, and counts right before it and at it.
 async fn check_next<S: Store>(
     world: &World<S>,
     tick: Duration,

@@ -1,4 +1,5 @@
-//! L5: an interval and its tenth after the last grant, or after a lost key was noticed, all permits are free.
+//! L5: an interval and a tenth after the last grant, or after a lost key was noticed, all permits
+//! are free.
 
 use crate::scene::*;
 use proptest::prelude::*;
@@ -9,13 +10,13 @@ use super::world::{World, check, check_in_redis, interval_of, limit, take};
 enum Step {
     Pause(u64),
     Take(u32),
-    /// Polled once and dropped: sent perhaps, and nobody hears the answer
+    /// Polled once and dropped: perhaps sent, and no caller receives the reply
     Abandon(u32),
     Count,
     Lose(Loss),
 }
 
-/// What happens to keys on a server that runs out of memory, or in the hands of an operator or of a Redisson client.
+/// The fate of keys on a server that runs out of memory, or by an operator or a Redisson client.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Value,
@@ -67,7 +68,7 @@ fn law<S: Store>(
                 }
                 Step::Lose(kind) => {
                     lose(&limiter, kind);
-                    // Nobody decides without a limit: whoever owns it sets it again.
+                    // Without a limit nothing is decided: its owner sets it again.
                     limiter.try_set_rate(limit).await.unwrap();
                 }
             }

@@ -21,7 +21,7 @@ async fn limiter(guards: Guards) -> RateLimiter {
     limiter
 }
 
-/// What the log says was granted when, by member.
+/// Returns the grants in the log with their times, by member.
 fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
     let log = format!("{{{name}}}:permits");
     let entries = RedisServer::shared().entries(&log).into_iter();

@@ -1,13 +1,15 @@
-//! L1 and L2 where grants are settled: what was given back no longer counts, what was charged more counts from then on.
+//! L1 and L2 with settlements: released permits no longer count, additional charges count from then
+//! on.
 //!
-//! Held against the plainest count there is: a list of charges, and the sum of those that are younger than an interval.
+//! Compared with the plainest count: a list of charges, and the sum of those younger than an
+//! interval.
 
 use crate::scene::*;
 use proptest::sample::Index;
 
 use super::world::{Request, World, check, check_in_redis, limit, traffic, wait_of};
 
-/// Which of the earlier grants is settled before a request, and at how much.
+/// An earlier grant to settle before a request, with its number of permits.
 type Settled = Option<(Index, u32)>;
 
 fn input() -> impl Strategy<Value = (Limit, Vec<(Request, Settled)>)> {
@@ -44,7 +46,7 @@ impl Books {
         self.used(now) + u64::from(permits) <= self.limit.permits()
     }
 
-    /// How long until as many fit; `None` if they never do.
+    /// Returns the time until this many fit; `None` if they never do.
     fn wait(&self, now: u64, permits: u32) -> Option<u64> {
         let ends = self.charges.iter().map(|(at, _)| at + self.interval());
         let instants = ends.filter(|end| *end > now).chain([now]);
@@ -56,7 +58,7 @@ impl Books {
 fn law<S: Store>(
     world: &World<S>,
     (limit, steps): (Limit, Vec<(Request, Settled)>),
-    told: &impl AsyncFn(&S),
+    delivered: &impl AsyncFn(&S),
 ) {
     world.run(async {
         let limiter = world.limiter(limit).await;
@@ -72,7 +74,7 @@ fn law<S: Store>(
                 // Once, as receipts are.
                 let (charge, receipt) = grants.remove(which.index(grants.len()));
                 limiter.settle(&receipt, keep);
-                told(&world.store).await;
+                delivered(&world.store).await;
                 match keep.checked_sub(receipt.permits()) {
                     Some(more) => books.charges.push((now, more.into())),
                     None => books.charges[charge].1 = keep.into(),

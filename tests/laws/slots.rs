@@ -1,4 +1,5 @@
-//! The laws where some callers note their grants in slots, beside others that do not, and beside scores ahead of their grants.
+//! The laws for callers with slots, beside callers without, and beside scores ahead of their
+//! grants.
 
 use crate::scene::*;
 
@@ -12,9 +13,9 @@ use super::{
 struct Step {
     pause: u64,
     permits: u32,
-    /// Who asks.
+    /// The caller.
     caller: Caller,
-    /// What becomes of a grant.
+    /// The fate of a grant.
     fate: Fate,
 }
 
@@ -150,7 +151,7 @@ fn never_over<S: Store>(
         if u64::from(steps[0].permits) <= limit.permits() {
             assert!(!shared.granted.is_empty(), "{:?}", steps[0]);
         }
-        // L5, whatever happened: nobody lost a permit.
+        // L5, whatever happened: no permit was lost.
         world.advance(interval_of(limit) + interval_of(limit).div_ceil(10));
         let debt_is_paid = shared.plain.available_permits().await.unwrap();
         assert_eq!(debt_is_paid, limit.permits());
@@ -173,7 +174,7 @@ fn no_interval_has_more_than_the_rate_in_redis() {
     });
 }
 
-/// A history, who asks at its end for how many permits, and where before the wait to probe (in thousandths).
+/// A history; at its end a caller, its permits, and when to probe before the wait (in thousandths).
 type Probed = (Limit, Vec<Step>, u32, Caller, Vec<u64>);
 
 fn probed() -> impl Strategy<Value = Probed> {
@@ -224,7 +225,8 @@ fn a_wait_is_exact_and_refusals_are_free_in_redis() {
     });
 }
 
-/// Refusals are not told again: what another process takes meanwhile puts off the instant of which they speak.
+/// Refusals are not cached: permits that another process takes meanwhile delay the announced
+/// instant.
 #[test]
 fn a_wait_is_exact_beside_what_another_process_took_ahead() {
     let world = World::redis(Guards::all()[0]);
@@ -238,7 +240,7 @@ fn by_hand(world: &World<RedisStore>) -> impl Fn(&RateLimiter, u64, u32) {
     |limiter, score, permits| lease(world.server_of(limiter), limiter, score, permits)
 }
 
-/// What a process with a lease writes: its permits count until an interval after its end.
+/// Writes the entry of a process with a lease: its permits count until an interval after its end.
 fn lease(server: &RedisServer, limiter: &RateLimiter, score: u64, permits: u32) {
     let name = limiter.name();
     let (value, log) = (format!("{{{name}}}:value"), format!("{{{name}}}:permits"));

@@ -61,7 +61,7 @@ impl<S: Store> World<S> {
         self.runtime.block_on(future)
     }
 
-    /// A limiter that nobody else has.
+    /// Returns a limiter that no other test uses.
     pub(crate) async fn limiter(&self, limit: Limit) -> RateLimiter {
         let limiter = RateLimiter::new(&self.store, &unique("law")).expect("a name");
         assert!(limiter.try_set_rate(limit).await.expect("a store"));
@@ -174,7 +174,8 @@ pub(crate) fn interval_of(limit: Limit) -> u64 {
 
 /// L2 and L3: refused at every instant before the announced one, and no refusal takes anything.
 ///
-/// Ends at that instant, and returns the wait, and what was free meanwhile; `None` where the request was granted.
+/// Ends at that instant. Returns the wait and the permits that were free meanwhile; `None` if the
+/// request was granted.
 pub(crate) async fn refused_until<S: Store>(
     world: &World<S>,
     limiter: &RateLimiter,
@@ -242,7 +243,8 @@ pub(crate) async fn granted_in(limiter: &RateLimiter, time: Duration) -> u64 {
     sum
 }
 
-/// Waits in real time as it is told, so often at most, and is granted then; returns how often it had to.
+/// Waits in real time as announced, at most this often, and is granted then. Returns how often it
+/// waited.
 pub(crate) async fn waits_are_long_enough(
     limiter: &RateLimiter,
     requests: impl IntoIterator<Item = u32>,
@@ -259,7 +261,8 @@ pub(crate) async fn waits_are_long_enough(
         if let Err(wait) = take(limiter, permits).await {
             let wait = wait.expect("no more than the rate is asked for");
             assert!((1..=longest).contains(&wait), "{wait}");
-            // By another clock than the server's, which rounds down to a millisecond what this one has not.
+            // By another clock than the server's, which rounds down to a millisecond this clock has
+            // not reached.
             tokio::time::sleep(Duration::from_millis(wait)).await;
             assert_eq!(take(limiter, permits).await, Ok(()), "after {wait} ms");
             waited += 1;
@@ -288,7 +291,8 @@ pub(crate) fn check<I: std::fmt::Debug>(
     }
 }
 
-/// Checks a law on every kind of Redis and in every combination of guards: each pair has its part of the cases.
+/// Checks a law on every kind of Redis and in every combination of guards. Each pair has a share of
+/// the cases.
 pub(crate) fn check_in_redis<I: std::fmt::Debug>(
     cases: u32,
     inputs: &impl Strategy<Value = I>,

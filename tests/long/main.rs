@@ -150,7 +150,7 @@ async fn random_faults_over_random_load() {
     let by_share = tally.check_shares();
     let ledger = record.ledger();
     oracles::never_over(&ledger, &ended.limiters);
-    tally.check_heard(&ledger, &ended.limiters);
+    tally.check_received(&ledger, &ended.limiters);
     let most = oracles::few_connections(&proxy.came(), HANDLES, CUT);
     let direct = patient(RedisStore::builder(server.url()));
     let value = |key: &str| server.cli(&["GET", key]);

@@ -1,4 +1,4 @@
-//! What one request of the load was answered.
+//! The outcome of one request of the load.
 
 use super::lanes::{LANES, Lane};
 use crate::scene::*;
@@ -6,7 +6,7 @@ use crate::scene::*;
 /// Every request has one of these, and one only.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
-    /// Which of the processes asked
+    /// The process that sent the request
     pub handle: usize,
     pub lane: usize,
     pub user: usize,
@@ -14,7 +14,7 @@ pub struct Answer {
     /// Since the load began
     pub sent: Duration,
     pub took: Duration,
-    /// What it was allowed to take
+    /// The longest time it was allowed to take
     pub budget: Duration,
     pub outcome: Outcome,
 }
@@ -23,7 +23,7 @@ pub struct Answer {
 pub enum Outcome {
     Granted(By),
     Refused(By, Option<Duration>),
-    /// The server said that nobody has set the limit of a `RateLimiter`
+    /// The limit of a `RateLimiter` was not set
     Unset,
     /// An error of a `RateLimiter`, which has no policy
     Failed(ErrorKind),
@@ -45,7 +45,7 @@ impl Answer {
         &LANES[self.lane]
     }
 
-    /// Whether the store itself decided, and not a policy, nor what was known before.
+    /// Returns whether the store decided, without a policy or a cached refusal.
     pub fn by_store(&self) -> bool {
         matches!(
             self.outcome,
@@ -53,7 +53,7 @@ impl Answer {
         )
     }
 
-    /// Whether the store could not: the policy decided, a share of the limit included.
+    /// Returns whether a policy decided because the store could not, a share of the limit included.
     pub fn by_policy(&self) -> bool {
         matches!(
             self.outcome,
@@ -64,7 +64,7 @@ impl Answer {
     }
 
     /// Permits that a store, or a lease of it, has granted.
-    pub fn heard(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         match self.outcome {
             Outcome::Granted(By::Store | By::Lease) => u64::from(self.permits),
             _ => 0,
@@ -150,9 +150,9 @@ const FAILURES: [ErrorKind; 3] = [
     ErrorKind::Rejected,
 ];
 
-/// What a decision says, or why it cannot be one of this lane.
+/// Returns the outcome of a decision, or why it cannot belong to this lane.
 ///
-/// Lanes differ in what they allow, so that an answer to another's request is found.
+/// Lanes differ in what they allow, so a response to the request of another lane is noticed.
 pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
     let by = match decision.source() {
         Source::Store => By::Store,
@@ -176,7 +176,7 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
         // On a Cluster a refusal by one slot asks no other.
         let of_us = said.iter().all(|limit| asked.contains(limit)) && !said.is_empty();
         if !of_us || (decision.is_allowed() && said.len() != asked.len()) {
-            return Err(format!("asked of {asked:?}, and told of {decision:?}"));
+            return Err(format!("asked for {asked:?}, and got {decision:?}"));
         }
     }
     match decision {

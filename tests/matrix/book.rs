@@ -1,4 +1,4 @@
-//! Where answers are kept while a load goes on.
+//! The store of responses while a load goes on.
 
 use std::{
     fs::File,
@@ -38,7 +38,7 @@ impl Book {
         }
     }
 
-    /// What it holds, if that is not in a file, which is whole then.
+    /// Returns the responses, unless they are in a file, which is complete then.
     pub fn close(&mut self) -> Vec<Answer> {
         match self {
             Self::Here(answers) => std::mem::take(answers),

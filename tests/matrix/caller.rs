@@ -6,7 +6,7 @@ use tower_ratelimit::{Decisions, Error};
 
 use super::{
     answer::{Answer, By, Outcome, failure, outcome},
-    guards::{LEASE, PATIENCE},
+    guards::{LEASE, MAX_WAIT},
     lanes::{How, LANES, Lane, USERS, identity, rule},
     load::Counts,
     random::Random,
@@ -14,7 +14,7 @@ use super::{
 
 type Http = BoxCloneSyncService<Request<()>, Response<()>, Infallible>;
 
-/// How a task asks.
+/// The way in which a task sends requests.
 #[derive(Clone)]
 pub enum Asking {
     Http(Http),
@@ -42,8 +42,8 @@ impl Caller {
                 How::Limiter => 1 + self.random.below(3) as u32,
                 _ => 1,
             };
-            let patience = match lane.how {
-                How::Waiter => PATIENCE,
+            let max_wait = match lane.how {
+                How::Waiter => MAX_WAIT,
                 _ => Duration::ZERO,
             };
             self.counts.sent.fetch_add(1, Ordering::SeqCst);
@@ -61,7 +61,7 @@ impl Caller {
                     permits,
                     sent,
                     took,
-                    budget: self.counts.budget + patience,
+                    budget: self.counts.budget + max_wait,
                     outcome,
                 }),
                 Err(wrong) => {
@@ -79,7 +79,8 @@ impl Caller {
         }
     }
 
-    /// The limit of a `RateLimiter` is lost with the server's data: whoever finds that out sets it anew.
+    /// The limit of a `RateLimiter` is lost with the server's data: the first caller to notice sets
+    /// it again.
     async fn set_rate(&self, lane: &'static Lane, limiter: &RateLimiter) {
         for allowed in lane.limits() {
             // Fails with the server, and is then tried by the next.
@@ -96,7 +97,7 @@ impl Caller {
                 read(lane, &answer)
             }
             Asking::Limiter(limiter) if lane.how == How::Waiter => {
-                decided(lane, limiter.try_acquire_for(permits, PATIENCE)).await
+                decided(lane, limiter.try_acquire_for(permits, MAX_WAIT)).await
             }
             Asking::Limiter(limiter) => decided(lane, limiter.try_acquire_many(permits)).await,
         }
@@ -150,7 +151,8 @@ fn read(lane: &'static Lane, answer: &Response<()>) -> Result<Outcome, String> {
         Outcome::Granted(By::Local) | Outcome::Refused(By::Local, _) if lane.how != How::Local => {
             None
         }
-        // Nobody asks for more than a share, and all limits are known: where there is one, it decides.
+        // No request costs more than a share, and all limits are known: if there is a share, it
+        // decides.
         Outcome::Granted(By::Policy) if policy != FailurePolicy::Allow => None,
         Outcome::Refused(By::Policy, _) if policy != FailurePolicy::Deny => None,
         Outcome::Granted(_) => Some(StatusCode::OK),

@@ -12,7 +12,8 @@ use super::{
 /// Nothing expires while a row is played: what is free again was given back.
 const HOURLY: Limit = Limit::per_hour(1000);
 
-/// Polls a future so often, each time when it asks for it, and drops it then. What it came to, if it did.
+/// Polls a future this often, each time when it is woken, and then drops it. Returns its output, if
+/// any.
 async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut left = times;
@@ -30,8 +31,8 @@ async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
     .await
 }
 
-/// Drops what `begin` makes at its first await point, its second and so on, until it comes to its end by itself; what it
-/// came to, each time that it did.
+/// Drops the future of `begin` at its first await point, its second and so on, until one completes.
+/// Returns the number of drops and all outputs.
 async fn dropped_everywhere<F: Future>(begin: impl Fn() -> F) -> (usize, Vec<F::Output>) {
     let mut ends = Vec::new();
     let mut dropped = 0;
@@ -69,8 +70,8 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
         dropped += ended;
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         granted += 2 * allowed.count();
-        let patience = Duration::from_millis(50);
-        let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, patience)).await;
+        let max_wait = Duration::from_millis(50);
+        let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, max_wait)).await;
         dropped += ended;
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         granted += 3 * allowed.count();

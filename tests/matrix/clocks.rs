@@ -11,7 +11,8 @@ use super::{
     watch::time_of,
 };
 
-/// Sets the server's clock back by so many milliseconds, as far as a limiter can tell: its log is that much ahead.
+/// Sets the server's clock back by this many milliseconds from a limiter's view: its log is that
+/// much ahead.
 fn set_back(scene: &Scene, by: i64) {
     const SHIFT: &str = "local log = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') \
         for at = 1, #log, 2 do redis.call('ZADD', KEYS[1], log[at + 1] + ARGV[1], log[at]) end return #log";
@@ -23,8 +24,8 @@ fn set_back(scene: &Scene, by: i64) {
     assert!(entries > 0, "nothing is in use");
 }
 
-/// No wait is longer for it than a score may lead: the fourth oracle. But each refusal sets back no more entries than it
-/// looks at, so that all is free when the clock has caught up.
+/// No wait becomes longer than the score offset allows: the fourth oracle. But each refusal sets
+/// back only the entries it reads, so all permits are free once the clock has caught up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_a_server_whose_clock_is_set_back() {
     const STEP: i64 = 2_000;
@@ -41,7 +42,7 @@ async fn row_22_a_server_whose_clock_is_set_back() {
     scene.judge(caught_up).await;
 }
 
-/// What is in use seems to have expired: as with lost data, one more rate in the interval.
+/// Permits in use seem to have expired: as with lost data, one more rate in the interval.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_a_server_whose_clock_is_set_forth() {
     let mut scene = Scene::begin("row 22, forth").await;
@@ -74,8 +75,9 @@ impl Clock for Skewed {
     }
 }
 
-/// One that counts by its own clock, an hour ahead or behind, beside all those that count by the server's: each grant of the
-/// one ahead forgets what was in use, and is itself in use until somebody needs its permits and finds that it cannot be so.
+/// A caller counts by its own clock, an hour ahead or behind, beside callers that count by the
+/// server's. Each grant of the one ahead forgets the permits in use, and is itself in use until
+/// another caller needs its permits and finds that its time is impossible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_a_caller_whose_clock_is_an_hour_off() {
     let mut scene = Scene::begin("row 22, callers").await;
@@ -107,7 +109,8 @@ async fn row_22_a_caller_whose_clock_is_an_hour_off() {
     scene.judge(off).await;
 }
 
-/// Callers that count by clocks of their own, 200 ms apart: what the one takes for expired, the other does not.
+/// Callers count by clocks of their own, 200 ms apart: an entry expired for one is not for the
+/// other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_callers_whose_clocks_differ() {
     let server = aside(RedisServer::start);

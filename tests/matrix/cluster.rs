@@ -1,4 +1,4 @@
-//! Rows 13 to 15: a Redis Cluster of which a part is missing, or moves.
+//! Rows 13 to 15: a Redis Cluster with a part that is missing, or moves.
 
 use super::{
     guards::{BUDGET, PATIENT, guarded},
@@ -32,7 +32,7 @@ impl Played {
         Self { cluster, stage }
     }
 
-    /// The lanes of which no limiter is on this master.
+    /// Returns the lanes without a limiter on this master.
     fn beside(&self, node: usize) -> Vec<usize> {
         let on = |lane: usize| {
             let mut limiters = self.stage.load.limiters.iter();
@@ -49,7 +49,7 @@ impl Played {
             seen <= oracles::most_over_a_while(2, 40),
             "O6: {seen} connections"
         );
-        // Whoever has the slot by now.
+        // Whichever master has the hash slot by now.
         let value = |key: &str| {
             let answers = nodes
                 .iter()
@@ -113,7 +113,7 @@ async fn row_13_a_master_that_is_killed() {
     played.judge(FORGOTTEN, &nodes).await;
 }
 
-/// A script that a master does not know is told to that master, and to nobody else.
+/// A script that a master does not know is sent to that master, and to no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_a_replica_that_is_down_while_scripts_are_flushed() {
     let cluster = aside(Cluster::start_with_replicas);
@@ -133,7 +133,7 @@ async fn row_13_a_replica_that_is_down_while_scripts_are_flushed() {
     played.judge(free, &[0, 1, 2]).await;
 }
 
-/// Half of a slot's keys are here and half there: TRYAGAIN; then all are there: ASK; then everybody knows: MOVED.
+/// Half of a hash slot's keys have moved: TRYAGAIN. Then all have: ASK. Then all nodes know: MOVED.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_14_a_slot_that_moves() {
     let cluster = aside(Cluster::start);
@@ -175,14 +175,14 @@ fn move_slot(cluster: &Cluster, slot: usize, from: usize, to: usize) {
         // One that has expired on the way, or was removed by a script, is not there to be moved.
         assert!(moved == "OK" || moved == "NOKEY", "{moved}");
     }
-    // The target first, or the slot would be nobody's for a moment.
+    // The target first; otherwise the hash slot would have no owner for a moment.
     let others = (0..MASTERS).filter(|node| ![from, to].contains(node));
     for node in [to, from].into_iter().chain(others) {
         set_slot(&cluster.nodes[node], &["NODE", &cluster.id(to)]);
     }
 }
 
-/// All of the Cluster stands still where a part of it is missing, and it is told to.
+/// The whole Cluster refuses while a part of it is missing, because it is configured to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_15_a_cluster_that_is_down() {
     let cluster = aside(Cluster::start);

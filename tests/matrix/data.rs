@@ -12,7 +12,7 @@ const FREE: Expected = Expected {
     ..EXACT
 };
 
-/// Each loss lets pass one more rate, so there is one in an interval at most: that is what the bound speaks of.
+/// Each loss admits one more rate, so at most one loss is in an interval: the bound assumes that.
 async fn lost_at_once(row: &'static str, command: &str) {
     let mut scene = Scene::begin_with(row, &[], PATIENT).await;
     for _ in 0..5 {
@@ -46,7 +46,8 @@ async fn row_09_scripts_are_flushed() {
     scene.judge(FREE).await;
 }
 
-/// What is left of a limiter tells what is in use, or all of it is taken for used: never too much.
+/// The keys that are left show what is in use, or all permits count as used: never too many are
+/// granted.
 async fn one_is_lost(row: &'static str, which: impl Fn(&super::lanes::Limiter) -> String) {
     let mut scene = Scene::begin_with(row, &[], PATIENT).await;
     let mut lost = 0;

@@ -19,7 +19,8 @@ struct Watched {
     stage: Stage,
 }
 
-/// What was not replicated is forgotten, and may be granted once more: a limit of the old master, and one of the new.
+/// Grants that were not replicated are forgotten, and may be made again: a limit of the old master,
+/// and one of the new.
 const FORGOTTEN: Expected = Expected {
     all_seen: false,
     exact: false,
@@ -51,8 +52,8 @@ impl Watched {
         }
     }
 
-    /// Sentinel cuts all connections of the one that it promotes, the one that reads along included: what was granted until
-    /// that is there again is in the log.
+    /// Sentinel cuts all connections of the master that it promotes, including that of the
+    /// recorder: until that is back, the log has the grants.
     fn wait_promoted(&mut self) {
         aside(|| {
             let replica = &self.replica;

@@ -1,23 +1,25 @@
-//! What a handle of the matrix has on, in one place: every guard that there is.
+//! The guards of a handle in the matrix, in one place: every guard that there is.
 
 use crate::scene::*;
 
-/// The longest that a decision may take in most rows: far more than one takes, and short beside the faults.
+/// The longest time that a decision may take in most rows: far more than usual, and short beside
+/// the faults.
 pub const BUDGET: Duration = Duration::from_millis(250);
 
 /// For rows in which no decision may fail: a busy machine is no failure.
 pub const PATIENT: Duration = Duration::from_secs(5);
 
-/// How long permits are taken ahead, by the lane that does.
+/// The lease of the lane that has one.
 pub const LEASE: Duration = Duration::from_millis(40);
 
-/// How much of its limit a process has that decides by itself while the store cannot: two of them ask.
+/// The share of its limit that a process decides by itself while the store cannot: there are two.
 pub const SHARE: f64 = 0.5;
 
-/// How long the lane waits that waits in line.
-pub const PATIENCE: Duration = Duration::from_millis(120);
+/// The longest wait of the lane that waits in a queue.
+pub const MAX_WAIT: Duration = Duration::from_millis(120);
 
-/// A handle with its guards on: refusals told again, the deadline; the line and leases are on by themselves and by rule.
+/// Returns a handle with its guards on: deny cache and deadline here; queues always, leases by
+/// rule.
 pub fn guarded(store: RedisStoreBuilder, budget: Duration) -> RedisStoreBuilder {
     let store = store.deadline(budget).deny_cache(Duration::from_secs(1));
     match budget > BUDGET {

@@ -1,9 +1,10 @@
-//! What the load asks for: one lane for each way to ask.
+//! The requests of the load: one lane for each way to use a limiter.
 
 use super::guards::SHARE;
 use crate::scene::*;
 
-/// A way to ask, and what it is limited by. No two lanes have the same limit: an answer to another lane is found by it.
+/// A way to use a limiter, and the limit. No two lanes have the same limit, so that a mixed-up
+/// response is noticed.
 #[derive(Debug)]
 pub struct Lane {
     pub name: &'static str,
@@ -31,7 +32,7 @@ pub struct Allowed {
     pub rate: i64,
     /// In milliseconds
     pub interval: i64,
-    /// Whether each user has one of its own
+    /// Set if each user has a limiter of its own
     pub by_user: bool,
 }
 
@@ -95,13 +96,14 @@ impl Lane {
         millis(longest.max().unwrap_or_default() + 1)
     }
 
-    /// The longest wait that this process announces by itself: no score leads, and nothing is on its way.
+    /// Returns the longest wait that this process announces by itself: without score offsets, and
+    /// with nothing on its way.
     pub fn longest_local_wait(&self) -> Duration {
         let longest = self.limits().map(|limit| limit.interval).max();
         millis(longest.unwrap_or_default())
     }
 
-    /// How requests fail, where they have a policy: behind a layer.
+    /// Returns the failure policy of requests behind a layer.
     pub fn policy(&self) -> Option<FailurePolicy> {
         match self.how {
             How::Layer(policy) | How::Leased(policy) => Some(policy),
@@ -125,7 +127,7 @@ impl Allowed {
         (self.rate as u64, millis(self.interval))
     }
 
-    /// What one process has of it while the store cannot decide.
+    /// Returns the permits that one process has while the store cannot decide.
     pub fn share(self) -> i64 {
         (self.rate as f64 * SHARE) as i64
     }

@@ -1,4 +1,4 @@
-//! What servers granted, by their own clocks: every entry that a script has written to a log.
+//! The grants of servers, by their own clocks: every entry that a script has written to a log.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ struct Entry {
     score: i64,
     permits: i64,
     given_back: bool,
-    /// How often the data had been lost before
+    /// The number of data losses before
     epoch: u32,
 }
 
@@ -20,7 +20,7 @@ struct Entry {
 pub struct Ledger {
     /// By the key of the log, then by the member
     logs: BTreeMap<String, BTreeMap<Vec<u8>, Vec<Entry>>>,
-    /// How often all data was lost
+    /// The number of losses of all data
     epoch: u32,
     /// Logs with this in their names are not looked at
     left_out: Option<&'static str>,
@@ -32,7 +32,8 @@ impl Ledger {
         self.left_out = Some(names_with);
     }
 
-    /// Reads one command of a server, in its order. A ZADD that is no grant replaces a lost log, or sets back a score.
+    /// Reads one command of a server, in order. A ZADD without a grant replaces a lost log, or sets
+    /// back a score.
     pub fn read(&mut self, seen: &Seen) {
         let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
         match (seen.by_script, &*words) {
@@ -71,7 +72,7 @@ impl Ledger {
         let permits = permits_of(member);
         let log = self.logs.entry(log.to_owned()).or_default();
         let entries = log.entry(member.to_owned()).or_default();
-        // Sent again, or delivered twice: what stands there stays. Nothing stands there after it was given back.
+        // Sent again, or delivered twice: an existing entry stays. After a release there is none.
         let stands = entries.last().is_some_and(|last| {
             !last.given_back && last.epoch == self.epoch && score - last.score < LONGEST
         });
@@ -85,7 +86,8 @@ impl Ledger {
         }
     }
 
-    /// The most permits in any window of this length, in which no data was lost: the third oracle compares it with the rate.
+    /// Returns the most permits in any window of this length without a data loss: the third oracle
+    /// compares it with the rate.
     pub fn fullest_window(&self, log: &str, interval: i64) -> i64 {
         (0..=self.epoch)
             .map(|epoch| self.fullest(log, interval, |entry| entry.epoch == epoch))
@@ -129,7 +131,8 @@ impl Ledger {
     }
 }
 
-/// Longer than any interval here, in ms: what is written under the same member after it has expired is another grant.
+/// Longer than any interval here, in ms: an entry written under the same member later is another
+/// grant.
 const LONGEST: i64 = 600;
 
 /// The bytes of a member, as MONITOR escapes them.
@@ -153,7 +156,7 @@ mod tests {
 
     fn script(words: &[&str]) -> Seen {
         Seen {
-            at: 0.0,
+            micros: 0,
             by_script: true,
             words: words.iter().map(|&word| word.to_owned()).collect(),
         }
@@ -204,7 +207,7 @@ mod tests {
         let mut ledger = Ledger::default();
         granted(&mut ledger, 0, 1, 3);
         ledger.read(&Seen {
-            at: 0.0,
+            micros: 0,
             by_script: false,
             words: vec!["FLUSHALL".to_owned()],
         });

@@ -33,25 +33,25 @@ pub struct Load {
     tasks_before: usize,
 }
 
-/// What is known of a load while it goes on.
+/// The counters of a load while it goes on.
 #[derive(Debug)]
 pub struct Counts {
     pub began: Instant,
     pub budget: Duration,
     pub stop: AtomicBool,
-    /// Nobody asks, for a while
+    /// Set while no requests are sent
     pub idle: AtomicBool,
     /// Milliseconds between two requests of a task, about
     pub pause: AtomicU64,
     pub sent: AtomicU64,
     pub answered: AtomicU64,
-    /// What passed the layers, as the service behind them counts
+    /// The requests that passed the layers, as counted by the inner service
     pub passed: AtomicU64,
     lanes: [LaneCounts; LANES.len()],
     book: Mutex<Book>,
     pub wrong: Mutex<BTreeSet<String>>,
-    /// For how many microseconds the machine has kept a thread waiting at most: one that had nothing
-    /// to do but sleep, or within a second one that had work
+    /// The longest delay of a thread by the machine, in microseconds: one that only slept, or
+    /// within a second one that had work
     machine: AtomicU64,
 }
 
@@ -152,7 +152,8 @@ impl Load {
         self.counts.began.elapsed()
     }
 
-    /// Waits until the store has decided for every lane so many times more, for requests sent from now on.
+    /// Waits until the store has decided this many more times for every lane, for requests sent
+    /// from now on.
     pub async fn decided(&self, times: u64) -> Duration {
         self.counted(times, |lane| &lane.by_store, "decided by the store")
             .await
@@ -216,7 +217,7 @@ impl Load {
         began.elapsed()
     }
 
-    /// Has nobody ask, and waits until all are answered; or lets them go on.
+    /// Pauses the load and waits until all requests are answered; or resumes it.
     pub async fn idle(&self, idle: bool) {
         self.counts.idle.store(idle, Ordering::SeqCst);
         let began = Instant::now();
@@ -226,12 +227,12 @@ impl Load {
         }
     }
 
-    /// How long each task pauses between two requests, about.
+    /// Sets the approximate pause of each task between two requests.
     pub fn pace(&self, millis: u64) {
         self.counts.pause.store(millis, Ordering::SeqCst);
     }
 
-    /// How many requests were answered so far.
+    /// Returns the number of requests answered so far.
     pub fn answered(&self) -> u64 {
         self.counts.answered.load(Ordering::SeqCst)
     }
@@ -240,11 +241,11 @@ impl Load {
         self.counts.sent.load(Ordering::SeqCst) == self.counts.answered.load(Ordering::SeqCst)
     }
 
-    /// Ends the load, gives back what handles hold and lets go of them: what was answered, as far as it is kept here. Whoever
-    /// has the handles too, or what was made of them, must have let go of them before.
+    /// Ends the load, releases what handles hold, and drops them. Returns the responses that were
+    /// kept here. All other clones of the handles must have been dropped before.
     ///
-    /// Part of the first oracle and the second: no task panics, none is left, each request was answered once, and behind
-    /// the layers were as many as were let through.
+    /// Checks part of the first oracle and of the second: no task panics, none is left, each
+    /// request was answered once, and the inner services received as many as were admitted.
     pub async fn end(mut self) -> Ended {
         self.counts.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.tasks.join_next().await {
@@ -283,24 +284,25 @@ impl Load {
     }
 }
 
-/// What is left of a load.
+/// The results of a load.
 #[derive(Debug)]
 pub struct Ended {
     pub limiters: Vec<Limiter>,
     pub answers: Vec<Answer>,
     pub sent: u64,
     pub answered: u64,
-    /// What the services behind the layers have seen
+    /// The requests that the inner services received
     pub passed: u64,
     pub lost_receipts: u64,
-    /// How late the machine was at most
+    /// The longest delay by the machine
     pub machine: Duration,
     /// Answers that no request can have
     pub wrong: BTreeSet<String>,
 }
 
 impl Counts {
-    /// A thread of its own, outside of the runtime: what a test or the library does to that is no excuse.
+    /// Runs in a thread of its own, outside of the runtime, so that delays of the runtime do not
+    /// count here.
     fn look_at_machine(&self) {
         const NAP: Duration = Duration::from_millis(5);
         const LOOK: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The fault matrix: 26 faults under load, all guards on, and seven oracles that hold whatever the fault.
 //!
-//! `matrix/rows.rs` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the table. One row:
-//! `cargo test --all-features --test matrix row_03 -- --nocapture`.
+//! `matrix/rows.rs` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the
+//! table. To run one row: `cargo test --all-features --test matrix row_03 -- --nocapture`.
 
 #![cfg(all(feature = "cluster", feature = "sentinel"))]
 #![allow(
@@ -22,7 +22,6 @@ mod clocks;
 mod cluster;
 mod data;
 mod failover;
-#[allow(dead_code, reason = "only what it reads is of use here")]
 #[path = "../monitor/feed.rs"]
 mod feed;
 mod guards;

@@ -13,7 +13,8 @@ use super::{
 };
 use crate::support::cluster::wait_until;
 
-/// Every answer waits so long; what exceeds the budget meets the policy, and is no refusal of the limit.
+/// Every reply is delayed by this time. Beyond the budget the policy decides, which is no refusal
+/// of the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_04_replies_that_take_their_time() {
     let mut scene = Scene::begin("row 4").await;
@@ -84,7 +85,7 @@ async fn row_06_replies_that_are_torn_or_nonsense() {
     scene.judge_cut(EXACT, 6 * EACH).await;
 }
 
-/// The service boots without Redis, one handle by a way that hangs up and one by a port that refuses.
+/// The service starts without Redis: one handle finds a server that disconnects, one a closed port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_a_server_that_is_not_there_at_first() {
     let mut server = aside(RedisServer::start);
@@ -94,7 +95,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     let handles = [proxy.url(), server.url()]
         .map(|url| guarded(RedisStore::builder(url), BUDGET))
         .to_vec();
-    let mut stage = Stage::open("row 7, nobody", &[], handles, direct, BUDGET);
+    let mut stage = Stage::open("row 7, no server", &[], handles, direct, BUDGET);
     stage.load.met_policy(100).await;
     let attempts = proxy.came();
     aside(|| server.restart());
@@ -131,7 +132,8 @@ async fn row_07_a_name_that_does_not_resolve() {
     );
 }
 
-/// What answers there is no Redis: it hangs up, speaks another language, or says nothing at all.
+/// The address leads to something other than Redis: it disconnects, speaks another protocol, or is
+/// silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_an_address_that_leads_elsewhere() {
     let mut scene = Scene::begin("row 7, elsewhere").await;
@@ -152,7 +154,8 @@ async fn row_07_an_address_that_leads_elsewhere() {
     scene.judge_cut(EXACT, 8).await;
 }
 
-/// Somebody who says these words to whoever comes, and hangs up; without any word nothing is said, and nothing ended.
+/// Starts a server that sends these bytes to each client and disconnects; without bytes it is
+/// silent and stays connected.
 fn stranger(says: Option<&'static [u8]>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -169,7 +172,7 @@ fn stranger(says: Option<&'static [u8]>) -> SocketAddr {
     address
 }
 
-/// The address leads to another master, and the connections that are open to one that is a replica now.
+/// The address leads to another master, and open connections lead to one that is now a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_12_an_address_that_leads_to_another_master() {
     let scene = Scene::begin("row 12").await;
@@ -199,7 +202,8 @@ async fn row_12_an_address_that_leads_to_another_master() {
         "each handle has another"
     );
 
-    // What the old master granted last may be forgotten: at most its limit, and as much again by the new one.
+    // The last grants of the old master may be forgotten: at most its limit, and as much again by
+    // the new.
     let forgotten = Expected {
         exact: false,
         over: 1.0,
@@ -219,7 +223,7 @@ async fn row_21_connections_that_the_server_closes() {
         scene.load.idle(false).await;
     }
     scene.healed().await;
-    // A call that is lost with its connection is sent again, at once: it costs nobody a decision.
+    // A call that is lost with its connection is sent again at once, so no decision is lost.
     let free = Expected {
         by_policy: false,
         ..EXACT
@@ -249,7 +253,7 @@ async fn row_21_a_server_that_takes_no_more_connections() {
     scene.judge_cut(EXACT, 2).await;
 }
 
-/// Connections that nobody used for a while are gone when they are needed.
+/// Connections that were idle for a while are closed when they are needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_a_server_that_closes_idle_connections() {
     let mut scene = Scene::begin_with("row 21, idle", &[], PATIENT).await;
@@ -305,7 +309,7 @@ async fn takes_once(scene: &Scene) {
         granted += u64::from(decision.is_ok_and(|it| it.is_allowed()));
         assert!(began.elapsed() < LONG, "{granted} granted");
     }
-    // What nobody heard of is given back.
+    // Grants whose replies were lost are given back.
     loop {
         match hourly.available_permits().await {
             Ok(left) if left == 100 - granted => break,

@@ -1,16 +1,18 @@
-//! What must hold whatever the fault: seven oracles, written once.
+//! Seven oracles that must hold whatever the fault, written once.
 //!
 //! - O1: each request is answered within its budget, nothing panics, no task is left.
-//! - O2: each request has one answer, with its outcome and who decided; behind the layers come those that were let through.
-//! - O3: while a master keeps its data, no interval has more grants of the store than the limit, by the server's clock; and
-//!   what callers heard was granted. What a process grants by its share of a limit is no more than that: `shares.rs`.
-//! - O4: a refusal's wait is above zero and no longer than the interval and what a score may lead; who comes back to an
-//!   idle key then is admitted.
+//! - O2: each request has one response, with its outcome and the source of the decision; the inner
+//!   services receive the admitted ones.
+//! - O3: while a master keeps its data, no interval has more grants of the store than the limit, by
+//!   the server's clock; and callers received only real grants. A process grants no more than its
+//!   share of a limit by itself: `shares.rs`.
+//! - O4: a refusal's wait is above zero and no longer than the interval and the score offset; a
+//!   caller that comes back to an idle key after it is admitted.
 //! - O5: after the fault decisions come from the store again, with no restart.
 //! - O6: attempts to connect are bounded.
 //! - O7: when all has expired, the permits left are the limit.
 //!
-//! Tasks, panics and the count of requests are looked after by `Load::end`, the end of a fault by `Load::decided`.
+//! `Load::end` checks tasks, panics and the count of requests, `Load::decided` the end of a fault.
 
 use super::{
     answer::{Answer, By, Outcome},
@@ -21,13 +23,15 @@ use super::{
 };
 use crate::scene::*;
 
-/// What a machine of two busy cores may add to a budget. What hangs, hangs longer.
+/// The delay that two busy cores may add to a budget. A real hang is longer.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// How much later than its budget a request may meet its policy, half of the time: a timer's and a task's turn.
+/// The delay after its budget with which half of the requests may meet the policy: a timer's and a
+/// task's turn.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Attempts to connect in one second that a handle may make: the pauses between them double from 20 ms to half a second.
+/// The attempts to connect that a handle may make in one second: the pauses between them double
+/// from 20 ms to half a second.
 const ATTEMPTS: usize = 12;
 
 /// O1, O2 and O4 of answers, one after the other: they need not be kept.
@@ -35,24 +39,24 @@ const ATTEMPTS: usize = 12;
 pub struct Tally {
     pub answers: u64,
     pub by_policy: u64,
-    /// Of those by policy, how many came `LATE`
+    /// Decisions by policy that came `LATE`
     late: u64,
-    /// Of answers that were allowed, through layers
+    /// Admitted responses through layers
     allowed_http: u64,
-    /// How many took so many milliseconds; the last, so many or more
+    /// The number of responses by milliseconds; the last counts all longer ones
     times: Vec<u64>,
     pub longest: Duration,
     /// By how much a wait may be longer where callers count by clocks that differ
     skew: Duration,
-    /// How late the machine was at most: a thread that had nothing else to do, or one that had work,
+    /// The longest delay by the machine: of a thread that only slept, or of one that had work,
     /// within a second
     machine: Duration,
-    /// Permits heard of by each lane, and by each user of it
-    heard: [[u64; USERS]; LANES.len()],
+    /// Permits received by each lane, and by each user of it
+    received: [[u64; USERS]; LANES.len()],
     shares: Shares,
 }
 
-/// What was measured on the way.
+/// The measurements so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub p99: Duration,
@@ -60,7 +64,7 @@ pub struct Measured {
 }
 
 impl Tally {
-    /// Of a load that has ended, by callers whose clocks differ by so much.
+    /// Measures a load that has ended, with callers whose clocks differ by this much.
     pub fn of(ended: &Ended, skew: Duration) -> Self {
         Self {
             machine: ended.machine,
@@ -89,7 +93,8 @@ impl Tally {
                 By::Local => lane.longest_local_wait(),
                 _ => lane.longest_wait() + self.skew,
             };
-            // Who has waited in line until now may be told to come back at once: its time was over, not the wait.
+            // A caller at the end of its time in the queue may get a wait of zero: its time was
+            // over, not the wait.
             let announced = !wait.is_zero() || lane.how == How::Waiter;
             assert!(
                 announced && wait <= longest,
@@ -101,7 +106,7 @@ impl Tally {
         self.by_policy += u64::from(answer.by_policy());
         self.late += u64::from(answer.by_policy() && overdue > LATE);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
-        self.heard[answer.lane][answer.user] += answer.heard();
+        self.received[answer.lane][answer.user] += answer.received();
         self.shares.see(answer);
         // The line is to be waited in: that is no delay.
         if lane.how != How::Waiter {
@@ -140,7 +145,8 @@ impl Tally {
         );
     }
 
-    /// O2: of requests that ended, each was answered once, and the service behind the layers has seen those let through.
+    /// Checks O2: each request was answered once, and the inner service has received the admitted
+    /// ones.
     pub fn check_counts(&self, ended: &Ended) {
         assert!(ended.wrong.is_empty(), "O2: {:#?}", ended.wrong);
         let counted = (ended.sent, ended.answered, self.answers);
@@ -155,29 +161,31 @@ impl Tally {
         );
     }
 
-    /// O3 of what was decided in a process, by a share of the limit. How many permits were granted so.
+    /// Checks O3 for decisions by a share of the limit. Returns the permits granted that way.
     pub fn check_shares(&mut self) -> u64 {
         self.shares.check()
     }
 
-    /// The second half of O3: nobody was told of a grant that the server does not know, or has back.
-    pub fn check_heard(&self, ledger: &Ledger, limiters: &[Limiter]) {
+    /// Checks the second half of O3: no caller received a grant that the server does not have, or
+    /// that was given back.
+    pub fn check_received(&self, ledger: &Ledger, limiters: &[Limiter]) {
         for limiter in limiters {
-            let heard = match limiter.user {
-                Some(user) => self.heard[limiter.lane][user],
-                None => self.heard[limiter.lane].iter().sum(),
+            let received = match limiter.user {
+                Some(user) => self.received[limiter.lane][user],
+                None => self.received[limiter.lane].iter().sum(),
             };
             let kept = ledger.kept(&limiter.log());
             assert!(
-                heard as i64 <= kept,
-                "O3: callers of {} were told of {heard} permits, and {kept} were granted",
+                received as i64 <= kept,
+                "O3: callers of {} received {received} permits, and {kept} were granted",
                 limiter.name
             );
         }
     }
 }
 
-/// O3: no window is fuller than its limit, unless data was lost within it. The grants that were looked at.
+/// Checks O3: no window is fuller than its limit, unless data was lost in it. Returns the number of
+/// grants.
 pub fn never_over(ledger: &Ledger, limiters: &[Limiter]) -> i64 {
     for limiter in limiters {
         let (rate, interval) = (limiter.allowed.rate, limiter.allowed.interval);
@@ -191,8 +199,8 @@ pub fn never_over(ledger: &Ledger, limiters: &[Limiter]) -> i64 {
     ledger.granted_permits()
 }
 
-/// Where data was lost, how much more than the limit was granted in one interval: the most of any limiter, as a part of
-/// its limit.
+/// Returns by how much one interval exceeded the limit after a data loss: the most of any limiter,
+/// as a part of its limit.
 pub fn over_admission(ledger: &Ledger, limiters: &[Limiter]) -> f64 {
     let over = limiters.iter().map(|limiter| {
         let (rate, interval) = (limiter.allowed.rate, limiter.allowed.interval);
@@ -215,9 +223,10 @@ pub fn few_connections(came: &[Instant], handles: usize, cut: usize) -> usize {
     most
 }
 
-/// O6 where there is no proxy to count: how many connections so many handles may use while so many were lost.
+/// Returns O6 without a proxy that counts: the connections that this many handles may use while
+/// this many were lost.
 ///
-/// Each handle has one, and on a Cluster one to each node; the one that looks past the fault has as many.
+/// Each handle has one, and on a Cluster one to each node; the connection that checks has as many.
 pub fn most_over_a_while(handles: usize, lost: usize) -> usize {
     (handles + 1) * 2 * 6 + lost
 }
@@ -321,10 +330,10 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "O3: callers")]
-    fn a_grant_that_nobody_made_is_found() {
+    fn a_grant_that_the_server_did_not_make_is_found() {
         let mut tally = Tally::default();
         tally.see(&answer(1, Outcome::Granted(By::Store)));
-        tally.check_heard(&Ledger::default(), &Limiter::all("any"));
+        tally.check_received(&Ledger::default(), &Limiter::all("any"));
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
     assert_eq!(server.cli(&command), "OK");
 }
 
-/// What a user may do changes while it is at work.
+/// The permissions of the user change while it is in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_16_permissions_that_are_taken_away() {
     let server = aside(RedisServer::start);
@@ -58,7 +58,8 @@ async fn row_16_permissions_that_are_taken_away() {
     scene.judge_cut(EXACT, 2).await;
 }
 
-/// What writes is refused; who is over the limit is still told so, as that writes nothing.
+/// Writes are refused. A caller over the limit is still refused by the limit, because that writes
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_17_no_memory_is_left() {
     let mut scene = Scene::begin("row 17, full").await;
@@ -106,7 +107,7 @@ async fn row_17_limiters_are_evicted() {
     scene.judge(anew).await;
 }
 
-/// The last snapshot failed, and the server is told not to write then.
+/// The last snapshot failed, and the server is configured not to write then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_18_a_snapshot_that_fails() {
     let protected = RedisServer::allowing("enable-protected-configs");

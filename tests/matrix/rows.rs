@@ -1,4 +1,5 @@
-//! The list of faults, and which tests stand for each. `tests/pure/house.rs` holds the tests, and the page `failure`, against it.
+//! The list of faults, and the tests for each. `tests/pure/house.rs` compares the tests, and the
+//! page `failure`, with it.
 
 /// One row of the matrix.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::scene::*;
 
-/// A server that died may have granted what nobody was told of, and has lost everything.
+/// A server that died may have made grants that no caller received, and has lost all data.
 const ANEW: Expected = Expected {
     all_seen: false,
     over: 1.0,
@@ -27,7 +27,7 @@ async fn row_01_a_server_that_is_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_02_a_server_that_comes_back_empty() {
     let mut scene = Scene::begin("row 2, empty").await;
-    // At once: nobody need have noticed but by its connection.
+    // At once, so that only the lost connection shows it.
     scene.restart(false);
     scene.healed().await;
     scene.judge(ANEW).await;
@@ -48,7 +48,7 @@ async fn row_02_a_server_that_comes_back_with_its_data() {
     scene.judge(kept).await;
 }
 
-/// What was sent meanwhile is carried out when nobody waits for it any longer.
+/// Calls sent meanwhile are carried out when no caller waits for them any longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_03_a_server_that_is_stopped_and_goes_on() {
     let mut scene = Scene::begin("row 3").await;

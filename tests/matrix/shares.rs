@@ -1,8 +1,10 @@
-//! What a process decides by itself while the store cannot: by its share of the limit, no more and no less.
+//! Checks the decisions of a process while the store cannot decide: by its share of the limit, no
+//! more and no less.
 //!
-//! Judged by what its callers heard. A decision was made at some time between question and answer, by a clock that counts whole
-//! milliseconds. So what was surely made within one interval less a millisecond is within one interval for the process, too,
-//! and what cannot have been made within as long as it remembers is no reason to refuse.
+//! It goes by what the callers received. A decision was made at some time between request and
+//! response, by a clock of whole milliseconds. So grants surely made within one interval less a
+//! millisecond are within one interval for the process too, and grants that cannot have been made
+//! within the time that it remembers are no reason to refuse.
 
 use crate::scene::*;
 use std::collections::BTreeMap;
@@ -15,9 +17,9 @@ use super::{
 /// By how much two times in whole milliseconds are nearer to each other than they were.
 const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
-/// What was heard of the lane with a share, by process and limiter.
+/// The responses of the lane with a share, by process and limiter.
 #[derive(Debug, Default)]
-pub struct Shares(BTreeMap<Limiter, Vec<Heard>>);
+pub struct Shares(BTreeMap<Limiter, Vec<Received>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Limiter {
@@ -30,7 +32,7 @@ struct Limiter {
 
 /// One answer of the store or by the share.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct Received {
     sent: Duration,
     end: Duration,
     permits: i64,
@@ -57,7 +59,7 @@ impl Shares {
                 place,
                 user: allowed.by_user.then_some(answer.user),
             };
-            self.0.entry(limiter).or_default().push(Heard {
+            self.0.entry(limiter).or_default().push(Received {
                 sent: answer.sent,
                 end: answer.sent + answer.took,
                 permits: i64::from(answer.permits),
@@ -67,27 +69,27 @@ impl Shares {
         }
     }
 
-    /// How many permits were granted by shares.
+    /// Returns how many permits were granted by shares.
     ///
     /// # Panics
     ///
-    /// If an interval has more of them than the share, the store's grants before the outage included, or if somebody was
-    /// refused who had not had the share.
+    /// If an interval has more of them than the share, including the store's grants before the
+    /// outage, or if a caller was refused before the share was used.
     pub fn check(&mut self) -> u64 {
         let mut granted = 0;
-        for (limiter, heard) in &mut self.0 {
+        for (limiter, received) in &mut self.0 {
             let allowed = LANES[limiter.lane].limits().nth(limiter.place);
             let allowed = allowed.expect("a limit of the lane");
-            heard.sort_by_key(|answer| answer.sent);
-            granted += History::new(heard, allowed).check(limiter);
+            received.sort_by_key(|answer| answer.sent);
+            granted += History::new(received, allowed).check(limiter);
         }
         granted
     }
 }
 
-/// All that one process heard of one limiter, in the order in which it asked.
+/// All responses that one process received for one limiter, in the order of the requests.
 struct History<'a> {
-    heard: &'a [Heard],
+    received: &'a [Received],
     allowed: Allowed,
     interval: Duration,
     /// The longest time from question to answer
@@ -95,10 +97,10 @@ struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    fn new(heard: &'a [Heard], allowed: Allowed) -> Self {
-        let slowest = heard.iter().map(|answer| answer.end - answer.sent).max();
+    fn new(received: &'a [Received], allowed: Allowed) -> Self {
+        let slowest = received.iter().map(|answer| answer.end - answer.sent).max();
         Self {
-            heard,
+            received,
             allowed,
             interval: millis(allowed.interval),
             slowest: slowest.unwrap_or_default(),
@@ -110,7 +112,7 @@ impl<'a> History<'a> {
         let mut granted = 0;
         // Since when this process decides, and until when it surely did last.
         let mut outage: Option<(Duration, Duration)> = None;
-        for answer in self.heard.iter().filter(|answer| answer.is_local) {
+        for answer in self.received.iter().filter(|answer| answer.is_local) {
             // What it had granted before is forgotten when nothing was asked of it for so long.
             let goes_on =
                 outage.filter(|(_, last)| answer.sent < *last + self.interval + WHOLE_MILLISECOND);
@@ -137,10 +139,10 @@ impl<'a> History<'a> {
         granted
     }
 
-    /// What this process knew of, and must have counted, within the interval that ends with this answer: what it granted, and
-    /// what the store had granted before the outage began. What the store grants in the midst of one is counted as far as
-    /// there is room, so that is left out.
-    fn surely_used(&self, answer: &Heard, began: Duration) -> i64 {
+    /// Returns the permits that this process knew of, and must have counted, within the interval
+    /// that ends with this response: its own grants, and the store's before the outage began.
+    /// Grants of the store during an outage are counted only up to the limit, so they are left out.
+    fn surely_used(&self, answer: &Received, began: Duration) -> i64 {
         let from = (answer.end + WHOLE_MILLISECOND).saturating_sub(self.interval);
         let within = self.asked_between(from, answer.end);
         let surely = within.filter(|other| match other.is_local {
@@ -150,9 +152,10 @@ impl<'a> History<'a> {
         surely.map(|other| other.permits).sum()
     }
 
-    /// What it may have counted. A grant of the store may be counted an eighth of the interval too long, and where permits of
-    /// this process are in use, from when it decided first after that.
-    fn perhaps_used(&self, answer: &Heard) -> i64 {
+    /// Returns the permits that it may have counted. A grant of the store may count an eighth of
+    /// the interval too long and, if permits of this process are in use, from the process's first
+    /// decision after it.
+    fn perhaps_used(&self, answer: &Received) -> i64 {
         let reach = self.interval * 2 + self.interval / 8 + WHOLE_MILLISECOND * 3;
         let from = answer.sent.saturating_sub(reach);
         let within = self.asked_between(from.saturating_sub(self.slowest), answer.end);
@@ -161,9 +164,9 @@ impl<'a> History<'a> {
     }
 
     /// The grants that were asked for in this time.
-    fn asked_between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &'a Heard> {
-        let first = self.heard.partition_point(|answer| answer.sent < from);
-        let asked = self.heard[first..].iter();
+    fn asked_between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &'a Received> {
+        let first = self.received.partition_point(|answer| answer.sent < from);
+        let asked = self.received[first..].iter();
         asked
             .take_while(move |answer| answer.sent <= to)
             .filter(|answer| answer.is_granted)
@@ -181,11 +184,11 @@ mod tests {
     /// The lane's own: ten permits in 530 ms.
     const SHARE: usize = 10;
 
-    /// Answers of a process, each with the ms at which it was asked for and told.
-    fn shares(told: impl IntoIterator<Item = (u64, u64, Outcome)>) -> Shares {
+    /// Returns the responses of a process, each with the ms of request and response.
+    fn shares(answers: impl IntoIterator<Item = (u64, u64, Outcome)>) -> Shares {
         let lane = LANES.iter().position(|lane| lane.how == How::Local);
         let mut shares = Shares::default();
-        for (sent, end, outcome) in told {
+        for (sent, end, outcome) in answers {
             shares.see(&Answer {
                 handle: 0,
                 lane: lane.unwrap(),

@@ -1,6 +1,7 @@
-//! Row 25: more than is usual, of requests, of keys and of what has expired.
+//! Row 25: more requests, more keys and more expired entries than usual.
 //!
-//! `TOWER_RATELIMIT_KEYS` says how many keys there are (20,000); of a million a release build asks in some minutes.
+//! `TOWER_RATELIMIT_KEYS` sets the number of keys (20,000). A release build needs some minutes for
+//! a million.
 
 use crate::scene::*;
 use std::{env, fs};
@@ -21,7 +22,7 @@ fn resident() -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// One key, as fast as this machine asks: what is refused is told again, what is granted shares calls.
+/// One key, as fast as this machine can: refusals are cached, grants share calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_25_a_key_that_is_asked_for_all_the_time() {
     let mut scene = Scene::begin("row 25, hot").await;
@@ -84,7 +85,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
     scene.judge(EXACT).await;
 }
 
-/// How many different keys there are where nothing else is said.
+/// The default number of different keys.
 const KEYS: usize = 20_000;
 
 fn keys() -> usize {
@@ -96,12 +97,12 @@ fn keys() -> usize {
     })
 }
 
-/// Each with a key that nobody had before: what they leave behind is bounded, and vanishes.
+/// Each request with a new key: the traces are bounded, and expire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_25_keys_that_are_all_different() {
     let keys = keys();
     let mut scene = Scene::begin("row 25, keys").await;
-    // What is to be bounded is the handles' memory, not that of whoever reads along.
+    // The memory of the handles must be bounded, not that of the recorder.
     scene.ledger.lock().unwrap().leave_out("stranger");
     let store = scene.load.handles[0].clone();
     let rule = Limit::per_minute(1)
@@ -178,7 +179,7 @@ fn random_key(server: &RedisServer) -> (String, i64) {
     }
 }
 
-/// Who decided for one that nobody has heard of.
+/// Returns the source of the decision for a new key.
 async fn ask<S, B>(service: &S, key: usize) -> Source
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,

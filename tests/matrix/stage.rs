@@ -1,4 +1,4 @@
-//! Where a row is played: servers, handles under load, and the oracles at its end.
+//! The stage of a row: servers, handles under load, and the oracles at its end.
 
 use crate::scene::*;
 use std::{fmt::Debug, ops::Deref, ops::DerefMut};
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::support::cluster::wait_until;
 
-/// How many handles ask: as many processes would.
+/// The number of handles, which stand for as many processes.
 const HANDLES: usize = 2;
 
-/// How often each lane must have been decided for before anything is broken, and after.
+/// The decisions that each lane must have before the fault, and after it.
 const STEADY: u64 = 5;
 
 /// A load, and who reads along what the servers do for it.
@@ -37,24 +37,25 @@ pub struct Stage {
     healed: bool,
 }
 
-/// What a row says of its end.
+/// The results that a row expects.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// Whether the ledger has all that was granted: not so where a server died with words on its lips
+    /// Set if the ledger has all grants. A server that dies may have made some that it did not send
     pub all_seen: bool,
-    /// Whether no interval has more than the limit where no data was lost
+    /// Set if no interval exceeds the limit unless data was lost
     pub exact: bool,
-    /// How much more than the limit one interval may have, as a part of it, where data was lost
+    /// The excess over the limit in one interval, as a part of it, after a data loss
     pub over: f64,
-    /// Whether the fault may cost decisions at all
+    /// Set if the fault may cost decisions at all
     pub by_policy: bool,
-    /// How much later than usual all is free, where scores are ahead of the server's clock
+    /// The delay until all permits are free, if scores are ahead of the server's clock
     pub late: Duration,
-    /// By how much the clocks of callers differ that count by their own: so much longer may be a wait
+    /// The difference of the clocks of callers that count by their own: a wait may be longer by as
+    /// much
     pub skew: Duration,
 }
 
-/// What all rows expect that do not say otherwise.
+/// The expectation of all rows without their own.
 pub const EXACT: Expected = Expected {
     all_seen: true,
     exact: true,
@@ -103,7 +104,8 @@ impl Stage {
         }
     }
 
-    /// O5: waits until the store decides for all lanes again. How long that took since the fault has ended.
+    /// Checks O5: waits until the store decides for all lanes again. Returns the time since the end
+    /// of the fault.
     pub async fn healed(&mut self) -> Duration {
         let took = self.load.decided(STEADY).await;
         println!(
@@ -116,7 +118,7 @@ impl Stage {
         took
     }
 
-    /// How many connections have carried a call, as the servers saw it.
+    /// Returns how many connections have carried a call, as counted by the servers.
     pub fn connections(&self) -> usize {
         self.watches
             .iter()
@@ -134,7 +136,7 @@ impl Stage {
         value: impl Fn(&str) -> String,
     ) -> Vec<Answer> {
         let row = self.row;
-        assert!(self.healed, "O5: nobody has looked");
+        assert!(self.healed, "O5: recovery was not checked");
         let ended = self.load.end().await;
         // Not before: its connection has a task.
         waits_are_kept(&self.direct).await;
@@ -154,7 +156,7 @@ impl Stage {
                 oracles::never_over(&ledger, &ended.limiters);
             }
             if expected.all_seen {
-                tally.check_heard(&ledger, &ended.limiters);
+                tally.check_received(&ledger, &ended.limiters);
             }
             let over = oracles::over_admission(&ledger, &ended.limiters);
             (ledger.granted_permits(), over)
@@ -225,7 +227,7 @@ impl Scene {
         }
     }
 
-    /// Starts the server anew, and lets nobody in before somebody reads along.
+    /// Restarts the server, and admits no client before the recorder is connected.
     pub fn restart(&mut self, with_data: bool) {
         aside(|| {
             self.proxy.refuse(true);
@@ -305,7 +307,7 @@ impl DerefMut for Scene {
     }
 }
 
-/// The logs that a server has kept: its last grants may have been made before anybody was told of them.
+/// Returns the logs that a server has kept: its last grants may have been made without a reply.
 pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<(String, i64, Vec<u8>)> {
     let mut kept = Vec::new();
     // It answers before it has read what it kept, and says so.
@@ -351,7 +353,8 @@ async fn retried<T: Debug>(ask: impl AsyncFn() -> Result<T, tower_ratelimit::Err
     }
 }
 
-/// The second half of O4: on a key that nobody else asks for, who comes back when told is admitted.
+/// Checks the second half of O4: on a key without other callers, a caller that comes back on time
+/// is admitted.
 async fn waits_are_kept(store: &RedisStore) {
     let idle = RateLimiter::new(store, &unique("idle")).unwrap();
     let limit = Limit::new(2, Duration::from_millis(300));
@@ -364,7 +367,7 @@ async fn waits_are_kept(store: &RedisStore) {
                 Decision::Deny(refusal) => break refusal.retry_after(),
             }
             // One that a busy machine keeps from asking for so long finds room again.
-            assert!(asked < 200, "O3: nobody is refused");
+            assert!(asked < 200, "O3: no call is refused");
         };
         let wait = wait.expect("O4: a refusal says how long to wait");
         assert!(!wait.is_zero() && wait <= limit.interval(), "O4: {wait:?}");
@@ -375,7 +378,8 @@ async fn waits_are_kept(store: &RedisStore) {
     }
 }
 
-/// O7: when an interval, and what a score may lead, is over by the server's clock, the permits left are the limit.
+/// Checks O7: when an interval and the score offset are over by the server's clock, the permits
+/// left are the limit.
 pub async fn all_is_free(
     direct: &RedisStore,
     limiters: &[Limiter],

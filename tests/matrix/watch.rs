@@ -1,11 +1,9 @@
 //! Reads along what a server executes, for as long as it runs.
 
 use crate::scene::*;
-use std::{
-    collections::BTreeSet, io::BufRead, io::BufReader, io::Write, net::SocketAddr, net::TcpStream,
-};
+use std::{collections::BTreeSet, io::BufReader, io::Write, net::SocketAddr, net::TcpStream};
 
-use super::{feed::Seen, ledger::Ledger, load::LONG};
+use super::{feed::Feed, feed::Seen, ledger::Ledger, load::LONG};
 use crate::support::redis_server::command;
 
 /// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
@@ -20,14 +18,14 @@ pub struct Watch {
 struct Marks {
     last: String,
     over: bool,
-    /// Who has called a script: the addresses of connections
+    /// The addresses of connections that have called a script
     callers: BTreeSet<String>,
 }
 
-/// What was seen of a server until now.
+/// The observations of a server so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Caught {
-    /// How many connections have called a script
+    /// The number of connections that have called a script
     pub callers: usize,
 }
 
@@ -38,38 +36,31 @@ impl Watch {
         Self::open_into(server, move |_, seen| ledger.lock().unwrap().read(seen))
     }
 
-    /// Begins to read; `note` gets each command that is executed from now on, as MONITOR spells it and as it is read.
+    /// Starts to read. `note` gets each command that is executed from now on, as MONITOR prints it
+    /// and as it is parsed.
     pub fn open_into(server: &RedisServer, note: impl Fn(&str, &Seen) + Send + 'static) -> Self {
-        let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.write_all(b"MONITOR\r\n").unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap());
-        let mut first = String::new();
-        lines.read_line(&mut first).unwrap();
-        assert_eq!(first, "+OK\r\n");
+        let mut feed = Feed::open(server);
+        let stream = feed.connection().try_clone().unwrap();
         // A stopped server says nothing for as long as it is stopped.
         stream.set_read_timeout(None).unwrap();
         let marks = Arc::<Mutex<Marks>>::default();
         let marked = Arc::clone(&marks);
         thread::spawn(move || {
             let mut line = String::new();
-            while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                if let Some(seen) = Seen::read(line.trim_end()) {
-                    match &seen.words[..] {
-                        [echo, mark] if echo == "ECHO" => {
-                            marked.lock().unwrap().last.clone_from(mark);
+            while let Some(seen) = feed.read(&mut line) {
+                match &seen.words[..] {
+                    [echo, mark] if echo == "ECHO" => {
+                        marked.lock().unwrap().last.clone_from(mark);
+                    }
+                    words => {
+                        if words[0].starts_with("EVAL")
+                            && let Some(caller) = caller(&line)
+                        {
+                            marked.lock().unwrap().callers.insert(caller.to_owned());
                         }
-                        words => {
-                            if words[0].starts_with("EVAL")
-                                && let Some(caller) = caller(&line)
-                            {
-                                marked.lock().unwrap().callers.insert(caller.to_owned());
-                            }
-                            note(&line, &seen);
-                        }
+                        note(&line, &seen);
                     }
                 }
-                line.clear();
             }
             marked.lock().unwrap().over = true;
         });
@@ -80,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Waits until everything is read that was executed until now; of a server that is gone, until its last word.
+    /// Waits until all commands executed so far are read; for a dead server, until its last one.
     pub fn catch_up(&self) -> Caught {
         let mark = unique("mark");
         // Fails where the server is gone.

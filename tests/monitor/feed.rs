@@ -1,5 +1,7 @@
 //! What a server says it is doing: its MONITOR, line by line.
 
+#![allow(dead_code, reason = "not each binary looks at all of it")]
+
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
@@ -17,8 +19,8 @@ pub struct Feed {
 /// One executed command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// The server's clock, in milliseconds, when it was executed
-    pub at: f64,
+    /// When it was executed, by the server's clock
+    pub micros: i64,
     /// Whether a script called it
     pub by_script: bool,
     /// The command and its arguments; bytes that are not printable ASCII stand as `\xNN`
@@ -26,7 +28,7 @@ pub struct Seen {
 }
 
 impl Feed {
-    /// Begins to listen; whatever is executed from now on is seen.
+    /// Begins to listen: each command that is executed from now on is seen.
     pub fn open(server: &RedisServer) -> Self {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream
@@ -40,14 +42,19 @@ impl Feed {
         Self { lines }
     }
 
-    /// Everything that was executed until now, and not told of before.
+    /// Returns what was executed until now and was not returned before.
     pub fn until_now(&mut self, server: &RedisServer) -> Vec<Seen> {
         let mark = unique("mark");
         server.cli(&["ECHO", &mark]);
+        self.until(&mark)
+    }
+
+    /// Returns what was executed before this mark, which the caller has sent with ECHO.
+    pub fn until(&mut self, mark: &str) -> Vec<Seen> {
         let mut seen = Vec::new();
         loop {
             let next = self.next();
-            if next.words == ["ECHO", &mark] {
+            if next.words == ["ECHO", mark] {
                 return seen;
             }
             seen.push(next);
@@ -56,8 +63,23 @@ impl Feed {
 
     pub fn next(&mut self) -> Seen {
         let mut line = String::new();
-        self.lines.read_line(&mut line).expect("MONITOR goes on");
-        Seen::read(line.trim_end()).unwrap_or_else(|| panic!("not a line of MONITOR: {line:?}"))
+        self.read(&mut line).expect("MONITOR goes on")
+    }
+
+    /// Returns the next command, and leaves the line that shows it; `None` when the server is gone.
+    pub fn read(&mut self, line: &mut String) -> Option<Seen> {
+        line.clear();
+        // The last line of a server that is killed may be cut.
+        self.lines
+            .read_line(line)
+            .ok()
+            .filter(|_| line.ends_with('\n'))?;
+        let seen = Seen::read(line.trim_end());
+        Some(seen.unwrap_or_else(|| panic!("not a line of MONITOR: {line:?}")))
+    }
+
+    pub fn connection(&self) -> &TcpStream {
+        self.lines.get_ref()
     }
 }
 
@@ -67,20 +89,43 @@ impl Seen {
         let (time, rest) = line.strip_prefix('+')?.split_once(" [")?;
         let (from, words) = rest.split_once("] ")?;
         Some(Self {
-            at: time.parse::<f64>().ok()? * 1000.0,
+            micros: time.replace('.', "").parse().ok()?,
             by_script: from.ends_with(" lua"),
-            words: words
-                .strip_prefix('"')?
-                .strip_suffix('"')?
-                .split("\" \"")
-                .map(str::to_owned)
-                .collect(),
+            words: split(words)?,
         })
+    }
+
+    /// Returns whether a client called a script.
+    pub fn is_script(&self) -> bool {
+        !self.by_script && matches!(&*self.words[0], "EVAL" | "EVALSHA")
+    }
+
+    /// Returns the command and its arguments byte for byte.
+    pub fn arguments(&self) -> Vec<Vec<u8>> {
+        self.words.iter().map(|word| bytes_of(word)).collect()
     }
 }
 
-/// The bytes of a word as MONITOR shows it.
-#[allow(dead_code, reason = "some who listen look at no bytes")]
+/// Splits `"GET" "a key"`; what is escaped stays so.
+fn split(words: &str) -> Option<Vec<String>> {
+    let (mut split, mut rest) = (Vec::new(), words);
+    loop {
+        let word = rest.strip_prefix('"')?;
+        let mut escaped = false;
+        let end = word.bytes().position(|byte| {
+            let ends = byte == b'"' && !escaped;
+            escaped = byte == b'\\' && !escaped;
+            ends
+        })?;
+        split.push(word[..end].to_owned());
+        match &word[end + 1..] {
+            "" => return Some(split),
+            more => rest = more.strip_prefix(' ')?,
+        }
+    }
+}
+
+/// Returns the bytes of a word that MONITOR shows.
 pub fn bytes_of(word: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word.bytes();
@@ -103,4 +148,15 @@ pub fn bytes_of(word: &str) -> Vec<u8> {
         });
     }
     bytes
+}
+
+#[test]
+fn a_line_of_monitor_is_read() {
+    let line = r#"+1795260027.787762 [0 127.0.0.1:40714] "EVAL" "a\\\" " "\x00\xff]\r\n""#;
+    let seen = Seen::read(line).unwrap();
+    assert_eq!(seen.micros, 1_795_260_027_787_762);
+    assert!(seen.is_script());
+    let arguments: [&[u8]; 3] = [b"EVAL", b"a\\\" ", b"\x00\xff]\r\n"];
+    assert_eq!(seen.arguments(), arguments);
+    assert!(Seen::read(r#"+1.000001 [0 lua] "TIME""#).unwrap().by_script);
 }

@@ -1,7 +1,9 @@
-//! Who the client is: the files of `tests/pure/client_ip/`, and what holds for all headers. `tests/web/http/who.rs` asks servers.
+//! The client's address: the files of `tests/pure/client_ip/`, and properties of all headers.
+//! `tests/web/http/who.rs` uses real servers.
 //!
-//! A file is a list of `[[case]]`. A case says how `ClientIp` is configured (`behind` or `hops`, and maybe `header`,
-//! `ipv6_prefix`, `ipv4_prefix`), which `peer` sends which `headers`, and what comes of it:
+//! A file is a list of `[[case]]`. A case has the configuration of `ClientIp` (`behind` or `hops`,
+//! and optionally `header`, `ipv6_prefix`, `ipv4_prefix`), the `peer`, its `headers`, and the
+//! outcome:
 //!
 //! ```toml
 //! key = "198.51.100.1"   # the text by which the request is counted
@@ -9,8 +11,8 @@
 //! error = "some words"   # or: not even built
 //! ```
 //!
-//! A header has one value or a list of them, one for each field line; a character stands for the byte of its number.
-//! `hops_added` appends so many trusted hops, `10.0.1.1`, to X-Forwarded-For.
+//! A header has one value or a list of them, one for each field line. A character stands for the
+//! byte of its number. `hops_added` appends this many trusted hops, `10.0.1.1`, to X-Forwarded-For.
 
 use crate::scene::*;
 use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr, path::Path};
@@ -110,7 +112,7 @@ fn request(peer: Option<IpAddr>, headers: &[(&str, Vec<u8>)]) -> Request<String>
     request
 }
 
-/// Sends a request through a layer; returns the answer's status and what tells whether a key was counted.
+/// Sends a request through a layer. Returns the status, and whether a key was counted.
 async fn send(
     client: impl KeyExtractor,
     request: Request<String>,
@@ -167,7 +169,8 @@ async fn every_case() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What the guide says for a proxy is what the cases of `proxies.toml` try: the same networks, header and number of hops.
+/// For each proxy, the guide and the cases of `proxies.toml` have the same networks, header and
+/// number of hops.
 #[test]
 fn the_guide_says_what_is_tried_for_each_proxy() {
     let cases = cases();
@@ -292,7 +295,7 @@ const ALL_HEADERS: [ForwardedHeader; 3] = [
     ForwardedHeader::Single("x-real-ip"),
 ];
 
-/// Field lines of forwarding headers: pieces that mean something, and any bytes that HTTP lets pass.
+/// Returns field lines of forwarding headers: meaningful pieces, and any bytes that HTTP allows.
 fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![

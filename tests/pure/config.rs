@@ -162,7 +162,8 @@ async fn every_field_does_what_it_says() {
         one("api.paid", 20, 19)
     );
 
-    // Lists go before rules: a client's address behind a proxy, a value, and several conditions together.
+    // Lists come before rules: a client's address behind a proxy, a value, and several conditions
+    // together.
     let blocked = async |fields: &[&str]| {
         let mut request = request("GET", "/plan", fields);
         let proxy = PeerAddr("10.0.0.1:9".parse().unwrap());
@@ -179,7 +180,7 @@ async fn every_field_does_what_it_says() {
         let answer = send(&layer, request("GET", "/patient", &[])).await;
         assert_eq!(answer.status(), 200);
     }
-    // One that is tried out refuses nobody.
+    // A shadow rule refuses nothing.
     for left in [0, 0] {
         assert_eq!(ask("GET", "/tried", &[]).await, one("tried", 1, left));
     }
@@ -194,12 +195,13 @@ async fn every_field_does_what_it_says() {
     let answer = send(&layer, request("GET", "/plan", &[])).await;
     assert!(answer.headers().contains_key("x-ratelimit-limit"));
     assert!(!answer.headers().contains_key("ratelimit"));
-    // A hidden rule is not told.
+    // A hidden rule is not reported.
     let answer = send(&layer, request("GET", "/any", &["x-bulk: 1"])).await;
     assert!(!answer.headers().contains_key("x-ratelimit-limit"));
 }
 
-/// A file and code that say the same find the same limiters, so that a rule may move from one to the other.
+/// The same rules in a file and in code use the same limiters, so that a rule may move between
+/// them.
 #[tokio::test]
 async fn a_file_counts_where_code_counts() {
     use tower_ratelimit::{
@@ -317,17 +319,17 @@ fn a_client_behind_proxies_is_described() {
         let text = format!(
             "[keys.client]\nfrom = 'client-ip'\n{fields}\n[rules.a]\nrate = '1/s'\nby = 'client'\n[otherwise]\nrules = ['a']"
         );
-        let told = file().parse(&text).err().map(|error| error.to_string());
-        match (told, expected) {
+        let message = file().parse(&text).err().map(|error| error.to_string());
+        match (message, expected) {
             (None, None) => {}
-            (Some(told), Some(expected)) => assert!(told.starts_with(expected), "{told}"),
-            (told, _) => panic!("{fields}: {told:?}"),
+            (Some(message), Some(expected)) => assert!(message.starts_with(expected), "{message}"),
+            (message, _) => panic!("{fields}: {message:?}"),
         }
     }
 }
 
-/// The fields that are told where one is written that does not exist are those that the guide describes, and those of the good
-/// file.
+/// The known fields in the error for an unknown one are those that the guide describes, and those
+/// of the good file.
 #[test]
 fn every_field_is_described_and_tried() {
     let guide = std::fs::read_to_string("src/docs/guide.md").unwrap();
@@ -347,8 +349,10 @@ fn every_field_is_described_and_tried() {
     ] {
         assert!(GOOD.contains(example), "{header}");
         let text = GOOD.replacen(header, &format!("{header}\nxxxxxxxxxx = 1"), 1);
-        let told = file().parse(&text).unwrap_err().to_string();
-        let (_, known) = told.split_once("\"xxxxxxxxxx\", but ").expect(&told);
+        let message = file().parse(&text).unwrap_err().to_string();
+        let (_, known) = message
+            .split_once("\"xxxxxxxxxx\": the known ones are ")
+            .expect(&message);
         for field in known.split(", ").map(|field| field.trim_matches('`')) {
             let row = rows.iter().any(|row| {
                 row.split_once(" | ")
@@ -392,7 +396,7 @@ fn names_that_code_gives_are_checked() {
 }
 
 #[test]
-fn what_is_no_text_file_is_told() {
+fn an_unreadable_file_is_an_error() {
     let folder = std::env::temp_dir();
     let load = |path: &std::path::Path| {
         let error = file().load(path).unwrap_err();
@@ -401,7 +405,7 @@ fn what_is_no_text_file_is_told() {
         let about = format!("the rules file {path:?} cannot be read: ");
         said.strip_prefix(&about).expect("the path").to_owned()
     };
-    assert_eq!(load(&folder), "it is no file");
+    assert_eq!(load(&folder), "it is not a file");
     let path = folder.join(unique("limits"));
     assert!(load(&path).contains("No such file"));
     std::fs::write(&path, [0xff]).unwrap();

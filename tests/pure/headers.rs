@@ -1,4 +1,4 @@
-//! What answers say in their fields and bodies, to the byte; read again by parsers that are not ours.
+//! The fields and bodies of responses, to the byte, read again by independent parsers.
 
 mod fields;
 mod problems;
@@ -28,15 +28,15 @@ impl Answer {
         }
     }
 
-    /// All fields about limits, as they follow one another.
-    fn told(&self) -> Vec<(&str, &str)> {
+    /// Returns all fields about limits, in their order.
+    fn limit_fields(&self) -> Vec<(&str, &str)> {
         let fields = self.headers.iter();
-        let mut told: Vec<_> = fields
+        let mut found: Vec<_> = fields
             .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
             .filter(|(name, _)| name.contains("ratelimit") || *name == "retry-after")
             .collect();
-        told.sort_by_key(|(name, _)| *name);
-        told
+        found.sort_by_key(|(name, _)| *name);
+        found
     }
 }
 

@@ -35,7 +35,7 @@ fn the_tree_stays_light() {
     for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
     }
-    // Beside the eighty: whoever wants TLS wants what speaks it.
+    // On top of the eighty: TLS needs its own crates.
     let tls = crates(&["--features", &format!("{topologies},tls")]);
     let added: Vec<_> = tls.difference(&redis).collect();
     let readme = read("README.md");
@@ -50,7 +50,8 @@ fn the_tree_stays_light() {
     }
 }
 
-/// `benches/goals` measures beside others: they are in its own lockfile, and in nothing that is published.
+/// `benches/goals` measures other crates too. They are in its own lockfile, and in nothing
+/// published.
 #[test]
 fn the_peers_stay_outside() {
     let lock = read("Cargo.lock");
@@ -70,7 +71,7 @@ fn the_peers_stay_outside() {
     assert!(!listed.lines().any(is_test), "{listed}");
 }
 
-/// What is tried in every order is the library with what it stands on everywhere else.
+/// The code that is tried in every order has the same dependencies there as elsewhere.
 #[test]
 fn interleavings_are_those_of_the_same_dependencies() {
     let dependencies = |manifest: &str| {
@@ -132,8 +133,8 @@ fn every_script_says_what_it_takes_and_gives() {
     }
 }
 
-/// Each verb of `RateLimiter` stands in the parity table, and nothing else does. Those that Redisson lacks have a row
-/// that begins with `none`.
+/// Each verb of `RateLimiter` is in the parity table, and nothing else is. Verbs that Redisson
+/// lacks have a row that begins with `none`.
 #[test]
 fn the_parity_table_is_complete() {
     let all_of = read("src/limiter/all_of.rs");
@@ -157,7 +158,7 @@ fn the_parity_table_is_complete() {
     let rows = page
         .lines()
         .filter(|line| line.starts_with("| `") || line.starts_with("| none |"));
-    let told: BTreeSet<_> = rows
+    let listed: BTreeSet<_> = rows
         .filter_map(|row| row.split('|').nth(3))
         .flat_map(|cell| {
             cell.split('`')
@@ -168,7 +169,7 @@ fn the_parity_table_is_complete() {
         })
         .filter(|name| !name.contains("::"))
         .collect();
-    assert_eq!(verbs, told);
+    assert_eq!(verbs, listed);
 }
 
 #[test]
@@ -181,12 +182,12 @@ fn the_readme_knows_every_feature() {
         .filter(|name| *name != "default")
         .cloned()
         .collect();
-    let told: BTreeSet<_> = readme
+    let listed: BTreeSet<_> = readme
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
         .map(|(name, _)| name.to_owned())
         .collect();
-    assert_eq!(named, told);
+    assert_eq!(named, listed);
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn documents_name_only_what_exists() {
     }
 }
 
-/// Each of the 26 faults has its tests, each test of the matrix its row, and the page tells of each.
+/// Each of the 26 faults has its tests, each test of the matrix its row, and the page has them all.
 #[test]
 fn the_fault_matrix_is_whole() {
     let mut played = BTreeSet::new();
@@ -237,9 +238,12 @@ fn the_fault_matrix_is_whole() {
             );
         }
         let line = format!("| {number} | {} |", row.fault);
-        let told = page.lines().find(|told| told.starts_with(&line));
-        let told = told.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
-        assert!(told.contains(&format!("--test matrix {prefix}")), "{told}");
+        let listed = page.lines().find(|listed| listed.starts_with(&line));
+        let listed = listed.unwrap_or_else(|| panic!("src/docs/failure.md lacks {line}"));
+        assert!(
+            listed.contains(&format!("--test matrix {prefix}")),
+            "{listed}"
+        );
     }
     assert!(played.is_empty(), "of no row: {played:?}");
 }

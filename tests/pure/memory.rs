@@ -14,13 +14,13 @@ use tower_ratelimit::Error;
 
 const INTERVAL: u64 = 1000;
 const RATE: u32 = 2;
-/// What each request takes: a limit of so many is too large for what a full store counts by an
-/// estimate.
+/// The cost of each request: a limit of this size is too large for the estimates of a full store.
 const COST: u32 = 40_000;
 
 type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
 
-/// A store of at most `bound` limiters, and a service behind a rule that lets pass when the store fails.
+/// Returns a store of at most `bound` limiters, and a service whose rule admits when the store
+/// fails.
 fn flooded(bound: usize) -> (MemoryStore, ManualClock, Service) {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(bound);
@@ -95,8 +95,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// A user with no grants within the last interval is as good as forgotten; nobody else is. So the answers are known,
-/// whichever idle limiters had to go.
+/// A user without grants in the last interval may be forgotten without a difference; no other may
+/// be. So the decisions are known, whichever idle limiters were evicted.
 fn law(bound: usize, lasting: usize, steps: &[Step]) {
     let (store, clock, service) = flooded(bound);
     run(async {
@@ -224,7 +224,7 @@ fn a_limit_that_a_rule_made_stays_once_a_verb_has_claimed_it() {
 fn questions_take_no_place() {
     let (store, _, _) = flooded(1);
     run(async {
-        let limiter = RateLimiter::new(&store, "nobody").unwrap();
+        let limiter = RateLimiter::new(&store, "unknown").unwrap();
         assert!(
             limiter
                 .try_acquire()
@@ -288,7 +288,7 @@ fn many_threads_keep_the_bound_and_the_limits() {
             .flat_map(|thread| thread.join().unwrap())
             .collect();
 
-        // The clock stands still, so nobody who has a grant can be forgotten.
+        // The clock stands still, so no user with a grant can be evicted.
         let users: HashSet<_> = granted.iter().collect();
         assert_eq!(users.len(), BOUND);
         for user in users {
@@ -300,7 +300,8 @@ fn many_threads_keep_the_bound_and_the_limits() {
     }
 }
 
-/// Whoever leaves gives back at once, perhaps before its permit is taken: then that is given back again.
+/// A waiter that leaves gives back at once, perhaps before its permit is taken. Then the permit is
+/// given back again.
 #[test]
 fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
     type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
@@ -349,9 +350,9 @@ fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
     }
 }
 
-/// A limiter whose time is over is none, whoever asks for it first.
+/// An expired limiter does not exist, whichever verb looks for it first.
 #[tokio::test]
-async fn what_has_vanished_is_not_there() {
+async fn an_expired_limiter_does_not_exist() {
     let second = Duration::from_secs(1);
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());

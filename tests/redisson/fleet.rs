@@ -12,10 +12,11 @@ use tokio::runtime::Builder;
 use tower_ratelimit::{Limit, RateLimiter, RedisStore, SystemClock};
 
 use super::{
+    feed::{Feed, Seen},
     model::{self, Caller, Generation, Reply, State},
     oracle::{self, JavaClock, Oracle, Request},
     ours::Ask,
-    raw::{self, Monitor, Seen},
+    raw,
     support::{RedisServer, unique},
     worker::Worker,
 };
@@ -126,7 +127,7 @@ impl Fleet {
             .arg(0)
             .exec(&mut self.connection)
             .unwrap();
-        let seen = watch(Monitor::start(self.server.port()), &name);
+        let seen = watch(Feed::open(&self.server), &name);
 
         let until = now() + time.as_millis() as i64;
         let mut rust = Vec::new();
@@ -285,31 +286,31 @@ fn windows(grants: impl Iterator<Item = (i64, i64)>, length: i64) -> Vec<i64> {
 }
 
 /// Gathers the calls on a name until a mark of that name.
-fn watch(mut monitor: Monitor, name: &str) -> Receiver<Vec<Call>> {
+fn watch(mut feed: Feed, name: &str) -> Receiver<Vec<Call>> {
     let (sender, receiver) = channel();
-    let name = name.as_bytes().to_owned();
+    let name = name.to_owned();
     thread::spawn(move || {
         let mut calls: Vec<Call> = Vec::new();
         // A call that has begun, and whether its script has run: a server that does not know it yet does nothing.
         let mut current: Option<(Call, bool)> = None;
         loop {
-            let seen = monitor.next();
-            if seen.from == "lua" {
+            let seen = feed.next();
+            if seen.by_script {
                 if let Some((call, ran)) = &mut current {
                     *ran = true;
-                    if seen.verb().eq_ignore_ascii_case(b"ZADD") {
+                    if seen.words[0].eq_ignore_ascii_case("ZADD") {
                         grant(call, &seen);
                     }
                 }
                 continue;
             }
             calls.extend(current.take().filter(|(_, ran)| *ran).map(|(call, _)| call));
-            if seen.verb() == b"ECHO" && seen.arguments[1] == name {
+            if seen.words == ["ECHO", &name] {
                 // Fails only if the test has failed.
                 let _ = sender.send(calls);
                 return;
             }
-            if seen.is_script() && seen.arguments[3] == name {
+            if seen.is_script() && seen.words[3] == name {
                 current = Some((call(&seen), false));
             }
         }
@@ -324,7 +325,8 @@ fn number(bytes: &[u8]) -> Option<i64> {
 /// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, exact, source, four fields of a
 /// limit, and for each caller waits, permits, member, shadow.
 fn call(seen: &Seen) -> Call {
-    let rest = &seen.arguments[8..];
+    let arguments = seen.arguments();
+    let rest = &arguments[8..];
     let java = rest.len() == 3;
     let (now, asks) = if java {
         let permits = number(&rest[0]).unwrap();
@@ -336,7 +338,7 @@ fn call(seen: &Seen) -> Call {
         (number(&rest[0]), asks.collect())
     };
     Call {
-        arrived: seen.at,
+        arrived: seen.micros,
         java,
         now,
         asks,
@@ -346,7 +348,7 @@ fn call(seen: &Seen) -> Call {
 
 fn grant(call: &mut Call, seen: &Seen) {
     // Java: key, score, member; ours has NX before the score, and none where it repairs.
-    let [.., score, member] = &*seen.arguments else {
+    let [.., score, member] = &*seen.arguments() else {
         return;
     };
     if call

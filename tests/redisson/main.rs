@@ -13,6 +13,8 @@
 
 mod case;
 mod deviations;
+#[path = "../monitor/feed.rs"]
+mod feed;
 mod fleet;
 mod java_side;
 mod model;

@@ -11,11 +11,12 @@ use redis::{Connection, Value};
 use super::{
     case::{Actor, Case, Op, Step},
     deviations::{self, Tally},
+    feed::{Feed, Seen},
     java_side,
     model::{self, Caller, Generation, Outcome, Reply, State},
     oracle::{JavaClock, Oracle},
     ours::{self, Marks},
-    raw::{self, Monitor},
+    raw,
     rust_side::RustSide,
     support::{RedisServer, unique},
 };
@@ -27,7 +28,7 @@ const BEGINNING: i64 = 1_704_153_600_000;
 pub struct Stage {
     server: RedisServer,
     connection: Connection,
-    monitor: Monitor,
+    feed: Feed,
     oracles: Vec<Oracle>,
     generations: Vec<Generation>,
     /// Client ids of the two instances of each version
@@ -70,7 +71,7 @@ impl Stage {
             .collect();
         Self {
             connection: raw::connect(&server.url()),
-            monitor: Monitor::start(server.port()),
+            feed: Feed::open(&server),
             generations: versions
                 .iter()
                 .map(|version| Generation::of(version))
@@ -135,14 +136,14 @@ impl Stage {
         }
     }
 
-    fn monitor_until_now(&mut self) -> Vec<raw::Seen> {
+    fn monitor_until_now(&mut self) -> Vec<Seen> {
         self.marks += 1;
         let mark = format!("mark {}", self.marks);
         redis::cmd("ECHO")
             .arg(&mark)
             .exec(&mut self.connection)
             .unwrap();
-        self.monitor.until(&mark)
+        self.feed.until(&mark)
     }
 
     fn rust(&mut self, client: &str) -> &mut RustSide {
@@ -363,7 +364,7 @@ impl Play<'_> {
     /// The acquire that has just been executed, from MONITOR.
     fn last_sent(&mut self, on: usize, now: i64, permits: i64) -> Option<Sent> {
         let seen = self.stage.monitor_until_now();
-        let arguments = seen.into_iter().rfind(raw::Seen::is_script)?.arguments;
+        let arguments = seen.into_iter().rfind(Seen::is_script)?.arguments();
         if arguments.get(3).map(Vec::as_slice) != Some(self.names[on].as_bytes()) {
             return None;
         }
@@ -391,9 +392,9 @@ impl Play<'_> {
             let seen = self.stage.monitor_until_now();
             let call = seen
                 .iter()
-                .position(|one| one.is_script() && one.arguments.contains(member));
+                .position(|one| one.is_script() && one.arguments().contains(member));
             // A server that does not know the script yet does nothing for the first call.
-            if call.is_some_and(|call| seen[call..].iter().any(|one| one.from == "lua")) {
+            if call.is_some_and(|call| seen[call..].iter().any(|one| one.by_script)) {
                 return Ok(());
             }
             self.stage.rust(client).go_on();

@@ -1,7 +1,9 @@
-//! Readable cases: the files of `tests/store/cases/`, in memory and on every kind of Redis, with a clock that is moved.
+//! Readable cases: the files of `tests/store/cases/`, in memory and on every kind of Redis, with a
+//! clock that is moved.
 //!
-//! A file is a list of `[[case]]`: a `name`, maybe the `limit` that is set before the first step, and `steps`. Every
-//! step says when it happens (`at`, ms since the case began), one verb, and all that its answer says:
+//! A file is a list of `[[case]]`: a `name`, optionally the `limit` that is set before the first
+//! step, and `steps`. Every step has a time (`at`, ms since the case began), one verb, and its full
+//! result:
 //!
 //! ```toml
 //! { at = 0, take = 3, allow = { remaining = 7, reset = 1000 } }              # permits, by RateLimiter
@@ -15,11 +17,12 @@
 //! { at = 0, take = 1, shared = true, status = 503 }                          # by a layer with Rule::shared
 //! ```
 //!
-//! A case with an `algorithm` is counted by that; by windows in memory alone, as in Redis they end by the server's clock. All
-//! others are played once more with as many slots as there may be: where none is longer than a millisecond, the answers are
-//! the same.
+//! A case with an `algorithm` is counted by it; fixed windows run only in memory, because in Redis
+//! they end by the server's clock. All others run once more with the maximum number of slots: if no
+//! slot is longer than a millisecond, the results are the same.
 //!
-//! `client = "b"` is another store with a client id of its own, `user = "b"` another key of the layer's rule.
+//! `client = "b"` is another store with its own client id, `user = "b"` another key of the layer's
+//! rule.
 
 mod world;
 
@@ -108,7 +111,7 @@ struct Deny {
     reset: u64,
 }
 
-/// As many as an interval can have: no slot of an interval of so many milliseconds is longer than one.
+/// The maximum of an interval: with this many milliseconds, no slot is longer than one.
 const MOST_SLOTS: u32 = 10_000;
 
 impl Case {
@@ -187,7 +190,8 @@ async fn in_redis() {
         if case.algorithm.as_deref() == Some("FixedWindow") {
             continue;
         }
-        // Neither guards nor the way to Redis change a decision. Over the cases, all guards are met on each of the ways.
+        // Neither guards nor the way to Redis change a decision. Over the cases, all guards run on
+        // each way.
         for pair in 0..topologies.len().max(guards.len()) {
             let place = pair % topologies.len();
             let guard = (pair + number) % guards.len();
@@ -328,7 +332,8 @@ fn assert_decision(what: &str, decision: &Decision, step: &Step) {
             };
             assert_eq!(said, (false, true, false), "{what}: {answer:?}");
             if let (Source::Cache, Some(deny)) = (decision.source(), &step.deny) {
-                // What was left when it was told first: some may have become free since, but not what is asked for.
+                // The number left when it was first refused: some may be free since, but not enough
+                // for the cost.
                 assert!(answer.remaining <= deny.remaining, "{what}: {answer:?}");
                 answer.remaining = deny.remaining;
             }

@@ -1,9 +1,10 @@
-//! None of Redisson's defects: each one known of its RRateLimiter up to 4.7.0 is a test here, on a real Redis.
+//! None of Redisson's defects: each one known of its RRateLimiter up to 4.7.0 has a test here, on a
+//! real Redis.
 //!
-//! A test provokes the defect, or writes the state by hand that a Redisson client leaves behind, and compares what
-//! stands in Redis before and after with the format's description. Its comment says what Redisson does there; `#n` is a
-//! thread of redisson/redisson, the rest was measured on 4.7.0. Time is a clock that is moved, but for the tests of the
-//! server's clock.
+//! A test provokes the defect, or writes the state that a Redisson client leaves behind, and
+//! compares Redis' state before and after with the description of the format. Its comment describes
+//! Redisson's behaviour; `#n` is a thread of redisson/redisson, the rest was measured on 4.7.0.
+//! Time is a clock that is moved, except in the tests of the server's clock.
 
 mod cases;
 mod clients;

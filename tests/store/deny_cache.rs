@@ -1,4 +1,4 @@
-//! L4: a refusal that is told again is one that the store would tell, and costs it nothing.
+//! L4: a cached refusal is the one that the store would return, and costs it nothing.
 
 mod floods;
 mod histories;
@@ -35,7 +35,7 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     }
 }
 
-/// Who shows what, and what was asked, is a part of the question.
+/// The identity, the limit and the cost are part of the question.
 #[tokio::test]
 async fn it_answers_the_same_question_only() {
     let clock = ManualClock::new();
@@ -80,9 +80,10 @@ async fn it_answers_the_same_question_only() {
     }
 }
 
-/// Giving back returns at once, and who asks before it has arrived is refused: that must not be told once it has.
+/// A release returns at once, and a call before it arrives is refused: that refusal must be dropped
+/// when the release has arrived.
 #[tokio::test]
-async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_they_arrive() {
+async fn a_refusal_made_during_a_release_is_dropped_when_it_arrives() {
     let store = patient(RedisServer::shared().url()).build().unwrap();
     for algorithm in [
         Algorithm::SlidingLog,
@@ -105,7 +106,7 @@ async fn what_is_refused_while_permits_are_on_their_way_back_is_dropped_when_the
             }
             store.close().await;
         }
-        assert!(refused > 0, "nobody came in between");
+        assert!(refused > 0, "no call came in between");
     }
 }
 
@@ -136,7 +137,8 @@ async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     assert_eq!(ask(1, 1).await, (true, Source::Store));
     assert_eq!(ask(1, 1).await, (false, Source::Store));
     assert_eq!(ask(1, 1).await, (false, Source::Cache));
-    // One of five is taken, so there is no room for this. It is the limit from now on, for a minute at least.
+    // One of five is taken, so there is no room for this. It is the limit from now on, for at least
+    // a minute.
     assert_eq!(ask(5, 5).await, (false, Source::Store));
     assert_eq!(ask(1, 1).await, (true, Source::Store));
 }

@@ -253,7 +253,7 @@ async fn missing_keys_are_found() {
 }
 
 #[tokio::test]
-async fn foreign_and_old_entries_are_told_by_size() {
+async fn foreign_and_old_entries_are_recognized_by_size() {
     let spoilt = Spoilt::new().await;
     for size in [8, 8, 13, 20, 21] {
         spoilt.plant("permits", size, 1, 10);
@@ -405,7 +405,7 @@ async fn a_log_of_several_pages_is_counted_whole() {
 }
 
 #[tokio::test]
-async fn a_log_that_moves_is_told_from_drift() {
+async fn a_log_that_moves_is_not_drift() {
     let spoilt = Spoilt::with(Limit::new(1_000_000, Duration::from_secs(3600)), "diagnose").await;
     for _ in 0..20_000 {
         spoilt.plant("permits", 21, 1, 10);
@@ -438,7 +438,7 @@ async fn other_kinds_of_keys_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_scan_is_told_the_rest() {
+async fn a_user_that_may_not_scan_gets_the_rest() {
     let server = RedisServer::start();
     let rules = [
         "on", ">secret", "~*", "-@all", "+evalsha", "+eval", "+time", "+hmget", "+pttl", "+get",

@@ -23,7 +23,7 @@ const WORKER: &str = "TOWER_RATELIMIT_TEST_WORKER";
 /// Before the permits that a worker was granted.
 const RESULT: &str = "fleet-granted=";
 
-/// What each process does.
+/// The work of each process.
 #[derive(Clone, Copy, Debug)]
 enum How {
     /// One permit a call
@@ -81,7 +81,7 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
                 .unwrap()
         })
         .collect();
-    let (seen, heard) = thread::scope(|scope| {
+    let (seen, received) = thread::scope(|scope| {
         // Read while it goes on, so that the server need not keep it.
         let (done, ended) = std::sync::mpsc::channel::<()>();
         let reader = scope.spawn(|| {
@@ -96,9 +96,9 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
                 thread::sleep(Duration::from_millis(50));
             }
         });
-        let heard: i64 = workers.into_iter().map(granted).sum();
+        let received: i64 = workers.into_iter().map(granted).sum();
         done.send(()).unwrap();
-        (reader.join().unwrap(), heard)
+        (reader.join().unwrap(), received)
     });
 
     let (rate, interval) = (rate as i64, interval as i64);
@@ -116,8 +116,8 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
         granted as f64 / by_time,
     );
     assert_eq!(
-        heard, granted,
-        "what the processes heard, and what the server did"
+        received, granted,
+        "permits received by the processes, and granted by the server"
     );
     assert!(fullest <= rate, "{fullest} of {rate} in {interval} ms");
     let refused = history.refused_in_vain(rate, interval + SLACK);

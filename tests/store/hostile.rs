@@ -1,4 +1,4 @@
-//! Against the hostile: what shows a secret, what whoever sends requests can choose, and what a flood of them costs.
+//! Attacks: secrets in output, input chosen by the sender of a request, and the cost of a flood.
 
 #![cfg(all(
     feature = "inspect",

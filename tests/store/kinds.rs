@@ -9,9 +9,9 @@ use crate::scene::*;
 
 /// A way to count.
 trait Kind {
-    /// How long the third of two permits an hour is waited for at least.
+    /// The shortest wait for the third of two permits an hour.
     const THIRD_OF_TWO_AN_HOUR: Duration = HOUR;
-    /// Whether the value in Redis is a decimal number.
+    /// Set if the value in Redis is a decimal number.
     const IS_DECIMAL: bool = true;
 
     fn limiter(limiter: RateLimiter) -> RateLimiter;
@@ -21,7 +21,7 @@ trait Kind {
         Self::limiter(RateLimiter::new(store, name).unwrap())
     }
 
-    /// A limiter of `permits` an hour that nobody else has.
+    /// Returns a limiter of `permits` an hour that no other test uses.
     async fn hourly(store: &impl Store, permits: u64) -> RateLimiter {
         let limiter = Self::named(store, &unique("kind"));
         let limit = Limit::new(permits, HOUR);

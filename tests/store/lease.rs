@@ -23,7 +23,7 @@ async fn warm(limiter: &RateLimiter) -> u64 {
     panic!("no lease");
 }
 
-/// Asks until it is so, as giving back is nobody's to wait for.
+/// Polls until these permits are free, because a release is carried out in the background.
 async fn free_at_last(limiter: &RateLimiter, permits: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -125,12 +125,12 @@ async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
         let diagnosis = store.diagnose(limiter.name()).await.unwrap();
         assert!(diagnosis.findings().is_empty(), "{diagnosis:?}");
     }
-    // Nobody asks any more, but this process ends it.
+    // There are no more calls, but this process ends the lease.
     free_at_last(&limiter, 1000 - taken).await;
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_gives_back_what_nobody_has() {
+async fn a_dropped_store_gives_back_unused_permits() {
     let observer = patient(RedisServer::shared().url()).build().unwrap();
     let store = patient(RedisServer::shared().url()).build().unwrap();
     let hour = Duration::from_secs(3600);
@@ -163,7 +163,7 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
+async fn a_release_after_the_lease_drops_cached_refusals() {
     let clock = ManualClock::new();
     let store = patient(RedisServer::shared().url())
         .client_clock(clock.clone())
@@ -190,7 +190,7 @@ async fn what_comes_back_of_a_lease_that_is_over_drops_what_was_refused() {
     while limiter.try_acquire().await.unwrap().is_allowed() {}
     let again = limiter.try_acquire().await.unwrap();
     assert_eq!(again.source(), Source::Cache);
-    // Its lease is over, and so the store is told, which drops what was refused.
+    // Its lease is over, so the release goes to the store, which drops the cached refusal.
     limiter.give_back(receipts.last().unwrap());
     store.close().await;
     limiter.try_acquire().await.unwrap().assert_allowed();
@@ -240,7 +240,7 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
 }
 
 #[tokio::test]
-async fn what_others_reset_leaves_one_lease_of_each_process() {
+async fn a_reset_by_others_leaves_one_lease_of_each_process() {
     let clock = ManualClock::new();
     let store = || {
         patient(RedisServer::shared().url())

@@ -48,11 +48,11 @@ on_both!(
     waiters_are_served_in_order,
     a_dropped_waiter_gives_up_its_place,
     the_driver_survives_its_leader,
-    those_who_leave_before_they_take_over_stop_nobody,
+    a_waiter_that_leaves_before_it_takes_over_stops_no_other,
     room_just_made_is_found_by_a_newcomer,
     giving_back_wakes_waiters,
     a_raised_limit_wakes_waiters,
-    nobody_asks_before_the_announced_instant,
+    no_waiter_calls_before_the_announced_instant,
 );
 
 async fn a_limit_is_set_changed_and_reset(store: impl Store, _: ManualClock) {
@@ -444,7 +444,7 @@ async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
     }
     let all = || served.load(Ordering::SeqCst) == 6;
     while !all() {
-        // The last of them may be served by a call that was under way: then nobody sleeps any more.
+        // A call that was under way may serve the last of them; then none sleeps any more.
         until("it is so", async || all() || clock.sleepers() > 0).await;
         clock.advance(Duration::from_millis(100));
         for _ in 0..50 {
@@ -496,7 +496,10 @@ async fn the_driver_survives_its_leader(store: impl Store, clock: ManualClock) {
     follower.await.unwrap().unwrap();
 }
 
-async fn those_who_leave_before_they_take_over_stop_nobody(store: impl Store, clock: ManualClock) {
+async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
+    store: impl Store,
+    clock: ManualClock,
+) {
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_second(1)).await.unwrap();
     take(&limiter, 1).await;
@@ -510,7 +513,8 @@ async fn those_who_leave_before_they_take_over_stop_nobody(store: impl Store, cl
     clock.advance(Duration::ZERO);
     // The first wakes the second, which is gone before it runs.
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    // What a call tells that is under way while the clock moves is as much too late: then it sleeps once more.
+    // The wait from a call that is under way while the clock moves is as much too late: then it
+    // sleeps once more.
     until("it is so", async || {
         if clock.sleepers() > 0 {
             clock.advance(Duration::from_secs(1));
@@ -560,7 +564,7 @@ async fn a_raised_limit_wakes_waiters(store: impl Store, clock: ManualClock) {
     waiting.await.unwrap();
 }
 
-async fn nobody_asks_before_the_announced_instant(store: impl Store, clock: ManualClock) {
+async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: ManualClock) {
     let limiter = limiter(&store);
     limiter.set_rate(Limit::per_second(1)).await.unwrap();
     take(&limiter, 1).await;
@@ -620,7 +624,7 @@ async fn a_limiter_does_not_tell_its_name_when_printed() {
     assert!(!format!("{limiter:?}").contains("alice"), "{limiter:?}");
 }
 
-/// What has vanished makes room.
+/// An expired limiter makes room.
 #[tokio::test]
 async fn a_vanished_limiter_makes_room() {
     let clock = ManualClock::new();
@@ -639,7 +643,7 @@ async fn a_vanished_limiter_makes_room() {
     }
 }
 
-/// The timer is tokio's: without it nobody could be woken, and tokio would panic.
+/// The timer is tokio's: without it no waiter could be woken, and tokio would panic.
 #[test]
 fn waiting_without_a_runtime_is_an_error() {
     let limiter = limiter(&MemoryStore::new());
@@ -653,7 +657,8 @@ fn waiting_without_a_runtime_is_an_error() {
     }
 }
 
-/// 100 waiters at 10 a second: Redisson makes about 550 calls and lets 48 of 99 neighbours overtake (redisson-live 4.1).
+/// 100 waiters at 10 a second: Redisson makes about 550 calls and lets 48 of 99 neighbours overtake
+/// (redisson-live 4.1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_waiters_finish_in_order_with_few_calls() {
     let server = RedisServer::start();
@@ -707,7 +712,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Lets a waiter go as far as it can, until its line sleeps.
+/// Polls a waiter until its queue sleeps.
 async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     // Moving the clock by nothing forgets those who slept before.
     clock.advance(Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Callers of one limiter go together while a call for it is in flight: on a real Redis, which stands still meanwhile.
+//! Callers of one limiter share a call while another one is in flight: on a real Redis, which is
+//! stopped meanwhile.
 
 mod dropped;
 mod law;
@@ -7,7 +8,8 @@ use crate::scene::*;
 
 const CROWD: usize = 64;
 
-/// A store that is asked each time, and whose decisions a busy machine does not turn into answers by policy.
+/// Returns a store that calls Redis each time, and whose decisions a busy machine does not turn
+/// into decisions by policy.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
     let store = crate::scene::patient(server.url()).prefix(&unique("line"));
     store.deny_cache(Duration::ZERO)
@@ -19,7 +21,7 @@ async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
     limiter
 }
 
-/// Lets everything that was begun go as far as it can.
+/// Lets all pending work go as far as it can.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -84,7 +86,7 @@ async fn requests_that_come_together_cost_two_scripts() {
             .iter()
             .filter(|(status, _)| *status == StatusCode::OK);
         assert_eq!(passed.count(), 80 - CROWD);
-        // All but the first are told how it was after the same call.
+        // All but the first get the number after the same call.
         let remaining = |(_, decision): &(StatusCode, Decision)| decision.limits()[0].remaining();
         assert_eq!(
             answers
@@ -96,7 +98,7 @@ async fn requests_that_come_together_cost_two_scripts() {
     }
 }
 
-/// One that has no others beside it pays nothing for them: one script each, and no other than before.
+/// A lone caller pays nothing for queues: one script, and the same one as before.
 #[tokio::test]
 async fn a_lone_caller_has_a_script_of_its_own() {
     let mut server = RedisServer::start();
@@ -118,7 +120,7 @@ async fn a_lone_caller_has_a_script_of_its_own() {
     assert_eq!(known(&server), 2);
 }
 
-/// Whether the permits left are counted is each caller's own wish.
+/// Each caller chooses whether the permits left are counted.
 #[tokio::test]
 async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
     let mut server = RedisServer::start();
@@ -152,7 +154,7 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
 
 /// In a `select!` loop for example, or beside others whose turn it is.
 #[tokio::test]
-async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
+async fn a_caller_that_is_no_longer_polled_delays_no_other() {
     let mut server = RedisServer::start();
     let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(80)).await;
     for _ in 0..3 {
@@ -184,7 +186,7 @@ async fn a_caller_that_is_no_longer_polled_holds_up_nobody() {
 
 /// One that waits for permits, and made the timer.
 #[tokio::test]
-async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
+async fn a_waiter_that_is_no_longer_polled_delays_no_other() {
     let server = RedisServer::start();
     let limiter = limiter(
         &patient(&server).build().unwrap(),
@@ -199,7 +201,8 @@ async fn a_waiter_that_is_no_longer_polled_holds_up_nobody() {
     first.await.unwrap();
 }
 
-/// Who waits, and who does not, in one line: nobody who does not is kept for the time of one who does.
+/// Callers that wait and callers that do not, in one queue: the latter are never delayed by the
+/// former.
 #[tokio::test]
 async fn those_who_do_not_wait_are_answered_beside_those_who_do() {
     let server = RedisServer::start();

@@ -1,4 +1,5 @@
-//! Several limits at once: all of them are charged, or none is, through a layer and through `RateLimiter::all`.
+//! Several limits at once: all of them are charged, or none is, through a layer and through
+//! `RateLimiter::all`.
 
 #[cfg(feature = "cluster")]
 mod cluster;

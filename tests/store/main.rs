@@ -1,4 +1,4 @@
-//! Both stores and their guards: what is decided, what stands in Redis, and what hostile callers can do.
+//! Both stores and their guards: decisions, the state in Redis, and attacks by callers.
 
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(

@@ -1,4 +1,4 @@
-//! What a decision costs Redis: one command, as the server itself sees it.
+//! The cost of a decision for Redis: one command, as the server itself sees it.
 
 use crate::feed::Feed;
 use crate::scene::*;
@@ -24,7 +24,7 @@ fn commands(feed: &mut Feed, server: &RedisServer) -> Vec<String> {
         .collect()
 }
 
-/// Whether the user's request was let pass; Redis decided that.
+/// Returns whether the user's request was admitted; Redis decided that.
 async fn ask(layer: &RateLimitLayer, user: &str) -> bool {
     let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
     let request = Request::builder().header("x-user", user).body(()).unwrap();
@@ -102,7 +102,7 @@ async fn a_limiters_decision_is_one_command() {
         assert_eq!(decision.is_allowed(), allowed, "{permits}");
         assert_eq!(commands(&mut feed, &server), ["EVALSHA"], "{permits}");
     }
-    // A limiter nobody has set, too.
+    // Also a limiter without a limit.
     let unset = RateLimiter::new(&store, &unique("orders")).unwrap();
     assert!(unset.try_acquire().await.unwrap_err().is_not_initialized());
     assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
@@ -110,7 +110,8 @@ async fn a_limiters_decision_is_one_command() {
     assert_eq!(commands(&mut feed, &server), ["HMGET"]);
 }
 
-/// What one call reads is bounded, however much it asks for: all others wait meanwhile.
+/// The entries that one call reads are bounded, however high its cost: all other calls wait
+/// meanwhile.
 #[tokio::test]
 async fn a_large_cost_reads_no_more_than_a_page() {
     let server = RedisServer::start();
@@ -144,7 +145,7 @@ async fn a_large_cost_reads_no_more_than_a_page() {
     assert!(pages > 0, "it looked for what has expired");
 }
 
-/// Whoever watches Redis sees a digest, and neither the credential nor the secret.
+/// An observer of Redis sees a digest, and neither the credential nor the secret.
 #[tokio::test]
 async fn a_digested_credential_does_not_reach_redis() {
     const SECRET: &str = "do not tell anybody about this one";
@@ -162,7 +163,8 @@ async fn a_digested_credential_does_not_reach_redis() {
     );
 }
 
-/// Every key that a script touches is declared, so that a Cluster can route it: the same five each time.
+/// Every key that a script uses is declared, so that a Cluster can route it: the same five each
+/// time.
 #[tokio::test]
 async fn scripts_touch_no_undeclared_key() {
     let server = RedisServer::start();

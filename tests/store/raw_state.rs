@@ -1,10 +1,12 @@
-//! What stands in Redis, read by the description of Redisson's format and not with this crate's code.
+//! The state in Redis, read by the description of Redisson's format and not with this crate's code.
 //!
-//! - `N`: a hash of `rate`, `interval` (ms), `keepAliveTime` (ms, 0 none), `type` (0 overall, 1 per client), first
-//!   written in this order, in decimal.
-//! - `{N}:value`: permits left, in decimal; `N:value` if there is a `{` in N. Per client `:<client id>` follows.
-//! - `{N}:permits`, named likewise: a sorted set with one member for each grant, scored with its time in ms since the
-//!   epoch. A member is the length of an id in one byte, the id, and the permits as 32 bits, little-endian.
+//! - `N`: a hash of `rate`, `interval` (ms), `keepAliveTime` (ms, 0 none), `type` (0 overall, 1 per
+//!   client), first written in this order, in decimal.
+//! - `{N}:value`: permits left, in decimal; `N:value` if there is a `{` in N. Per client, the suffix
+//!   `:<client id>` follows.
+//! - `{N}:permits`, named likewise: a sorted set with one member for each grant, scored with its
+//!   time in ms since the epoch. A member is the length of an id in one byte, the id, and the
+//!   permits as 32 bits, little-endian.
 
 mod limits;
 
@@ -151,7 +153,8 @@ fn agrees(state: &State, rate: u64, interval: u64, now: u64, granted: &[(u64, u3
     ids.dedup();
     assert_eq!(ids.len(), logged.len(), "an id of its own for each");
 
-    // Expired entries may linger, oldest first out: what is logged are the last grants, and all that are live.
+    // Expired entries may remain, the oldest leave first: the log has the last grants, and all live
+    // ones.
     let mut sorted = granted.to_vec();
     sorted.sort_unstable();
     assert!(sorted.ends_with(&logged), "{logged:?} of {sorted:?}");

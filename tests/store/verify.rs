@@ -23,7 +23,7 @@ async fn verify(server: &RedisServer) -> Verification {
     open(&server.url()).verify().await.unwrap()
 }
 
-/// What was found beside the version, which is that of the machine.
+/// Returns the findings, except those about the version, which is the machine's.
 fn found(verification: &Verification) -> Vec<ServerFinding> {
     let findings = verification.findings().into_iter().cloned();
     findings
@@ -114,7 +114,7 @@ async fn each_command_that_the_user_lacks_is_named() {
 }
 
 #[tokio::test]
-async fn keys_that_the_user_may_not_name_are_told() {
+async fn forbidden_keys_are_reported() {
     let server = RedisServer::start();
     let forbidden = |name: &str| ServerFinding::KeysForbidden(name.to_owned());
     let verification = verify_with(&server, &enough()).await;
@@ -161,7 +161,7 @@ async fn a_command_that_is_renamed_is_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_told() {
+async fn a_server_that_evicts_is_reported() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     let evicts = |limited| ServerFinding::Evicts {
         policy: "allkeys-lru".to_owned(),
@@ -182,7 +182,7 @@ async fn a_server_that_evicts_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_must_not_write_is_told() {
+async fn a_server_that_cannot_write_is_reported() {
     let server = RedisServer::start_with(&["--min-replicas-to-write", "1"]);
     let found = found(&verify(&server).await);
     assert!(
@@ -192,7 +192,7 @@ async fn a_server_that_must_not_write_is_told() {
 }
 
 #[tokio::test]
-async fn a_replica_is_told() {
+async fn a_replica_is_reported() {
     let master = RedisServer::start();
     let port = master.port().to_string();
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
@@ -216,7 +216,7 @@ impl Clock for Wrong {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_off_is_told_if_limits_go_by_it() {
+async fn a_wrong_clock_is_reported_if_limits_count_by_it() {
     let server = RedisServer::start();
     let store = patient(RedisStore::builder(server.url()).client_clock(Wrong));
     let verification = store.verify().await.unwrap();
@@ -296,7 +296,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
     assert!(found(&verification).contains(&ServerFinding::NodeOfCluster));
     assert_eq!(verification.worst(), Some(Severity::Error));
 
-    // A slot that nobody has.
+    // A hash slot without an owner.
     for node in &cluster.nodes {
         assert_eq!(node.cli(&["CLUSTER", "DELSLOTS", "77"]), "OK");
     }

@@ -8,7 +8,10 @@
 
 #[cfg(feature = "tls")]
 use std::io::{self, Write};
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use tower_ratelimit::{RedisStore, RedisStoreBuilder, deadpool_redis, redis};
 
@@ -179,17 +182,19 @@ impl Topology {
     }
 }
 
-/// Waits for the first connection: what makes it for a pool has the timeouts of redis-rs, which a busy machine may meet
+/// Waits for the first connection. A pool connects with the timeouts of redis-rs, which a busy machine
+/// may miss, and the store answers with the last failure until it tries again.
 pub async fn connected(store: RedisStore) -> RedisStore {
-    let mut failed = None;
-    for _ in 0..20 {
+    let deadline = Instant::now() + LONG;
+    loop {
         match store.ping().await {
             Ok(()) => return store,
-            Err(error) => failed = Some(error),
+            Err(error) if Instant::now() > deadline => {
+                panic!("{error}: {:?}", std::error::Error::source(&error))
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
-    let failed = failed.expect("an error");
-    panic!("{failed}: {:?}", std::error::Error::source(&failed))
 }
 
 const SOCKET: &str = "socket";

@@ -1,4 +1,5 @@
-//! A real Redis Cluster of three masters: where keys go, what is lost with a master, and what is sent only once.
+//! A real Redis Cluster of three masters: where keys are, what is lost with a master, and which
+//! calls are sent only once.
 
 mod once;
 
@@ -97,7 +98,7 @@ async fn windows_and_arrivals_live_in_all_slots() {
     }
 }
 
-/// Each node is told a script by itself, while another is silent.
+/// Each node is sent the script, while another is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
     let mut cluster = Cluster::start();
@@ -257,7 +258,8 @@ async fn a_slot_moves_under_traffic() {
     };
     set_slot(target, &["IMPORTING", &from]);
     set_slot(source, &["MIGRATING", &to]);
-    // The keys of limits per client do not exist here, so Redis takes each command for one whose keys are half moved.
+    // The keys of limits per client do not exist here, so Redis treats each command as one whose
+    // keys are half moved.
     let unavailable = async || {
         let error = limiter.try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -272,7 +274,7 @@ async fn a_slot_moves_under_traffic() {
     assert_eq!(source.cli(&migrate), "OK");
     unavailable().await;
 
-    // The target first, or the slot would be nobody's for a moment.
+    // The target first; otherwise the hash slot would have no owner for a moment.
     for node in [target, source, &cluster.nodes[2]] {
         set_slot(node, &["NODE", &to]);
     }
@@ -301,11 +303,11 @@ async fn killed_connections_cost_no_decision() {
     }
 }
 
-/// Of the masters beside the one that a fault befalls a busy machine answers within it.
+/// The masters beside a faulty one reply within this time, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Limiters of which the third is on a master that a fault befalls; asks all of them for four seconds, which is longer
-/// than the other masters take to find out.
+/// Uses limiters of which the third is on a faulty master. Calls all of them for four seconds,
+/// which is longer than the other masters take to notice.
 async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
     let store = RedisStore::cluster(cluster.urls())
         .deadline(DEADLINE)
@@ -390,7 +392,8 @@ async fn a_silent_master_costs_its_own_slots_only() {
     );
 }
 
-/// A breaker for each 512 slots: that of a silent master leaves alone what is there, and nothing else.
+/// There is a breaker for each 512 hash slots: that of a silent master keeps calls from it and from
+/// no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_opens_the_breaker_of_its_slots() {
     let mut cluster = Cluster::start();

@@ -1,4 +1,5 @@
-//! Ways to Redis: Cluster, Sentinel, TLS, pools, sockets and users; and what is lost and found again on them.
+//! Ways to Redis: Cluster, Sentinel, TLS, pools, sockets and users; and what is lost and found on
+//! them.
 
 #![cfg(all(feature = "cluster", feature = "sentinel"))]
 #![allow(

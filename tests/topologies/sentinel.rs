@@ -1,4 +1,5 @@
-//! A master, its replica and a sentinel, all real: after a failover decisions come from Redis again, with no restart.
+//! A master, its replica and a sentinel, all real: after a failover decisions come from Redis
+//! again, with no restart.
 
 use crate::scene::*;
 use crate::support;
@@ -26,8 +27,8 @@ fn watched() -> (RedisServer, RedisServer, Sentinel) {
 
 /// The second sentinel is never there, and the last one named answers: its place does not matter.
 fn store(sentinel: &Sentinel) -> RedisStore {
-    let nobody = format!("redis://127.0.0.1:{}/", support::redis_server::free_port());
-    RedisStore::sentinel([nobody, sentinel.url()], MASTER_NAME)
+    let unused = format!("redis://127.0.0.1:{}/", support::redis_server::free_port());
+    RedisStore::sentinel([unused, sentinel.url()], MASTER_NAME)
         .deadline(DEADLINE)
         .build()
         .unwrap()
@@ -119,8 +120,8 @@ async fn a_demoted_master_is_left() {
 
 #[tokio::test]
 async fn without_a_sentinel_the_store_is_unavailable() {
-    let nobody = format!("redis://127.0.0.1:{}/", support::redis_server::free_port());
-    let store = RedisStore::sentinel([nobody], MASTER_NAME).build().unwrap();
+    let unused = format!("redis://127.0.0.1:{}/", support::redis_server::free_port());
+    let store = RedisStore::sentinel([unused], MASTER_NAME).build().unwrap();
     let error = store.ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }

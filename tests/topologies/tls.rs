@@ -1,4 +1,5 @@
-//! TLS to real servers: what is believed and shown, what is refused and what that says, and that it heals without a restart.
+//! TLS to real servers: the certificates trusted and presented, the errors of refused ones, and
+//! recovery without a restart.
 
 #![cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
 
@@ -130,7 +131,7 @@ async fn what_a_client_shows_must_be_accepted() {
     assert!(remedy.contains("has expired: renew"), "{remedy}");
 }
 
-/// Of TLS 1.2 the handshake itself tells of certificates, of 1.3 the first answer.
+/// In TLS 1.2 the handshake itself reports bad certificates, in 1.3 the first reply.
 #[tokio::test]
 async fn both_versions_are_spoken() {
     let authority = Authority::new("ours");
@@ -146,7 +147,7 @@ async fn both_versions_are_spoken() {
 }
 
 #[tokio::test]
-async fn a_port_without_tls_is_told_apart() {
+async fn a_port_without_tls_is_recognized() {
     // Redis itself takes a handshake for the beginning of a command, and waits for the rest.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -170,7 +171,7 @@ async fn a_port_without_tls_is_told_apart() {
 }
 
 #[tokio::test]
-async fn nobody_is_believed_blindly() {
+async fn no_certificate_is_trusted_blindly() {
     let authority = Authority::new("ours");
     let server = lenient(&authority.issue(HERE));
     let store = RedisStore::builder(format!("{}#insecure", url(&server)));
@@ -208,7 +209,7 @@ async fn the_nodes_of_a_cluster_are_judged_as_one_server_is() {
     }
 }
 
-/// Sentinel and master each have their own TLS and their own password, and each is told when it refuses.
+/// Sentinel and master each have their own TLS and password, and the error says which one refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_and_its_master_are_judged_apart() {
     let (authority, other) = (Authority::new("ours"), Authority::new("another"));

@@ -1,6 +1,7 @@
-//! Ways to Redis: pools of each kind, a unix socket, users and their passwords; and what is lost and found again on them.
+//! Ways to Redis: pools of each kind, a unix socket, users and their passwords; and what is lost
+//! and found on them.
 //!
-//! What is decided is the same on all of them: that is what `cases` and `laws` are played on each for.
+//! Decisions are the same on all of them: `cases` and `laws` run on each.
 
 use crate::scene::*;
 use crate::{support::Cluster, support::cluster::wait_until};
@@ -62,7 +63,8 @@ fn kill_connections(server: &RedisServer) {
     assert!(matches!(killed, Reply::Int(_)), "{killed}");
 }
 
-/// Not without a decision by policy: what these pools make has the timeouts of redis-rs, which a busy machine meets.
+/// Decisions by policy may occur: these pools' connections have the timeouts of redis-rs, which a
+/// busy machine exceeds.
 async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilder) {
     let store = connected(patient(store.deny_cache(Duration::ZERO))).await;
     let traffic = Traffic::start(&store);
@@ -123,7 +125,7 @@ async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     });
     assert_eq!(pool.status().available, 2);
 
-    // The first is refused by the connection in use, and sent again by one that leads to the new master.
+    // The connection in use refuses the first call, which is sent again over one to the new master.
     assert!(limiter.try_acquire().await.unwrap().is_allowed());
     assert_eq!(pool.status().available, 0);
     assert_eq!(new.cli(&["GET", &key]), "5");
@@ -152,8 +154,8 @@ async fn rejected(store: RedisStoreBuilder) {
     let source = std::error::Error::source(&error).map(ToString::to_string);
     println!("{error}: {source:?}");
     assert_eq!(error.kind(), ErrorKind::Rejected, "{error}: {source:?}");
-    let told = format!("{error:?} {error}");
-    assert!(!told.contains("wrong"), "{told}");
+    let shown = format!("{error:?} {error}");
+    assert!(!shown.contains("wrong"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,7 +186,7 @@ async fn a_wrong_password_is_rejected_everywhere() {
     rejected(nodes("wrong")).await;
 }
 
-/// What the README adds for a Cluster is needed there.
+/// A Cluster needs the permissions that the README adds for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_ask_for_slots_is_rejected() {
     let cluster = Cluster::start();

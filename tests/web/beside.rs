@@ -1,5 +1,5 @@
-//! Every layer of tower-http that wants something of a body, outside and inside of ours, on axum, hyper and tonic: each
-//! pair compiles, lets one request pass and refuses the next.
+//! Every layer of tower-http that constrains the body, outside and inside of the rate limit, on
+//! axum, hyper and tonic: each pair compiles, lets one request pass and refuses the next.
 
 #![cfg(all(feature = "axum", feature = "tonic"))]
 

@@ -86,7 +86,7 @@ impl Reply {
         seconds
     }
 
-    /// What the problem details say in words.
+    /// Returns the `detail` of the problem details.
     fn detail(&self) -> String {
         assert_eq!(
             self.header("content-type"),
@@ -108,7 +108,7 @@ impl Reply {
     }
 }
 
-/// A connection from a given address: Linux answers for all of 127.0.0.0/8 without being told to.
+/// Connects from a given address. Linux answers for all of 127.0.0.0/8 without configuration.
 async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(IpAddr::V4(from), 0)).unwrap();

@@ -23,7 +23,7 @@ use tonic::{Code, transport::Channel};
 use example::orders::OrdersClient;
 
 /// Longer than anything here takes, and shorter than the limits' minute.
-const PATIENCE: Duration = Duration::from_secs(45);
+const TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The running service, and the file of its limits.
 struct Running {
@@ -114,10 +114,11 @@ impl Drop for Running {
     }
 }
 
-/// Asks until the answer is the wanted one: what is given back reaches Redis a little after the answer.
+/// Repeats a query until it returns the wanted value: a release reaches Redis a little after the
+/// response.
 async fn until<A: PartialEq + std::fmt::Debug>(wanted: A, ask: impl AsyncFn() -> A) {
     let asking = async { while ask().await != wanted {} };
-    let asked = timeout(PATIENCE, asking).await;
+    let asked = timeout(TIMEOUT, asking).await;
     asked.unwrap_or_else(|_| panic!("never {wanted:?}"));
 }
 
@@ -173,7 +174,8 @@ async fn logins(shop: &Running) {
     assert_eq!(shop.login("sesame", "198.51.100.2").await, 200);
 }
 
-/// The free plan has two a minute, the paid one four; another user, or nobody, has a limit of its own.
+/// The free plan has two a minute, the paid one four. Another user, or none, has a limit of its
+/// own.
 async fn plans(shop: &Running) {
     for (who, allowed) in [("bob", 2), ("alice", 4), ("198.51.100.9", 2)] {
         for _ in 0..allowed {

@@ -27,7 +27,7 @@ use tower_test::mock;
 #[derive(Clone, Debug, Default)]
 struct Inner {
     calls: Arc<AtomicUsize>,
-    /// How often the answer is pending before it is there.
+    /// The number of polls before the response is ready.
     pauses: usize,
 }
 
@@ -65,7 +65,7 @@ fn request(key: &str) -> Request<String> {
 }
 
 /// A request that lacks the key, and so is refused without the store.
-fn nobody() -> Request<String> {
+fn anonymous() -> Request<String> {
     Request::new(String::new())
 }
 
@@ -164,14 +164,15 @@ async fn an_error_of_the_inner_call_is_handed_on_as_it_is() {
 
 #[tokio::test]
 async fn a_refusal_lets_the_inner_services_permit_go() {
-    for (what, refused) in [("over limit", request("a")), ("missing key", nobody())] {
+    for (what, refused) in [("over limit", request("a")), ("missing key", anonymous())] {
         let semaphore = Arc::new(Semaphore::new(1));
         let inner = Inner::default();
         let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
         let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
         assert_eq!(status(&service, request("a")).await, StatusCode::OK);
 
-        // Kept alive, as a `Buffer` or a pool keeps it: not even an idle one may hold the only permit.
+        // Kept alive, as by a `Buffer` or a pool: an idle service must not hold the only permit
+        // either.
         let mut future = service.ready().await.unwrap().call(refused);
         let answer = (&mut future).await.unwrap();
         assert_ne!(answer.status(), StatusCode::OK, "{what}");
@@ -236,7 +237,7 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
     .await;
     assert!(polls > 4, "Redis answers later than at once: {polls} polls");
 
-    // Refusals, too, are dropped at every point. What is refused at once lets the permit go at once.
+    // Refusals are dropped at every point too. An immediate refusal releases the permit at once.
     let asked = redis().deny_cache(Duration::ZERO).build().unwrap();
     for (layer, free) in [
         (RateLimitLayer::new(&MemoryStore::new(), by_key(1)), 1),
@@ -267,10 +268,10 @@ async fn the_inner_service_is_called_when_the_decision_is_made_and_not_before() 
     let refused = service.call(request("a")).await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
-        service.call(nobody()).await.unwrap().status(),
+        service.call(anonymous()).await.unwrap().status(),
         StatusCode::UNAUTHORIZED
     );
-    assert_eq!(inner.calls(), 1, "a refusal calls nobody");
+    assert_eq!(inner.calls(), 1, "a refusal calls no inner service");
 }
 
 #[tokio::test]
@@ -337,7 +338,7 @@ async fn within_load_shed() {
     assert!(error.is::<Overloaded>(), "{error}");
     assert_eq!(first.await.unwrap().status(), StatusCode::OK);
     // What was shed was not charged to another caller, and refusals free the place.
-    for refused in [request("a"), nobody(), request("a")] {
+    for refused in [request("a"), anonymous(), request("a")] {
         let answer = service.ready().await.unwrap().call(refused).await.unwrap();
         assert_ne!(answer.status(), StatusCode::OK);
     }
@@ -396,7 +397,11 @@ async fn many_at_once_share_one_permit_and_none_is_lost() {
     let mut running = JoinSet::new();
     for n in 0..60 {
         let service = service.clone();
-        let sent = if n % 3 == 0 { nobody() } else { request("a") };
+        let sent = if n % 3 == 0 {
+            anonymous()
+        } else {
+            request("a")
+        };
         running.spawn(async move { service.oneshot(sent).await.unwrap().status().as_u16() });
     }
     let mut statuses = running.join_all().await;

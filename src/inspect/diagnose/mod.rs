@@ -1,4 +1,5 @@
-//! A look at one limiter for whoever wonders about it. Reads only, and in steps that do not hold the server up.
+//! Reads one limiter for an operator. It never writes, and works in steps that do not block the
+//! server.
 
 mod releases;
 mod report;
@@ -38,7 +39,7 @@ use crate::{
     },
 };
 
-/// Reads one page of a limiter's log, and all else of it.
+/// Reads one page of a limiter's log, and the rest of its state.
 pub(super) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("../../../lua/lib/state.lua"),
@@ -48,33 +49,38 @@ pub(super) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
 
 /// Entries that are read at a time: below a millisecond of the server's time.
 const PAGE: u64 = 1000;
-/// How often a log of several pages is read anew because it moved meanwhile.
+/// The number of attempts to read a log of several pages that moves meanwhile.
 const ATTEMPTS: usize = 3;
-/// Keys that one SCAN looks at, and how many such steps there are at most: a million keys.
+/// The keys that one SCAN visits. There are at most 1000 such steps: a million keys.
 const SCAN_COUNT: usize = 1000;
 const SCANS: usize = 1000;
-/// Other clients that are told of.
+/// The maximum number of other clients in the report.
 const MOST_CLIENTS: usize = 1000;
 
 impl RedisStore {
-    /// Looks at the limiter of this name, and at what Redis tells of the Redisson processes beside us. It changes nothing.
+    /// Reads the limiter of this name, and which Redisson releases have used the server. It changes
+    /// nothing.
     ///
-    /// The name is the one in Redis, a rule's prefix and identity included; what is found counts in permits, entries and
-    /// milliseconds by the server's clock. Of a limit per client this client's part is looked at, so fix the
-    /// [`client_id`](crate::RedisStoreBuilder::client_id) of the process in question; of the others it is told which there are.
+    /// The name is the one in Redis, including a rule's prefix and identity. Counts are in permits,
+    /// entries and milliseconds of the server's clock. For a limit per client, this client's part
+    /// is read, so set the [`client_id`](crate::RedisStoreBuilder::client_id) of the process in
+    /// question; other clients are only listed.
     ///
-    /// The log is read by pages of 1000 entries, and other clients' keys are looked for among the first million keys of
-    /// the database, so that the server goes on working. It may take seconds, and is a tool for an operator's hands, not
-    /// for each request. In a Cluster the clock, the scripts and other clients' keys are those of the node that answers.
+    /// The log is read in pages of 1000 entries, and other clients' keys are searched among the
+    /// first million keys of the database, so that the server is never blocked. This may take
+    /// seconds: it is a tool for operators, not for each request. In a Cluster the clock, the
+    /// scripts and other clients' keys are those of the node that replies.
     ///
-    /// Besides what the store needs anyway, it takes `+zcard`, and `+scan +zcount +script|exists` for other clients and
-    /// for Redisson's releases; without those it leaves that part out and says so.
+    /// Besides the permissions of the store it needs `+zcard`, and `+scan +zcount +script|exists`
+    /// for other clients and for Redisson's releases; without them it leaves that part out and
+    /// reports it.
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](ErrorKind::Name) if the name cannot name a limiter, [`ForeignState`](ErrorKind::ForeignState) if a
-    /// key of another type stands under it, and [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout)
-    /// or [`Rejected`](ErrorKind::Rejected) if the server cannot be asked.
+    /// Returns an error of kind [`Name`](ErrorKind::Name) if the name cannot name a limiter,
+    /// [`ForeignState`](ErrorKind::ForeignState) if a key of another type is stored under it, and
+    /// [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) or
+    /// [`Rejected`](ErrorKind::Rejected) if the server cannot be queried.
     ///
     /// # Cancel safety
     ///
@@ -98,10 +104,10 @@ impl RedisStore {
         let name =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
         check_timer()?;
-        let server = self.shared.server();
+        let server = self.server();
         let look = Look {
             connection: &server.connection,
-            patience: self
+            timeout: self
                 .settings
                 .connect_timeout
                 .saturating_add(self.settings.response_timeout),
@@ -115,7 +121,7 @@ impl RedisStore {
     }
 }
 
-/// What the server does not let this user see is left out.
+/// Leaves out the parts that the server does not let this user read.
 fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
     match seen {
         Err(error) if error.kind() == ErrorKind::Rejected => Ok(None),
@@ -123,10 +129,10 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Where, and how long, it is looked.
+/// The limiter to read, and the timeout of each command.
 struct Look<'a> {
     connection: &'a Connection,
-    patience: Duration,
+    timeout: Duration,
     keys: [String; 5],
 }
 
@@ -147,7 +153,7 @@ impl Look<'_> {
         let first = self.page(0).await?;
         let mut seen = Seen::new(first);
         let mut read = PAGE;
-        // A log that grows as fast as it is read ends here, too.
+        // Also ends for a log that grows as fast as it is read.
         while read < seen.page.entries {
             let page = self.page(read).await?;
             seen.settled &= page.value == seen.page.value && page.entries == seen.page.entries;
@@ -161,13 +167,11 @@ impl Look<'_> {
         let argv = [first, PAGE].map(Word::number);
         let arguments = Arguments::new(&self.keys, argv);
         let call = DIAGNOSE.call(self.connection, &arguments);
-        let reply = within(self.patience, call)
-            .await
-            .ok_or(ErrorKind::Timeout)?;
+        let reply = within(self.timeout, call).await.ok_or(ErrorKind::Timeout)?;
         Page::read(reply.map_err(|failed| wire::failure(failed.error))?)
     }
 
-    /// The clients that have keys of their own here, but for this one; and whether all keys were looked at.
+    /// Returns the other clients that have keys here, and whether all keys were searched.
     async fn other_clients(
         &self,
         server: &Server,
@@ -222,7 +226,7 @@ impl Look<'_> {
         Ok((clients, complete))
     }
 
-    /// Those of the releases whose acquire script the server knows.
+    /// Returns the releases whose acquire script the server knows.
     async fn loaded(&self, table: &[RedissonReleases]) -> Result<Vec<RedissonReleases>, Error> {
         let mut exists = redis::cmd("SCRIPT");
         exists.arg("EXISTS");
@@ -238,13 +242,13 @@ impl Look<'_> {
     }
 
     async fn ask(&self, command: &redis::Cmd) -> Result<Value, Error> {
-        let reply = within(self.patience, self.connection.send(command)).await;
+        let reply = within(self.timeout, self.connection.send(command)).await;
         let reply = reply.ok_or(ErrorKind::Timeout)?;
         reply.map_err(|failed| wire::failure(failed.error))
     }
 }
 
-/// The later of the two ends.
+/// Returns the later of two expiries.
 fn longest(lives: [TimeToLive; 2]) -> TimeToLive {
     let rank = |life: &TimeToLive| match life {
         TimeToLive::Missing => (0, Duration::ZERO),
@@ -259,7 +263,7 @@ fn longest(lives: [TimeToLive; 2]) -> TimeToLive {
     }
 }
 
-/// The text as a pattern that matches nothing else.
+/// Returns the text as a pattern that matches nothing else.
 fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
@@ -274,7 +278,7 @@ fn escaped(text: &str) -> String {
 fn parsed<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply).map_err(|error| {
         Error::new(ErrorKind::Unavailable)
-            .detail("a reply that no Redis gives")
+            .detail("a reply that Redis never sends")
             .caused_by(redis::RedisError::from(error))
     })
 }
@@ -315,9 +319,9 @@ impl Page {
     }
 }
 
-/// What the pages add up to.
+/// The sum of the pages.
 struct Seen {
-    /// The first page: what stands there but the log.
+    /// The first page, with everything except the rest of the log.
     page: Page,
     settled: bool,
     by_size: BTreeMap<usize, u64>,
@@ -352,7 +356,7 @@ impl Seen {
             .ok()
     }
 
-    /// As stored; without one nothing has expired.
+    /// Returns the stored interval; without one nothing has expired.
     fn interval(&self) -> i64 {
         self.number(1).unwrap_or(i64::MAX)
     }
@@ -363,7 +367,8 @@ impl Seen {
             *self.by_size.entry(member.len()).or_default() += 1;
             let permits = wire::permits(member).map_or(0, i64::from);
             self.logged = self.logged.saturating_add(permits);
-            // Whole milliseconds but for other writers; what is out of range is the nearest number.
+            // Whole milliseconds, except from other writers; beyond the range it is the nearest
+            // number.
             let age = self.page.now.saturating_sub(*score as i64);
             if age >= interval {
                 self.expired += 1;
@@ -377,7 +382,8 @@ impl Seen {
         }
     }
 
-    /// How it seems to be counted. A sliding log's value has no end, or one later than its entries live.
+    /// Guesses the algorithm. The value of a sliding log does not expire, or later than its entries
+    /// do.
     fn algorithm(&self, per_client: bool) -> Algorithm {
         let life = self.page.lives[if per_client { 2 } else { 1 }];
         match life {
@@ -391,23 +397,25 @@ impl Seen {
         }
     }
 
-    /// What is in use, where that is counted by GCRA.
+    /// Returns the permits in use, if they are counted by GCRA.
     fn gcra(&self) -> Option<State> {
         gcra::state(self.page.value.as_deref()?)
     }
 
-    /// The permits left of a limiter that is counted by GCRA, and its limit where a rule made it, which stores it nowhere else.
+    /// Reads the permits left of a GCRA limiter, and its limit if a rule made it: then only the
+    /// value has the limit.
     fn read_gcra(&mut self, state: &State) {
         let stored = self.page.fields[..3].iter().all(Option::is_some);
         if !stored {
-            // The script looks at one client's value only where there is no other.
+            // The script reads this client's value only if there is no other.
             let per_client = self.page.lives[1] == TimeToLive::Missing;
             let [rate, interval] = [state.rate, state.interval].map(|n| n.to_string().into_bytes());
             let rate_type = vec![if per_client { b'1' } else { b'0' }];
             self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
         }
         let mut limiter = gcra_limiter(state, self.number(0), self.number(1));
-        // The last microsecond of the one that it was looked at in: no grant that was seen was later.
+        // The last microsecond of the millisecond in which it was read, so no grant that was read
+        // is later.
         let now = self.page.now.saturating_mul(1000).saturating_add(999);
         let left = limiter.available(Now::at(now));
         self.page.value = left.ok().map(|left| left.to_string().into_bytes());
@@ -435,7 +443,7 @@ impl Seen {
             None => self.algorithm(per_client),
         };
         let drift = match (self.number(0), number) {
-            // The others have no log to compare with.
+            // The other algorithms have no log to compare with.
             _ if foreign || !self.settled || algorithm != Algorithm::SlidingLog => None,
             (Some(rate), Some(value)) => {
                 Some(rate.saturating_sub(self.logged).saturating_sub(value))
@@ -474,7 +482,7 @@ impl Seen {
     }
 }
 
-/// Returns the limiter that has this value, by the stored limit if there is one.
+/// Returns the limiter with this value, by the stored limit if there is one.
 fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
     Limiter {
         limit: Some(StoredLimit {

@@ -1,12 +1,12 @@
-//! Redisson's releases, told apart by the acquire script that each of them sends.
+//! Redisson's releases, recognized by the acquire script that each of them sends.
 
 use std::fmt;
 
-/// A run of Redisson's releases that share one acquire script.
+/// A range of Redisson's releases that share one acquire script.
 ///
-/// Redis keeps each script that it was ever sent until it restarts or is told `SCRIPT FLUSH`; Redis 7.4 and newer forget
-/// those that were sent by EVAL, as releases before 3.46.0 do, when there are many. So a release that is told of has been
-/// at work since then, and may have been stopped meanwhile.
+/// Redis keeps every script it receives until a restart or `SCRIPT FLUSH`. Redis 7.4 and newer drop
+/// the scripts that were sent by EVAL, as releases before 3.46.0 do, once there are many. So a
+/// release that is listed has been at work since then, and may have been stopped meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedissonReleases {
@@ -16,7 +16,7 @@ pub struct RedissonReleases {
     pub before: Option<&'static str>,
     /// The script's SHA-1, in hexadecimal
     pub sha1: &'static str,
-    /// Whether they read the entries that this crate writes
+    /// Set if they can read the entries that this crate writes
     pub reads_our_entries: bool,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for RedissonReleases {
     }
 }
 
-/// Every acquire script of Redisson up to 4.7.0, oldest first.
+/// All acquire scripts of Redisson up to 4.7.0, oldest first.
 #[rustfmt::skip]
 pub(crate) const ALL: [RedissonReleases; 13] = [
     releases("3.7.1", Some("3.10.1"), "2196ed0c58d4886d2110f3fbb65ebce68fd011f2", false),
@@ -43,7 +43,7 @@ pub(crate) const ALL: [RedissonReleases; 13] = [
     releases("3.16.4", Some("3.17.0"), "a23369f7eb133a5016039b245b3fd2482bcafcc3", false),
     releases("3.17.0", Some("3.17.3"), "885213617b048a7030de9bae0c125407047d6c55", true),
     releases("3.17.3", Some("3.35.0"), "f65fa99baa7d5568e00f123d0e62332001e4e223", true),
-    // That of 3.37.0 is not known: its change may not have been to this script.
+    // That of 3.37.0 is unknown: its change may not have been to this script.
     releases("3.35.0", Some("3.38.0"), "71bab5abd65f60b576de6705d631e9c801e0039a", true),
     releases("3.38.0", None, "861d9229367b5aa9889ee26c5c31be7baeba2153", true),
 ];
@@ -80,7 +80,7 @@ mod tests {
         }
         assert_eq!(ALL[12].before, None);
         for releases in ALL {
-            // 3.17.0 brought the length byte.
+            // 3.17.0 introduced the length byte.
             let reads = version(releases.from) >= version("3.17.0");
             assert_eq!(releases.reads_our_entries, reads, "{releases}");
             let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);

@@ -1,4 +1,4 @@
-//! What a look at a limiter has found, and what to do about it.
+//! The report on a limiter, with a remedy for each finding.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -9,58 +9,64 @@ use crate::{
     store::{TimeToLive, redis::wire},
 };
 
-/// What [`RedisStore::diagnose`](crate::RedisStore::diagnose) has seen of a limiter.
+/// The result of [`RedisStore::diagnose`](crate::RedisStore::diagnose).
 ///
-/// `Display` prints it on one page, with what looks wrong and what to do about it at the end. That page names the limiter
-/// and so whoever it is for: it is made for an operator's eyes. `Debug` leaves the name out.
+/// `Display` prints it on one page, which ends with the findings and their remedies. That page has
+/// the limiter's name and so its caller's identity: it is for an operator. `Debug` leaves the name
+/// out.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
     pub(crate) name: Name,
     pub(crate) keys: Keys,
     pub(crate) per_client: bool,
-    /// The limit as stored: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per client) and `keepAliveTime` (ms, 0
-    /// none); those that are there
+    /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
+    /// client) and `keepAliveTime` (ms, 0 none); missing ones are left out
     pub fields: Vec<(&'static str, String)>,
-    /// How permits seem to be counted, as nothing in Redis says it: by a fixed window where there are permits left that
-    /// vanish within an interval, and no log; by GCRA where the value is one of that. A fixed window or a GCRA limiter in
-    /// which nothing is in use looks like any unused limiter
+    /// The algorithm that permits seem to be counted by, which Redis does not store: a fixed window
+    /// if there is no log and the permits left expire within an interval; GCRA if the value is one
+    /// of GCRA. A fixed window or a GCRA limiter without permits in use looks like any unused
+    /// limiter
     pub algorithm: Algorithm,
-    /// When each of the five keys vanishes: limit, value, this client's value, log, this client's log
+    /// The time to live of the five keys: limit, value, this client's value, log, this client's log
     pub time_to_live: [TimeToLive; 5],
-    /// Permits left as stored, if they are. Expired ones are credited when they are needed, so it is a lower bound. By GCRA,
-    /// which stores none, those that are left now
+    /// The stored number of permits left, a lower bound: expired permits are credited when they are
+    /// needed. GCRA stores no number; then it is the number left now
     pub value: Option<String>,
-    /// Whether nothing moved while it was read. Never false where the log has 1000 entries or less
+    /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
     pub settled: bool,
-    /// Entries in the log: grants, those that have expired and were not swept yet included
+    /// Entries in the log: grants, including those that have expired and were not swept yet
     pub entries: u64,
-    /// The same by size in bytes. A Redisson wrote those of 8 (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
-    /// 3.20.x) and 21 (since 3.21.0, and this crate); others are foreign
+    /// The entries by size in bytes. Redisson wrote those of 8 (3.13.3 to 3.16.3), 20 (3.16.4 to
+    /// 3.16.8), 13 (3.17.0 to 3.20.x) and 21 (since 3.21.0, and this crate); others are foreign
     pub entries_by_size: BTreeMap<usize, u64>,
-    /// Entries that have expired and were not swept yet. That is as it should be: the next call that needs their permits
-    /// credits them
+    /// Entries that have expired and were not swept yet. This is normal: the next call that needs
+    /// their permits credits them
     pub expired_entries: u64,
     /// Permits in use: the sum of the entries that have not expired
     pub live_permits: u64,
-    /// Permits that were lost, or below zero, that are counted twice: the rate, less `value`, less the permits of all
-    /// entries. Expired ones that were not swept yet are no drift. `None` where it cannot be told, as in a fixed window
+    /// Permits that were lost or, below zero, counted twice: the rate, less `value`, less the
+    /// permits of all entries. Expired entries that were not swept yet are not drift. `None` if it
+    /// cannot be determined, as for a fixed window
     ///
-    /// What [`RateLimiter::repair`](crate::RateLimiter::repair) would say.
+    /// The number that [`RateLimiter::repair`](crate::RateLimiter::repair) would return.
     pub drift: Option<i64>,
-    /// Entries whose score leads the server's clock by more than a tenth of the interval
+    /// Entries whose score is ahead of the server's clock by more than a tenth of the interval
     pub entries_ahead: u64,
-    /// By how much the furthest of those leads it
+    /// The distance of the furthest of them
     pub furthest_ahead: Duration,
-    /// Clients other than this store's that have keys here, up to 1000; `None` if the server does not let us look
+    /// Other clients than this store's that have keys here, up to 1000; `None` if the server does
+    /// not permit the search
     pub other_clients: Option<Vec<OtherClient>>,
-    /// Whether all keys of the database were looked at for other clients
+    /// Set if all keys of the database were searched for other clients
     pub scanned_all: bool,
-    /// Redisson's releases whose acquire script the server has been sent; `None` if the server does not let us look
+    /// Redisson's releases whose acquire script the server has received; `None` if the server does
+    /// not permit the query
     pub redisson: Option<Vec<RedissonReleases>>,
 }
 
-/// The five keys, in the order in which every script takes them. They hold an identity, which logs must not.
+/// The five keys, in the order in which every script takes them. They contain an identity, which
+/// logs must not.
 #[derive(Clone)]
 pub(crate) struct Keys(pub(crate) [String; 5]);
 
@@ -79,56 +85,56 @@ pub struct OtherClient {
     pub id: String,
     /// Its grants of the last interval
     pub live_entries: u64,
-    /// When the last of its keys vanishes
+    /// The time to live of its last key
     pub time_to_live: TimeToLive,
 }
 
 impl OtherClient {
-    /// Whether nothing of it is in use, and nothing lets its keys vanish: what a process that has gone leaves behind. One
-    /// that is alive and idle looks the same.
+    /// Returns whether nothing of it is in use and its keys never expire. A process that has ended
+    /// leaves this behind, but one that is alive and idle looks the same.
     #[must_use]
     pub fn is_left_behind(&self) -> bool {
         self.live_entries == 0 && self.time_to_live == TimeToLive::Lasting
     }
 }
 
-/// Something that looks wrong. `Display` says what to do about it.
+/// A problem with a limiter. `Display` has the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// There is no limit under the name, and nothing is counted
+    /// No limit is stored under the name, and nothing is counted
     NotInitialized,
-    /// There is no limit, or a part of it, but permits are counted
+    /// The limit or a part of it is missing, but permits are counted
     LimitMissing,
-    /// The limit is not one: not a number, or out of range
+    /// The stored limit is invalid: not a number, or out of range
     LimitUnreadable,
-    /// So many permits are lost, or below zero, counted twice
+    /// This many permits are lost or, below zero, counted twice
     Drift(i64),
-    /// There are grants, but no number of permits left
+    /// There are grants, but the number of permits left is missing
     ValueMissing,
-    /// So many permits are in use, but there are no grants
+    /// This many permits are in use, but their grants are missing
     LogMissing(i64),
-    /// So many entries that no Redisson wrote
+    /// This many entries were written by no Redisson
     ForeignEntries(u64),
-    /// So many entries of releases before 3.17.0
+    /// This many entries were written by releases before 3.17.0
     OldEntries(u64),
-    /// So many entries have scores ahead of the server's clock, up to this far
+    /// This many entries have scores ahead of the server's clock, up to this far
     ScoresAhead(u64, Duration),
-    /// The limit vanishes though it has no keep-alive time
+    /// The limit expires though it has no keep-alive time
     LimitVanishes(Duration),
-    /// The limit vanishes, and what is counted stays
+    /// The limit expires, but not the counts
     CountOutlives,
-    /// Keys of the other rate type are there
+    /// There are keys of the other rate type
     OtherRateType,
-    /// So many other clients seem to have left keys behind
+    /// This many other clients seem to have left keys behind
     LeftBehind(usize),
-    /// A Redisson before 3.17.0 has been at work on this server
+    /// A Redisson before 3.17.0 has used this server
     OldRedisson,
     /// The limiter moved while it was read
     Moved,
-    /// There may be more clients than were looked for
+    /// The search for other clients was not complete
     ScanIncomplete,
-    /// This user of the server may not look for other clients, or for scripts
+    /// The user may not search for other clients, or for scripts
     NotPermitted,
 }
 
@@ -137,93 +143,101 @@ impl fmt::Display for Finding {
         match self {
             Self::NotInitialized => f.write_str("no limit is set: call `try_set_rate`"),
             Self::LimitMissing => f.write_str(
-                "no limit is set, but permits are counted, as Redisson's rename and unlink leave it: call `try_set_rate`, \
-                 or `delete` if nobody needs it",
+                "no limit is set, but permits are counted, as after Redisson's rename and unlink: \
+                 call `try_set_rate`, or `delete` if it is not needed",
             ),
-            Self::LimitUnreadable => {
-                f.write_str("what is stored is not a limit: call `set_rate`, and find who wrote it")
-            }
+            Self::LimitUnreadable => f.write_str(
+                "the stored limit is invalid: call `set_rate`, and find out who wrote \
+                             it",
+            ),
             Self::Drift(lost) if *lost > 0 => write!(
                 f,
-                "{lost} permits are lost, as Redisson's resent calls and a hand on the keys lose them: call `repair`"
+                "{lost} permits are lost, as by Redisson's resent calls or a manual change of the \
+                 keys: call `repair`"
             ),
             Self::Drift(lost) => write!(
                 f,
-                "{} permits are counted twice, as Redisson's `release` does: call `repair`",
+                "{} permits are counted twice, as by Redisson's `release`: call `repair`",
                 lost.unsigned_abs()
             ),
             Self::ValueMissing => f.write_str(
-                "the permits left are not stored: call `repair` before a Java peer grants a whole new quota",
+                "the number of permits left is missing: call `repair` before a Java peer grants a \
+                 whole new quota",
             ),
             Self::LogMissing(permits) => write!(
                 f,
-                "{permits} permits are in use, but their grants are gone, and a Java peer throws when it has to refuse: \
-                 call `repair` to free them now; the next call from here would free them after an interval"
+                "{permits} permits are in use, but their grants are missing, and a Java peer \
+                 throws when it has to refuse: call `repair` to free them now; otherwise the next \
+                 call from here frees them after an interval"
             ),
             Self::ForeignEntries(entries) => write!(
                 f,
-                "{entries} entries of the log were not written by any Redisson, so calls fail: find who writes them, \
-                 and remove them with ZREM"
+                "{entries} entries of the log were written by no Redisson, so calls fail: find out \
+                 who writes them, and remove them with ZREM"
             ),
             Self::OldEntries(entries) => write!(
                 f,
-                "{entries} entries are of Redisson before 3.17.0: stop those processes, as they cannot read newer \
-                 entries, nor newer Redisson theirs"
+                "{entries} entries were written by Redisson before 3.17.0: stop those processes, \
+                 because they cannot read newer entries, nor newer Redisson theirs"
             ),
             Self::ScoresAhead(entries, furthest) => write!(
                 f,
-                "{entries} entries are ahead of the server's clock, up to {furthest:?}: run NTP where Java, or a \
-                 `client_clock`, counts"
+                "{entries} entries are ahead of the server's clock, up to {furthest:?}: run NTP on \
+                 the machines where Java or a `client_clock` counts"
             ),
             Self::LimitVanishes(left) => write!(
                 f,
-                "the limit vanishes in {left:?} and has no keep-alive time: call `clear_expire` unless somebody wanted \
-                 that; Redisson's `setRate` leaves old times running"
+                "the limit expires in {left:?} and has no keep-alive time: call `clear_expire` \
+                 unless this is intended; Redisson's `setRate` leaves an old time to live in place"
             ),
             Self::CountOutlives => f.write_str(
-                "the limit vanishes and what is counted stays, as Redisson's `availablePermits` leaves it: the next \
-                 acquire mends it, or call `clear_expire`",
+                "the limit expires but its counts do not, as after Redisson's `availablePermits`: \
+                 the next acquire corrects it, or call `clear_expire`",
             ),
             Self::OtherRateType => f.write_str(
-                "there are keys of the other rate type, which nobody counts by: the limit was changed, or deleted by \
-                 another client; remove them with UNLINK",
+                "there are unused keys of the other rate type: the limit was changed, or deleted \
+                 by another client; remove them with UNLINK",
             ),
             Self::LeftBehind(clients) => write!(
                 f,
-                "{clients} other clients have lasting keys and nothing in use: remove the keys of those that have gone \
-                 with UNLINK, and give the limit a keep-alive time"
+                "{clients} other clients have keys without a time to live and nothing in use: \
+                 remove the keys of those that have ended with UNLINK, and give the limit a \
+                 keep-alive time"
             ),
             Self::OldRedisson => f.write_str(
-                "a Redisson before 3.17.0 has been at work on this server: stop Java older than 3.17.0 where it shares \
-                 limits, as it cannot read newer entries",
+                "a Redisson before 3.17.0 has used this server: stop it if it shares limits, \
+                 because it cannot read newer entries",
             ),
-            Self::Moved => {
-                f.write_str("it was in use while it was read, so drift is not told: look again, or when it is quiet")
-            }
-            Self::ScanIncomplete => {
-                f.write_str("not all keys were looked at for other clients: there may be more of them")
-            }
+            Self::Moved => f.write_str(
+                "it moved while it was read, so drift is unknown: try again, or when it is \
+                     quiet",
+            ),
+            Self::ScanIncomplete => f.write_str(
+                "not all keys were searched for other clients: there may be more of \
+                             them",
+            ),
             Self::NotPermitted => f.write_str(
-                "other clients or Redisson's releases are not told: the user may not call SCAN, ZCOUNT or SCRIPT EXISTS",
+                "other clients or Redisson's releases are unknown: the user may not call SCAN, \
+                 ZCOUNT or SCRIPT EXISTS",
             ),
         }
     }
 }
 
 impl Diagnosis {
-    /// The limiter's name in Redis.
+    /// Returns the limiter's name in Redis.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// Entries in the log that no Redisson wrote.
+    /// Returns the number of log entries that no Redisson wrote.
     #[must_use]
     pub fn foreign_entries(&self) -> u64 {
         self.entries_of(|size| !wire::is_member_size(size))
     }
 
-    /// What looks wrong, the worst first. Empty where all is well.
+    /// Returns the findings, the worst first. Empty if there are none.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
@@ -352,7 +366,7 @@ impl Diagnosis {
         }
         match self.drift {
             Some(drift) => write!(f, "\n  drift: {drift}"),
-            None => f.write_str("\n  drift: not known"),
+            None => f.write_str("\n  drift: unknown"),
         }
     }
 
@@ -367,7 +381,8 @@ impl Diagnosis {
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Others have written names, ids and fields: what could steer a terminal is escaped.
+        // Others wrote these names, ids and fields: characters that could steer a terminal are
+        // escaped.
         write!(f, "{}\n  limit:", self.name().escape_debug())?;
         for (field, stored) in &self.fields {
             write!(f, " {field} {}", stored.escape_debug())?;
@@ -381,7 +396,7 @@ impl fmt::Display for Diagnosis {
                 TimeToLive::Missing => {}
                 TimeToLive::Lasting => writeln!(f, "    {} stays", key.escape_debug())?,
                 TimeToLive::Left(left) => {
-                    writeln!(f, "    {} vanishes in {left:?}", key.escape_debug())?;
+                    writeln!(f, "    {} expires in {left:?}", key.escape_debug())?;
                 }
             }
         }
@@ -392,12 +407,12 @@ impl fmt::Display for Diagnosis {
         match self.algorithm {
             Algorithm::SlidingLog => self.write_log(f)?,
             Algorithm::FixedWindow => {
-                f.write_str("  counted by a fixed window, which ends when value vanishes")?;
+                f.write_str("  counted by a fixed window, which ends when value expires")?;
             }
             Algorithm::Gcra => f.write_str("  counted by GCRA")?,
         }
         match self.other_clients.as_deref() {
-            None => f.write_str("\n  other clients: not known")?,
+            None => f.write_str("\n  other clients: unknown")?,
             Some([]) => f.write_str("\n  other clients: none")?,
             Some(clients) => {
                 write!(f, "\n  other clients: {}", clients.len())?;
@@ -412,7 +427,7 @@ impl fmt::Display for Diagnosis {
         }
         f.write_str("\n  Redisson on this server, since it last lost its scripts:")?;
         match self.redisson.as_deref() {
-            None => f.write_str(" not known")?,
+            None => f.write_str(" unknown")?,
             Some([]) => f.write_str(" none")?,
             Some(loaded) => {
                 for releases in loaded {
@@ -432,5 +447,5 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// Other clients that the page names.
+/// The maximum number of other clients on the page.
 const SHOWN: usize = 20;

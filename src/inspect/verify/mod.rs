@@ -1,4 +1,4 @@
-//! A look at the servers before the first request: can everything work here that a store does? Leaves nothing behind.
+//! Checks the servers before the first request: everything that a store does must work there.
 
 mod report;
 
@@ -25,40 +25,46 @@ use crate::{
     },
 };
 
-/// Tries the commands that the others call, and compiles their texts.
+/// Tries the commands that the other scripts call, and compiles their texts.
 pub(crate) static VERIFY: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/verify.lua")));
 
-/// How many slots a Cluster has.
+/// The number of hash slots of a Cluster.
 const SLOTS: usize = 16_384;
-/// How far a clock of this process that limits count by may be off: what a score of a limit per second may lead.
+/// The tolerated error of a clock of this process that limits count by: the score offset of a limit
+/// per second.
 const CLIENT_CLOCK_SLACK: Duration = Duration::from_millis(100);
-/// How far the time of day may be off where nothing counts by it.
+/// The tolerated error of the time of day if no limit counts by it.
 const WALL_SLACK: Duration = Duration::from_secs(1);
 
 impl RedisStore {
-    /// Looks whether Redis is as this store needs it: for the start of a service, or an operator's hands.
+    /// Checks whether Redis is set up as this store needs it, at the start of a service or for an
+    /// operator.
     ///
-    /// It looks at the version, whether every script can be compiled and called, each command that they call, the keys that
-    /// the user may name under the [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role, the clocks; of a Cluster at each master, and
-    /// whether every slot has one. Each [`ServerFinding`] says how bad it is and what to do.
-    /// Limiters with exact names have keys of their own: [`diagnose`](Self::diagnose) is refused
-    /// where the user may not name them.
+    /// It checks the version, whether every script can be compiled and called, each command that
+    /// the scripts call, the keys that the user may access under the
+    /// [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role and the clocks; on a
+    /// Cluster, each master, and whether every hash slot has one. Each [`ServerFinding`] has a
+    /// severity and a remedy. Limiters with exact names have keys of their own:
+    /// [`diagnose`](Self::diagnose) is refused if the user may not access them.
     ///
-    /// What scripts call is tried in a script, on a name that nobody has, and so that nothing is changed: hence it is seen as
-    /// requests will meet it, whatever the version of Redis, and by a user who may not read permissions. What stays is one script in
-    /// the server's cache and, where something was refused, lines of its `ACL LOG`.
+    /// The commands of scripts are tried in a script, on an unused name and without changing
+    /// anything. So the result is what requests will get, whatever the version of Redis, also for a
+    /// user who may not read permissions. Afterwards the server's cache has one more script and, if
+    /// something was refused, its `ACL LOG` has new lines.
     ///
-    /// Besides what the store needs anyway, it takes `+info` for the version, eviction and the role, and on a Cluster
-    /// `+config|get`; without those it leaves that part out and says so. It takes some fifty commands, one after the other, each at
-    /// most as long as the timeouts of connecting and of a response together.
+    /// Besides the permissions of the store it needs `+info` for the version, eviction and the
+    /// role, and on a Cluster `+config|get`; without them it leaves that part out and reports it.
+    /// It sends some fifty commands, one after the other, each for at most the timeouts of
+    /// connecting and of a response together.
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout),
-    /// [`Tls`](ErrorKind::Tls) or [`Rejected`](ErrorKind::Rejected) if the server cannot be asked,
-    /// and [`Name`](ErrorKind::Name) if the prefix cannot name a limiter. What a server refuses is
-    /// no error, but a finding; so is what it answers in words that this version does not know.
+    /// Returns an error of kind [`Unavailable`](ErrorKind::Unavailable),
+    /// [`Timeout`](ErrorKind::Timeout), [`Tls`](ErrorKind::Tls) or
+    /// [`Rejected`](ErrorKind::Rejected) if the server cannot be queried, and of kind
+    /// [`Name`](ErrorKind::Name) if the prefix cannot name a limiter. A command that a server
+    /// refuses is a finding and not an error; so is a reply that this version does not know.
     ///
     /// # Cancel safety
     ///
@@ -83,10 +89,10 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
         check_timer()?;
-        let server = self.shared.server();
+        let server = self.server();
         let look = Look {
             connection: &server.connection,
-            patience: self
+            timeout: self
                 .settings
                 .connect_timeout
                 .saturating_add(self.settings.response_timeout),
@@ -108,7 +114,7 @@ impl RedisStore {
                     .push(ServerFinding::SlotsWithoutMaster(missing));
             }
             for master in &masters {
-                // The others are told of all the same.
+                // The other masters are reported all the same.
                 let seen = look.server(Some(master)).await;
                 let seen = seen.unwrap_or_else(|error| VerifiedServer::unasked(&error));
                 verification.servers.push(VerifiedServer {
@@ -145,23 +151,23 @@ impl Master {
     }
 }
 
-/// Where, and how long, it is looked.
+/// The server to check, and the timeout of each command.
 struct Look<'a> {
     connection: &'a Connection,
-    patience: Duration,
+    timeout: Duration,
     prefix: &'a str,
     client_id: &'a str,
     clock: Option<&'a dyn Clock>,
 }
 
-/// What a server says that is no error of the look: a reply, or that this is refused.
+/// A reply, or a refusal that is not an error of the check.
 type Said = Result<Value, RedisError>;
 
 impl Look<'_> {
     async fn server(&self, master: Option<&Master>) -> Result<VerifiedServer, Error> {
         let to = master.and_then(Master::first_slot);
         let mut seen = VerifiedServer::default();
-        // First what needs no script, so that a server that cannot be reached is told of as such.
+        // First without a script, so that an unreachable server is reported as such.
         self.clocks(to, &mut seen).await?;
         match self.ask(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
@@ -184,7 +190,7 @@ impl Look<'_> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(refused) => {
-                // That it is refused is found by the scripts, which need it, too.
+                // A refusal is found again by the scripts, which need TIME too.
                 if classify::meaning(&refused).class == Class::Other {
                     seen.findings.push(self.refused("TIME", &refused));
                 }
@@ -244,7 +250,7 @@ impl Look<'_> {
             Ok(tried) => tried,
             Err(refused) => {
                 let finding = self.refused("EVAL", &refused);
-                // INFO may have told.
+                // INFO may have reported it already.
                 if !seen.findings.contains(&finding) {
                     seen.findings.push(finding);
                 }
@@ -252,12 +258,12 @@ impl Look<'_> {
             }
         };
         for finding in findings_of(tried)? {
-            // INFO may show the same.
+            // INFO may report the same.
             if !seen.findings.contains(&finding) {
                 seen.findings.push(finding);
             }
         }
-        // By now the server has it.
+        // The server has the script by now.
         if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
             seen.findings.push(self.refused("EVALSHA", &refused));
         }
@@ -276,7 +282,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What it means that a script could not be called.
+    /// Returns the meaning of a script that could not be called.
     fn refused(&self, command: &'static str, refused: &RedisError) -> ServerFinding {
         let detail = refused.detail().unwrap_or_default();
         let meaning = classify::meaning(refused);
@@ -294,11 +300,11 @@ impl Look<'_> {
         }
     }
 
-    /// A name under the prefix that nobody has, of a limiter on that master.
+    /// Returns an unused name under the prefix, of a limiter on that master.
     fn name_on(&self, master: Option<&Master>) -> Result<Name, Error> {
         let id = random_id()?.0;
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Of 16384 slots a master has one at least; by chance it is found among so many.
+        // A master has at least one of 16384 hash slots; this many random names find it.
         for number in 0..100 * SLOTS {
             let tag = format!("verify.{id}.{number}");
             if master.is_none_or(|master| master.has(slot(&tag))) {
@@ -337,7 +343,8 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries things, as calls are made: by its text or, where that is refused, after SCRIPT LOAD.
+    /// Runs the script that tries commands like any other: by its text or, if refused, after SCRIPT
+    /// LOAD.
     async fn run(&self, to: Option<u16>, arguments: &Arguments) -> Result<Said, Error> {
         let refused = match self.ask(to, &VERIFY.command(arguments, true)).await? {
             Err(refused) if is_refused(&refused) => refused,
@@ -349,17 +356,18 @@ impl Look<'_> {
         }
     }
 
-    /// Asks the master of a slot, or the server. What it refuses to this user is no error.
+    /// Sends a command to the master of a hash slot, or to the server. A refusal to this user is no
+    /// error.
     async fn ask(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
         let to = to.map_or(To::Any, To::Slot);
-        let reply = within(self.patience, self.connection.send_to(to, command)).await;
+        let reply = within(self.timeout, self.connection.send_to(to, command)).await;
         match reply.ok_or(ErrorKind::Timeout)? {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) => match Class::of(&error) {
-                // Without a password nothing can be looked at.
+                // Without a password nothing can be checked.
                 _ if error.code() == Some("NOAUTH") => Err(wire::failure(error)),
                 Class::Refused | Class::RefusedWithin | Class::Moving => Ok(Err(error)),
-                // Words that are not known, and no trouble of redis-rs' own.
+                // An unknown message of the server, and not a failure within redis-rs.
                 Class::Other if error.code().is_some() => Ok(Err(error)),
                 _ => Err(wire::failure(error)),
             },
@@ -370,7 +378,7 @@ impl Look<'_> {
 /// A reply of `verify.lua`.
 type Verified = (Vec<(String, String)>, Vec<String>);
 
-/// The answers of commands that may be called, and are tried so that they change nothing: see
+/// The replies to commands that may be called. They are tried so that they change nothing: see
 /// `verify.lua`.
 const ARGUMENTS_REFUSED: &[(&str, &str)] = &[
     ("RENAME", "no such key"),
@@ -379,7 +387,7 @@ const ARGUMENTS_REFUSED: &[(&str, &str)] = &[
     ("SETRANGE", "offset is out of range"),
 ];
 
-/// What the commands that were tried have met.
+/// Returns the findings from the commands that were tried.
 fn findings_of(reply: Value) -> Result<Vec<ServerFinding>, Error> {
     let (tried, _): Verified = parsed(reply)?;
     let mut findings = Vec::new();
@@ -429,7 +437,7 @@ mod tests {
     use super::*;
     use crate::inspect::diagnose::DIAGNOSE;
 
-    /// The words that stand behind `before` in capitals.
+    /// Returns the words in capitals that follow `before`.
     fn words<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
         let words = text.split(before).skip(1);
         let words = words.filter_map(|rest| rest.split_once('\'').map(|(word, _)| word));
@@ -439,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scripts_call_is_what_is_tried() {
+    fn every_command_of_the_scripts_is_tried() {
         let tried = words(VERIFY.text(), "{ '");
         let scripts = wire::all();
         let mut called: BTreeSet<_> = scripts

@@ -1,21 +1,21 @@
-//! What a look at the servers tells, and what is to be done about it.
+//! The report of a check of servers, with a remedy for each finding.
 
 use std::{fmt, time::Duration};
 
 use crate::error::Error;
 
-/// What [`RedisStore::verify`](crate::RedisStore::verify) has seen. `Display` tells it on a page.
+/// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verification {
     /// The server, or the masters of a Cluster
     pub servers: Vec<VerifiedServer>,
-    /// What is wrong with none of them alone
+    /// Findings that belong to no single server
     pub findings: Vec<ServerFinding>,
 }
 
 impl Verification {
-    /// All that is to be mended, the worst first; those of several servers each time.
+    /// Returns all findings, the worst first, those of several servers included.
     #[must_use]
     pub fn findings(&self) -> Vec<&ServerFinding> {
         let of_servers = self.servers.iter().flat_map(|server| &server.findings);
@@ -24,7 +24,7 @@ impl Verification {
         findings
     }
 
-    /// How bad the worst of it is; `None` where nothing was found.
+    /// Returns the worst severity; `None` if there are no findings.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         let findings = self.findings();
@@ -32,90 +32,91 @@ impl Verification {
     }
 }
 
-/// A server as it was seen.
+/// A server, as it was checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedServer {
-    /// Where it is; told of the masters of a Cluster alone
+    /// Its address; only for masters of a Cluster
     pub address: Option<String>,
     /// Its name and version, as `Redis 7.2.11`; `None` if the user may not see it
     pub version: Option<String>,
-    /// How far its clock is from the one of this process, and whether it is ahead of that; `None` if it was not told
+    /// The distance between its clock and this process's, and whether it is ahead; `None` if it is
+    /// unknown
     pub clock: Option<(Duration, bool)>,
-    /// How long it took to ask for that: the difference is exact to half of it
+    /// The round trip of that query: the distance is exact to half of it
     pub round_trip: Duration,
-    /// What is to be mended
+    /// The findings about this server
     pub findings: Vec<ServerFinding>,
 }
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
     /// Good to know
     Note,
-    /// It works, and may not when it matters
+    /// It works now, and may fail when it matters
     Warning,
     /// Limits do not work, or only in part
     Error,
 }
 
-/// Something about a server that is not as it should be. `Display` says what to do about it.
+/// A problem with a server. `Display` has the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerFinding {
     /// A version, named here, on which scripts cannot work
     TooOld(String),
-    /// A version, named here, that works, and is not the best
+    /// A version, named here, that works but is not the best
     Old(String),
     /// A version, named here, whose scripts have known security holes
     Holes(String),
-    /// A command that the user may not call, or the server does not have
+    /// A command that the user may not call, or that the server lacks
     CommandRefused(String),
-    /// What the server said to a command, that this version does not know
+    /// A reply to a command that this version does not know
     NotUnderstood {
         /// The command
         command: String,
-        /// The server's words
+        /// The server's message
         said: String,
     },
     /// The server runs no scripts: its Lua is a module, which is not loaded
     NoLua,
-    /// The user may not name the keys under this prefix
+    /// The user may not access the keys under this prefix
     KeysForbidden(String),
-    /// The keys of one limiter are in several slots
+    /// The keys of one limiter are in several hash slots
     KeysInSeveralSlots,
-    /// A script that the server cannot compile, by its own words
+    /// A script that the server cannot compile, with its message
     ScriptUnreadable(String),
-    /// The server must not write, and what mends that
+    /// The server cannot write, with the remedy
     CannotWrite(&'static str),
-    /// It throws keys away when its memory is used up
+    /// It evicts keys when its memory is used up
     Evicts {
         /// Its `maxmemory-policy`
         policy: String,
-        /// Whether there is a `maxmemory` at present
+        /// Set if it has a `maxmemory` at present
         limited: bool,
     },
     /// It is a replica
     Replica,
-    /// It is a node of a Cluster, and the store takes it for all of Redis
+    /// It is a node of a Cluster, but the store is built for a single server
     NodeOfCluster,
-    /// So many slots of the Cluster have no master
+    /// This many hash slots of the Cluster have no master
     SlotsWithoutMaster(usize),
-    /// All slots are refused when one has no master
+    /// All hash slots are refused when one has no master
     WantsFullCoverage,
-    /// Its clock and that of this process differ
+    /// Its clock and this process's differ
     ClocksApart {
-        /// By so much
+        /// The distance
         apart: Duration,
-        /// Whether the server's is ahead
+        /// Set if the server's clock is ahead
         ahead: bool,
-        /// Whether limits are counted by that of this process
+        /// Set if limits count by this process's clock
         counts: bool,
     },
-    /// This was not looked at: the user may not call the command
+    /// This was not checked: the user may not call the command
     NotPermitted(&'static str),
-    /// A master of a Cluster could not be asked, and why
+    /// A master of a Cluster could not be queried, with the reason
     Unasked(String),
 }
 
@@ -127,15 +128,15 @@ impl ServerFinding {
         }
     }
 
-    /// How bad it is.
+    /// Returns how severe it is.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {
-            // Verbs of an operator alone.
+            // Needed only by verbs of an operator.
             Self::CommandRefused(command) if matches!(&**command, "DEL" | "RENAME") => {
                 Severity::Note
             }
-            // It may work all the same: what was refused are arguments that nothing else sends.
+            // It may still work: only the check sends such arguments.
             Self::NotUnderstood { command, .. } if !command.starts_with("EVAL") => {
                 Severity::Warning
             }
@@ -173,82 +174,93 @@ impl fmt::Display for ServerFinding {
             ),
             Self::Old(version) => write!(
                 f,
-                "{} does: Redis 7 or newer is better, as it tells more of what a script meets",
+                "{} works, but Redis 7 or newer reports the errors of scripts in more detail",
                 version.escape_debug()
             ),
             Self::Holes(version) => write!(
                 f,
-                "{} has holes in Lua by its number, CVE-2025-49844 among them, for whoever may call scripts: use Redis \
-                 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless \
-                 a distribution has mended it under the old number",
+                "{} by its number has security holes in Lua, CVE-2025-49844 among them, for every \
+                 user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2, Valkey \
+                 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a distribution has \
+                 fixed it under the old number",
                 version.escape_debug()
             ),
             Self::CommandRefused(command) => match &**command {
                 "DEL" | "RENAME" => write!(
                     f,
-                    "the user may not call {command}, which `RateLimiter::{}` needs: allow it with `ACL SETUSER .. +{}` \
-                     if somebody calls that",
+                    "the user may not call {command}, which `RateLimiter::{}` needs: if you use \
+                     that, allow it with `ACL SETUSER .. +{}`",
                     if command == "DEL" { "delete" } else { "rename" },
                     command.to_lowercase()
                 ),
                 command => write!(
                     f,
-                    "{command} is refused: allow it with `ACL SETUSER .. +{}`, and do not rename it; the README has all \
-                     of them",
+                    "{command} is refused: allow it with `ACL SETUSER .. +{}`, and do not rename \
+                     it; the README has all commands",
                     command.to_lowercase()
                 ),
             },
             Self::NotUnderstood { command, said } => write!(
                 f,
-                "{command} is answered by `{}`, which this version does not know: ask who runs the \
-                 server whether it may be called, and report it",
+                "the reply to {command} is `{}`, which this version does not know: ask the \
+                 server's operator whether it may be called, and report it",
                 said.escape_debug()
             ),
             Self::NoLua => f.write_str(
-                "it runs no Lua, so no limit works: load its module `lua`, or use one that has it",
+                "it runs no Lua, so no limit works: load its module `lua`, or use a server with \
+                 Lua",
             ),
             Self::KeysForbidden(name) => write!(
                 f,
-                "the user may not name the keys under {0}: allow them with `ACL SETUSER .. ~{0}:*`",
+                "the user may not access the keys under {0}: allow them with `ACL SETUSER .. \
+                 ~{0}:*`",
                 name.escape_debug()
             ),
             Self::KeysInSeveralSlots => f.write_str(
-                "the keys of one limiter are in several slots: no Redis does so, ask who stands between",
+                "the keys of one limiter are in several hash slots: Redis never does this, so look \
+                 for a proxy in between",
             ),
             Self::ScriptUnreadable(why) => write!(
                 f,
-                "a script cannot be compiled, {}: use Redis or Valkey, as this server speaks another Lua",
+                "a script cannot be compiled, {}: use Redis or Valkey, because this server has \
+                 another Lua",
                 why.escape_debug()
             ),
             Self::CannotWrite(remedy) => {
-                write!(f, "it must not write at present, so nobody is granted anything: {remedy}")
+                write!(
+                    f,
+                    "it cannot write at present, so it grants no permits: {remedy}"
+                )
             }
             Self::Evicts { policy, limited } => {
                 let when = if *limited {
-                    "throws keys away"
+                    "evicts keys"
                 } else {
-                    "would throw keys away, if it had a `maxmemory`,"
+                    "would evict keys, if it had a `maxmemory`,"
                 };
                 write!(
                     f,
-                    "it {when} when its memory is used up, by {}, and limits begin anew: give the limiters a server with \
-                     `maxmemory-policy noeviction`",
+                    "it {when} when its memory is used up, by {}, and limits start over: use a \
+                     server with `maxmemory-policy noeviction` for the limiters",
                     policy.escape_debug()
                 )
             }
             Self::Replica => f.write_str(
-                "it is a replica, and grants nothing: give the master's address, or use `RedisStore::sentinel`",
+                "it is a replica, which grants nothing: use the master's address, or \
+                 `RedisStore::sentinel`",
             ),
             Self::NodeOfCluster => f.write_str(
-                "it is a node of a Cluster, and refuses the slots of others: use `RedisStore::cluster`",
+                "it is a node of a Cluster, which refuses other nodes' hash slots: use \
+                 `RedisStore::cluster`",
             ),
             Self::SlotsWithoutMaster(slots) => write!(
                 f,
-                "{slots} slots of the Cluster have no master: see `CLUSTER INFO`, and give them one"
+                "{slots} hash slots of the Cluster have no master: see `CLUSTER INFO`, and assign \
+                 one"
             ),
             Self::WantsFullCoverage => f.write_str(
-                "if one master is down, all slots are refused: set `cluster-require-full-coverage no`, so that the \
-                 limits of other slots go on",
+                "if one master is down, all hash slots are refused: set \
+                 `cluster-require-full-coverage no`, so that the limits in other hash slots go on",
             ),
             Self::ClocksApart {
                 apart,
@@ -257,10 +269,10 @@ impl fmt::Display for ServerFinding {
             } => {
                 let direction = if *ahead { "ahead of" } else { "behind" };
                 let then = if *counts {
-                    "limits are counted by the latter: run NTP on both, or leave `client_clock` away"
+                    "limits count by the latter: run NTP on both, or leave `client_clock` out"
                 } else {
-                    "limits are counted by the former, so this matters to logs, and to Java, which counts by its own: run \
-                     NTP on both"
+                    "limits count by the former, so this matters only for logs, and for Java, \
+                     which counts by its own: run NTP on both"
                 };
                 write!(
                     f,
@@ -274,10 +286,10 @@ impl fmt::Display for ServerFinding {
                 };
                 write!(
                     f,
-                    "{part} not told: look by another user, or allow `{command}` for once"
+                    "{part} unknown: check with another user, or allow `{command}` for once"
                 )
             }
-            Self::Unasked(why) => write!(f, "it could not be asked, {why}: see whether it runs"),
+            Self::Unasked(why) => write!(f, "it could not be queried, {why}: see whether it runs"),
         }
     }
 }
@@ -290,7 +302,7 @@ impl VerifiedServer {
         }
     }
 
-    /// Reads the reply of INFO. `in_cluster` is what the store takes it for.
+    /// Reads the reply of INFO. `in_cluster` is set if the store is built for a Cluster.
     pub(crate) fn read(&mut self, info: &str, in_cluster: bool) {
         let field = |name: &str| {
             info.lines()
@@ -322,8 +334,8 @@ impl VerifiedServer {
     }
 }
 
-/// The first release of each line in which the four holes of October 2025 in Lua are mended (CVE-2025-49844, 46817, 46818
-/// and 46819; see Redis' advisory of that month, and Valkey's releases).
+/// The first release of each line without the four holes in Lua of October 2025 (CVE-2025-49844,
+/// 46817, 46818 and 46819; see Redis' advisory of that month, and Valkey's releases).
 const MENDED: &[(&str, [u32; 3])] = &[
     ("Redis", [6, 2, 20]),
     ("Redis", [7, 2, 11]),
@@ -353,7 +365,7 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFindin
     let own_line = mended.iter().find(|mended| mended[..2] == version[..2]);
     let is_mended = match own_line {
         Some(mended) => version >= *mended,
-        // A later line began with them mended, one between two others never was.
+        // A later line started with the fix; one between two others never had it.
         None => mended.iter().all(|mended| version > *mended),
     };
     if !is_mended {
@@ -374,18 +386,18 @@ impl fmt::Display for Severity {
 
 impl fmt::Display for VerifiedServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A server has said them: what could steer a terminal is escaped.
+        // These texts come from a server: characters that could steer a terminal are escaped.
         if let Some(address) = &self.address {
             write!(f, "{}: ", address.escape_debug())?;
         }
         match &self.version {
             Some(version) => write!(f, "{}", version.escape_debug())?,
-            None => f.write_str("version not known")?,
+            None => f.write_str("unknown version")?,
         }
         if let Some((apart, ahead)) = self.clock {
             let direction = if ahead { "ahead" } else { "behind" };
             let half = self.round_trip / 2;
-            write!(f, ", clock {apart:.1?} {direction}, by {half:.1?} exact")?;
+            write!(f, ", clock {apart:.1?} {direction}, exact to {half:.1?}")?;
         }
         write_findings(f, &self.findings)
     }
@@ -416,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_told_apart() {
+    fn each_version_has_its_findings() {
         use ServerFinding::{Holes, Old, TooOld};
         let found = |product: &str, version: &str| look_at_version(product, version, version);
         let named = |make: &[fn(String) -> ServerFinding], version: &str| -> Vec<_> {
@@ -426,7 +438,7 @@ mod tests {
             ("5.0.14", named(&[TooOld, Holes], "5.0.14")),
             ("6.2.19", named(&[Old, Holes], "6.2.19")),
             ("6.2.20", named(&[Old], "6.2.20")),
-            // This line was never mended by its makers.
+            // This line never got a fix from its makers.
             ("7.0.15", named(&[Holes], "7.0.15")),
             ("7.2.11", vec![]),
             ("7.4.5", named(&[Holes], "7.4.5")),
@@ -445,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_foreign_server_only_what_it_tells_is_judged() {
+    fn a_foreign_server_is_judged_only_by_the_fields_it_sends() {
         let mut server = VerifiedServer::default();
         server.read("# Server\r\nsomething:else\r\n", false);
         assert_eq!(server, VerifiedServer::default());

@@ -1,4 +1,4 @@
-//! What a thread logs.
+//! Captures the log of a thread.
 
 #![allow(
     dead_code,
@@ -14,14 +14,15 @@ use std::{
 use tracing::Dispatch;
 use tracing_subscriber::{filter::LevelFilter, util::SubscriberInitExt};
 
-/// What this thread logs, by whatever crate.
+/// The log of this thread, from all crates.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Runtimes of these tests have one thread: nothing happens elsewhere.
+    /// Captures until the guard is dropped. The runtimes of these tests have a single thread.
     pub fn capture(&self, level: LevelFilter) -> impl Drop + use<> {
-        // While there is one alone, whoever comes to a line first is asked whether to log it: that may be another test.
+        // With a single subscriber, tracing caches per call site whether a line is enabled, and
+        // another test may be the first to reach it. A second one turns that cache off.
         static SECOND: LazyLock<Dispatch> =
             LazyLock::new(|| tracing_subscriber::fmt().with_writer(io::sink).into());
         LazyLock::force(&SECOND);
@@ -34,19 +35,19 @@ impl Log {
             .set_default()
     }
 
-    /// All of it since it was last taken.
+    /// Returns all text since it was last taken.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
     }
 
-    /// The lines of this crate.
+    /// Returns the lines of this crate.
     pub fn lines(&self) -> Vec<String> {
         let text = self.text();
         let own = text.lines().filter(|line| line.contains("tower_ratelimit"));
         own.map(str::to_owned).collect()
     }
 
-    /// Takes it all, so that the next look begins here.
+    /// Takes all text, so that the next read starts here.
     pub fn take(&self) -> String {
         let bytes = std::mem::take(&mut *self.0.lock().unwrap());
         String::from_utf8_lossy(&bytes).into_owned()

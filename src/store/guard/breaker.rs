@@ -128,6 +128,14 @@ impl Breakers {
         }
     }
 
+    /// Says in errors which server it is.
+    pub(crate) fn named(self, address: Option<&Arc<str>>) -> Self {
+        Self {
+            open: self.open.of(address),
+            ..self
+        }
+    }
+
     /// What is recorded of the nodes' replies, also where there is no breaker.
     pub(crate) fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic

@@ -5,7 +5,7 @@ use std::{error, fmt, sync::Arc, time::Duration};
 use super::breaker::Traffic;
 use crate::{
     clock,
-    decision::{Decision, Refusal},
+    decision::Decision,
     demand::{Acquire, Patience},
     error::{Error, ErrorKind},
     name::Name,
@@ -60,13 +60,13 @@ impl<S: Decide> Deadline<S> {
             traffic,
         }
     }
-
-    pub(crate) fn inner(&self) -> &S {
-        &self.inner
-    }
 }
 
 impl<S: Decide> Decide for Deadline<S> {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        self.inner.decide_at_once(acquire)
+    }
+
     /// # Cancel safety
     ///
     /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
@@ -94,26 +94,13 @@ impl<S: Decide> Decide for Deadline<S> {
         }
     }
 
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        // Callers have their own deadlines.
-        self.inner.acquire_run(run).await
-    }
-
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         clock::check_timer()?;
         // An operator's call is worth waiting for: the connection's own timeouts bound it.
         self.inner.manage(name, op).await
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
-        self.inner.give_back(receipt, keep);
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.inner.decides_together(acquire)
-    }
-
-    fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        self.inner.last_known(acquire)
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.inner.settle(receipt, keep);
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     list::List,
     name::{BuildSpread, Name},
     receipt::Receipt,
-    store::{Decide, Op, Outcome},
+    store::{Decide, Listener, Op, Outcome},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -43,23 +43,22 @@ pub(crate) struct DenyCache<S> {
 }
 
 impl<S> DenyCache<S> {
-    /// `refusals` is shared with the store, which says there when it heard of a change.
+    /// `refusals` is also among the store's listeners.
     pub(crate) fn new(inner: S, refusals: Arc<Refusals>) -> Self {
         Self { inner, refusals }
-    }
-
-    pub(crate) fn inner(&self) -> &S {
-        &self.inner
-    }
-
-    /// The refusal that asking would give. To be asked before anything else: there is no future to poll, and nothing to
-    /// allocate for a single limiter.
-    pub(crate) fn known(&self, acquire: &Acquire) -> Option<Refusal> {
-        self.refusals.known(acquire)
     }
 }
 
 impl<S: Decide> Decide for DenyCache<S> {
+    /// Returns the refusal that asking would give, if it is known: there is no future to poll, and
+    /// nothing to allocate for a single limiter.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        match self.refusals.known(acquire) {
+            Some(refusal) => Some(Ok(Decision::Deny(refusal))),
+            None => self.inner.decide_at_once(acquire),
+        }
+    }
+
     /// # Cancel safety
     ///
     /// As the store's within; nothing is learnt from a call that nobody waits for.
@@ -83,57 +82,25 @@ impl<S: Decide> Decide for DenyCache<S> {
         Ok(decision)
     }
 
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.inner.acquire_run(run).await
-    }
-
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        // Also where nobody hears the end of it: it may be carried out all the same.
-        let _changed = (!op.only_reads()).then(|| Changing {
-            refusals: &self.refusals,
-            name,
-            op,
-        });
         self.inner.manage(name, op).await
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         // The store says so once more when it has arrived: then there is room. That is enough where nobody has heard
         // whether anything was taken, and whoever asks meanwhile may as well be refused: also by a store that is
         // silent.
         if receipt.was_granted() {
             self.refusals.changed(receipt.name());
         }
-        self.inner.give_back(receipt, keep);
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.inner.decides_together(acquire)
-    }
-
-    fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        self.refusals.last_known(acquire)
-    }
-}
-
-/// A verb that changes a limiter, until it is over.
-struct Changing<'a> {
-    refusals: &'a Refusals,
-    name: &'a Name,
-    op: &'a Op,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        self.refusals.changed(self.name);
-        if let Op::Rename(new_name) = self.op {
-            self.refusals.changed(new_name);
-        }
+        self.inner.settle(receipt, keep);
     }
 }
 
 /// The refusals that a store has told.
 pub(crate) struct Refusals {
+    /// Saves the look-up while nothing was ever refused: permits in hand lie behind it.
+    any: AtomicBool,
     /// None where nothing is told again.
     kept: Option<Cache<Key, Arc<Known>, UnitWeighter, BuildSpread>>,
     cap: Duration,
@@ -167,6 +134,7 @@ impl Refusals {
             )
         });
         Self {
+            any: AtomicBool::new(false),
             kept,
             cap,
             generations: Generations::default(),
@@ -191,6 +159,13 @@ impl Refusals {
             at: self.clock_of(acquire)?.now(),
             moment: moment(),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn learns(&self, acquire: &Acquire, refusal: &Refusal) {
+        if let Some(asked) = self.ask(acquire) {
+            self.learn(acquire, asked, refusal);
+        }
     }
 
     /// Keeps a refusal.
@@ -245,6 +220,7 @@ impl Refusals {
             asked_again: AtomicBool::new(false),
         });
         kept.insert(Key(Arc::clone(&known)), known);
+        self.any.store(true, Ordering::Relaxed);
     }
 
     /// The refusal that asking would give. One that waits gets it where there is no room before it
@@ -272,7 +248,7 @@ impl Refusals {
 
     /// The refusal that was told last, and that nothing has come of which this process would know: for when nobody can
     /// be asked.
-    fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+    pub(crate) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
         if acquire.patience.is_some() {
             return None;
         }
@@ -286,6 +262,10 @@ impl Refusals {
         acquire: &Acquire,
         end: fn(&Known) -> Duration,
     ) -> Option<(Arc<Known>, ClockOf<'_>, Duration)> {
+        // Who misses the first refusal asks the store, as before it.
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
         let known = self.kept.as_ref()?.get(&Question(acquire))?;
         let clock = self.clock_of(acquire)?;
         let now = clock.now();
@@ -338,6 +318,16 @@ impl ClockOf<'_> {
 
     fn is_own(&self) -> bool {
         matches!(self, Self::Own(_))
+    }
+}
+
+impl Listener for Arc<Refusals> {
+    fn changed(&self, name: &Name) {
+        Refusals::changed(self, name);
+    }
+
+    fn room(&self, name: &Name, _undone: bool) {
+        Refusals::changed(self, name);
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     deadline::GivenUp,
+    deny_cache::Refusals,
     local::Locals,
     policy::{refuses_anyway, settled},
 };
@@ -22,15 +23,17 @@ use crate::{
     macros::{notice, warning},
     name::Name,
     receipt::{Place, Receipt},
-    store::{Decide, Op, Outcome},
+    store::{Decide, Op, Outcome, StandIn},
 };
 
 /// A store that answers by the caller's policy when it cannot decide, and says once that it started failing and once
 /// that it recovered.
 #[derive(Debug)]
-pub(crate) struct Fallback<S> {
-    inner: S,
-    pub(crate) locals: Locals,
+pub(crate) struct Fallback<S, L> {
+    pub(crate) inner: S,
+    /// The refusals that hold in an outage, too.
+    refusals: Arc<Refusals>,
+    pub(crate) locals: Locals<L>,
     /// By which failures are timed.
     clock: Arc<dyn Clock>,
     failing: AtomicBool,
@@ -53,11 +56,17 @@ fn is_of_store(error: &Error) -> bool {
     )
 }
 
-impl<S: Decide> Fallback<S> {
+impl<S: Decide, L: StandIn> Fallback<S, L> {
     /// `clock` is one that never jumps; `locals` count by that of the limits.
-    pub(crate) fn new(inner: S, locals: Locals, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        inner: S,
+        refusals: Arc<Refusals>,
+        locals: Locals<L>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             inner,
+            refusals,
             locals,
             clock,
             failing: AtomicBool::new(false),
@@ -65,21 +74,11 @@ impl<S: Decide> Fallback<S> {
         }
     }
 
-    pub(crate) fn inner(&self) -> &S {
-        &self.inner
-    }
-
-    /// Learns from a decision that was not made by the store within.
-    pub(crate) fn saw(&self, acquire: &Acquire, decision: &Decision) {
+    /// Learns from a decision for one that may come to be decided for in this process.
+    fn saw(&self, acquire: &Acquire, decision: &Decision) {
         if let Some(FailurePolicy::Local(_)) = acquire.on_failure {
             self.locals.saw(acquire, decision);
         }
-    }
-
-    /// The answer to one for whom the store is not asked, as it is known to fail.
-    pub(crate) fn unasked(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        self.note_failure(&error);
-        self.instead(acquire, error)
     }
 
     /// The answer where the store fails: what it told last, or what the policy says.
@@ -88,7 +87,7 @@ impl<S: Decide> Fallback<S> {
             return Err(error);
         };
         if is_of_store(&error)
-            && let Some(refusal) = self.inner.last_known(acquire)
+            && let Some(refusal) = self.refusals.last_known(acquire)
         {
             return Ok(Decision::Deny(refusal));
         }
@@ -117,7 +116,7 @@ impl<S: Decide> Fallback<S> {
         };
         for charge in acquire.charges() {
             if kept.iter().all(|receipt| receipt.name() != charge.name()) {
-                self.inner.give_back(charge.receipt_made(acquire.asked), 0);
+                self.inner.settle(charge.receipt_made(acquire.asked), 0);
             }
         }
         match decision {
@@ -169,7 +168,23 @@ impl<S: Decide> Fallback<S> {
     }
 }
 
-impl<S: Decide> Decide for Fallback<S> {
+impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        Some(match self.inner.decide_at_once(acquire)? {
+            Ok(decision) => {
+                // A cached refusal was seen before.
+                if matches!(decision, Decision::Allow(_)) {
+                    self.saw(acquire, &decision);
+                }
+                Ok(decision)
+            }
+            Err(error) => {
+                self.note_failure(&error);
+                self.instead(acquire, error)
+            }
+        })
+    }
+
     /// # Cancel safety
     ///
     /// As the store's within.
@@ -186,22 +201,14 @@ impl<S: Decide> Decide for Fallback<S> {
         }
     }
 
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.inner.acquire_run(run).await
-    }
-
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         self.inner.manage(name, op).await
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
-        if let Some(receipt) = self.locals.give_back(receipt, keep) {
-            self.inner.give_back(receipt, keep);
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        if let Some(receipt) = self.locals.settle(receipt, keep) {
+            self.inner.settle(receipt, keep);
         }
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.inner.decides_together(acquire)
     }
 }
 

@@ -5,9 +5,9 @@
 //! behind them; so nothing is asked that would not be asked anyway. What nobody used is given back by receipt, when the
 //! lease ends or its limiter is changed by this store; if the process dies it expires with its score.
 //!
-//! It has two sides. The front, [`Leasing::take`], is asked before there is any future. The back stands inside the line,
-//! where it sees the callers that are asked for together, and whether anybody waits. Who waits goes before those still to
-//! come: while somebody does, nothing is taken ahead, and a lease ends when a waiter is told that there is no room.
+//! It stands within the queue, where it sees the callers that are asked for together, and whether
+//! a caller waits. Waiters go before those still to come: while there are some, nothing is taken
+//! ahead, and a lease ends when a waiter is refused.
 
 mod account;
 mod keeper;
@@ -15,7 +15,11 @@ mod meter;
 mod pools;
 mod timer;
 
-use std::{fmt, slice, sync::Arc, time::Duration};
+use std::{
+    fmt, slice,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 pub(crate) use self::account::Account;
 use self::{
@@ -31,11 +35,11 @@ use crate::{
     error::{Error, ErrorKind},
     name::Name,
     receipt::Receipt,
-    store::{Decide, Op, Outcome},
+    store::{Decide, DecideRuns, Listener, Op, Outcome},
 };
 
 /// A store of which permits are taken ahead.
-pub(crate) struct Leasing<S: Decide> {
+pub(crate) struct Leasing<S: DecideRuns> {
     inner: Arc<S>,
     pools: Pools,
     keeper: Arc<Keeper<S>>,
@@ -51,15 +55,14 @@ fn lease_of(acquire: &Acquire) -> Option<Duration> {
     charge.lease.filter(|_| leases && logged)
 }
 
-impl<S: Decide> Leasing<S> {
+impl<S: DecideRuns> Leasing<S> {
     /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by. `lines` are those around it.
     pub(crate) fn new(
-        inner: S,
+        inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
         clock: Arc<dyn Clock>,
         lines: Lines,
     ) -> Self {
-        let inner = Arc::new(inner);
         Self {
             keeper: Arc::new(Keeper::new(Arc::clone(&inner), clock)),
             pools: Pools::new(Timer::new(own_clock)),
@@ -68,15 +71,8 @@ impl<S: Decide> Leasing<S> {
         }
     }
 
-    pub(crate) fn inner(&self) -> &S {
+    pub(crate) fn inner(&self) -> &Arc<S> {
         &self.inner
-    }
-
-    /// Grants out of a lease, if there is one that suffices. To be asked before anything else: there is no future to poll.
-    ///
-    /// Nobody is overtaken by that: where somebody waits there is no lease.
-    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
-        self.pools.take(acquire)
     }
 
     /// How many leases are out.
@@ -214,45 +210,43 @@ fn add(decision: &mut Decision, in_hand: u32) {
 }
 
 /// That somebody asks for a lease, until it is over.
-struct Asking<'a, S: Decide> {
+struct Asking<'a, S: DecideRuns> {
     leasing: &'a Leasing<S>,
     name: &'a Name,
     /// Of what is taken ahead, made before the call, until the answer is heard.
     unheard: Option<Receipt>,
 }
 
-impl<S: Decide> Drop for Asking<'_, S> {
+impl<S: DecideRuns> Drop for Asking<'_, S> {
     fn drop(&mut self) {
         self.leasing.pools.asked(self.name);
         if let Some(receipt) = self.unheard.take() {
-            self.leasing.inner.give_back(receipt, 0);
+            self.leasing.inner.settle(receipt, 0);
         }
     }
 }
 
-/// A verb that changes a limiter, until it is over: no lease from before its end outlasts it.
-struct Changing<'a, S: Decide> {
-    leasing: &'a Leasing<S>,
-    name: &'a Name,
-    op: &'a Op,
-}
-
-impl<S: Decide> Changing<'_, S> {
-    fn end_leases(&self) {
-        self.leasing.changed(self.name);
-        if let Op::Rename(new_name) = self.op {
-            self.leasing.changed(new_name);
+impl<S: DecideRuns> Listener for Weak<Leasing<S>> {
+    fn changed(&self, name: &Name) {
+        if let Some(leasing) = self.upgrade() {
+            leasing.changed(name);
         }
     }
+
+    fn room(&self, _: &Name, _undone: bool) {}
 }
 
-impl<S: Decide> Drop for Changing<'_, S> {
-    fn drop(&mut self) {
-        self.end_leases();
+impl<S: DecideRuns> Decide for Leasing<S> {
+    /// Grants out of a lease, if there is one that suffices.
+    ///
+    /// That overtakes no waiter: where one waits there is no lease.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        match self.pools.take(acquire) {
+            Some(granted) => Some(Ok(granted)),
+            None => self.inner.decide_at_once(acquire),
+        }
     }
-}
 
-impl<S: Decide> Decide for Leasing<S> {
     /// # Cancel safety
     ///
     /// As the store's within; what is taken ahead meanwhile is given back.
@@ -266,6 +260,31 @@ impl<S: Decide> Decide for Leasing<S> {
         decision.ok_or_else(|| ErrorKind::Permits.into())
     }
 
+    /// What is in hand goes back before a verb is carried out; what was taken meanwhile, after it.
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        if !op.only_reads() {
+            self.changed(name);
+        }
+        if let Op::Rename(new_name) = op {
+            self.changed(new_name);
+        }
+        self.inner.manage(name, op).await
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        match (&receipt.lease, receipt.permits.checked_sub(keep)) {
+            (Some(account), Some(unused)) => {
+                account.give_back(receipt.id, unused, &mut |entry, keep| {
+                    self.inner.settle(entry, keep);
+                });
+            }
+            // More than it took is an entry of its own.
+            _ => self.inner.settle(receipt, keep),
+        }
+    }
+}
+
+impl<S: DecideRuns> DecideRuns for Leasing<S> {
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         let Some((first, lead)) = run
             .first()
@@ -286,43 +305,18 @@ impl<S: Decide> Decide for Leasing<S> {
         self.ask(run, &plan).await
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        // Not made for what only reads: it would end the leases when it is dropped.
-        let changing = (!op.only_reads()).then(|| Changing {
-            leasing: self,
-            name,
-            op,
-        });
-        if let Some(changing) = &changing {
-            changing.end_leases();
-        }
-        self.inner.manage(name, op).await
-    }
-
-    fn give_back(&self, receipt: Receipt, keep: u32) {
-        match (&receipt.lease, receipt.permits.checked_sub(keep)) {
-            (Some(account), Some(unused)) => {
-                account.give_back(receipt.id, unused, &mut |entry, keep| {
-                    self.inner.give_back(entry, keep);
-                });
-            }
-            // More than it took is an entry of its own.
-            _ => self.inner.give_back(receipt, keep),
-        }
-    }
-
     fn decides_together(&self, acquire: &Acquire) -> bool {
         self.inner.decides_together(acquire)
     }
 }
 
-impl<S: Decide> Drop for Leasing<S> {
+impl<S: DecideRuns> Drop for Leasing<S> {
     fn drop(&mut self) {
         self.end_all();
     }
 }
 
-impl<S: Decide> fmt::Debug for Leasing<S> {
+impl<S: DecideRuns> fmt::Debug for Leasing<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leasing")
             .field("inner", &self.inner)

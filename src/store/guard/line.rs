@@ -46,7 +46,7 @@ use crate::{
     error::Error,
     name::Name,
     receipt::Receipt,
-    store::{Decide, Op, Outcome},
+    store::{Decide, DecideRuns, Op, Outcome},
 };
 
 /// A store whose callers stand in lines.
@@ -56,18 +56,14 @@ pub(crate) struct Line<S> {
     lines: Lines,
 }
 
-impl<S: Decide> Line<S> {
-    /// `lines` is shared with the store, which says there when room was given back.
+impl<S: DecideRuns> Line<S> {
+    /// `lines` is also among the store's listeners.
     pub(crate) fn new(inner: Arc<S>, clock: Arc<dyn Clock>, lines: Lines) -> Self {
         Self {
             inner,
             clock,
             lines,
         }
-    }
-
-    pub(crate) fn inner(&self) -> &S {
-        &self.inner
     }
 
     /// Stands in line until it is served, or until it is its turn to make its own call.
@@ -79,9 +75,10 @@ impl<S: Decide> Line<S> {
     ) -> Result<Decision, Error> {
         let waits = acquire.patience.is_some();
         let key = key(acquire);
-        let (queue, (ticket, alone)) = self
-            .lines
-            .enter(&key, waits, |queue| queue.enter(acquire, deadline, now));
+        let in_parts = !self.inner.decides_together(acquire);
+        let (queue, (ticket, alone)) = self.lines.enter(&key, (waits, in_parts), |queue| {
+            queue.enter(acquire, deadline, now)
+        });
         let place = Place {
             line: self,
             key,
@@ -139,7 +136,7 @@ impl<S: Decide> Line<S> {
                         let run = &called.run;
                         let decisions = inner.acquire_run(&run.callers).await;
                         for receipt in line.serve(run, decisions, clock.now(), lines.gone()) {
-                            inner.give_back(receipt, 0);
+                            inner.settle(receipt, 0);
                         }
                     }
                     Next::Sleep(until) => {
@@ -153,7 +150,12 @@ impl<S: Decide> Line<S> {
     }
 }
 
-impl<S: Decide> Decide for Line<S> {
+impl<S: DecideRuns> Decide for Line<S> {
+    /// Passes the line by: who has to wait is not decided for at once.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        self.inner.decide_at_once(acquire)
+    }
+
     /// # Cancel safety
     ///
     /// Dropping it gives up the place. What was taken for one that waits for permits is given back; for one that does not,
@@ -177,33 +179,18 @@ impl<S: Decide> Decide for Line<S> {
         self.stand(acquire, deadline, now).await
     }
 
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.inner.acquire_run(run).await
-    }
-
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        let outcome = self.inner.manage(name, op).await;
-        if !op.only_reads() {
-            self.lines.nudge(name);
-        }
-        if let Op::Rename(new_name) = op {
-            self.lines.nudge(new_name);
-        }
-        outcome
+        self.inner.manage(name, op).await
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         self.lines.gives_back(&receipt);
-        self.inner.give_back(receipt, keep);
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.inner.decides_together(acquire)
+        self.inner.settle(receipt, keep);
     }
 }
 
 /// One caller's place in a line.
-struct Place<'a, S: Decide> {
+struct Place<'a, S: DecideRuns> {
     line: &'a Line<S>,
     key: Key,
     waits: bool,
@@ -211,7 +198,7 @@ struct Place<'a, S: Decide> {
     ticket: u64,
 }
 
-impl<S: Decide> Place<'_, S> {
+impl<S: DecideRuns> Place<'_, S> {
     /// Ready with the outcome, or with none if it is to make its own call.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Decision, Error>>> {
         loop {
@@ -233,12 +220,12 @@ impl<S: Decide> Place<'_, S> {
     }
 }
 
-impl<S: Decide> Drop for Place<'_, S> {
+impl<S: DecideRuns> Drop for Place<'_, S> {
     fn drop(&mut self) {
         let lines = &self.line.lines;
         let (receipts, last) = self.queue.leave(self.ticket, lines.gone());
         for receipt in receipts {
-            self.line.inner.give_back(receipt, 0);
+            self.line.inner.settle(receipt, 0);
         }
         lines.leave(&self.key, self.waits, &self.queue, last);
     }
@@ -256,20 +243,20 @@ impl Drop for Polling<'_> {
 }
 
 /// A run in flight.
-struct Called<'a, S: Decide> {
+struct Called<'a, S: DecideRuns> {
     run: Run,
     inner: &'a S,
     lines: &'a Lines,
 }
 
-impl<S: Decide> Drop for Called<'_, S> {
+impl<S: DecideRuns> Drop for Called<'_, S> {
     /// Of those who left, nobody is looked out for any longer. Without an answer, what they gave back may have arrived before
     /// the call did, which is not sent again from now on.
     fn drop(&mut self) {
         for acquire in &self.run.callers {
             if gave_back(acquire, self.lines.gone()) {
                 for receipt in acquire.receipts() {
-                    self.inner.give_back(receipt, 0);
+                    self.inner.settle(receipt, 0);
                 }
             }
         }

@@ -23,12 +23,13 @@ use crate::{
     limit::{Limit, LimitSource, RateType},
     macros::warning,
     receipt::{Place, Receipt},
-    store::{MemoryStore, memory::strangers::latest, sealed::Sealed},
+    store::StandIn,
 };
 
 /// What is decided here, and what was decided elsewhere before.
-pub(crate) struct Locals {
-    limiters: MemoryStore,
+pub(crate) struct Locals<L> {
+    /// Decides here.
+    store: Arc<L>,
     /// Made when a rule first may come to need it.
     recent: OnceLock<Recent>,
     /// The limits that only the store knows, as they were last seen on any limiter of a rule, by
@@ -37,11 +38,11 @@ pub(crate) struct Locals {
     clock: Arc<dyn Clock>,
 }
 
-impl Locals {
-    /// `clock` is the one to count by.
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+impl<L: StandIn> Locals<L> {
+    /// `store` counts by `clock`.
+    pub(crate) fn new(store: Arc<L>, clock: Arc<dyn Clock>) -> Self {
         Self {
-            limiters: MemoryStore::new().clock(Arc::clone(&clock)),
+            store,
             recent: OnceLock::new(),
             last_seen: Mutex::default(),
             clock,
@@ -77,13 +78,13 @@ impl Locals {
     /// Settles what was taken here; of what was taken from the store, remembers it.
     ///
     /// Returns the receipt that is the store's.
-    pub(crate) fn give_back(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
+    pub(crate) fn settle(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
         if receipt.place != Place::Store {
             let here = Receipt {
                 place: Place::Here,
                 ..receipt.clone()
             };
-            self.limiters.handle().0.give_back(here, keep);
+            self.store.settle(here, keep);
             return receipt.of_store();
         }
         if let Some(recent) = self.recent.get()
@@ -116,12 +117,11 @@ impl Locals {
             let interval = limit.stored().interval;
             if let Some(recent) = self.recent.get() {
                 recent.hand_over(charge.name(), interval, self.now(), |past| {
-                    let past = latest(past, limit.permits());
-                    self.limiters.begin_with(charge, &past)
+                    self.store.begin_with(charge, past)
                 })?;
             }
         }
-        let decided = self.limiters.handle().0.decide_at_once(&mut shared);
+        let decided = self.store.decide_at_once(&mut shared);
         match decided {
             Some(Ok(Decision::Allow(grant))) => Ok(Decision::Allow(taken_here(&grant))),
             // Not for ever, but for as long as the store fails.
@@ -219,10 +219,10 @@ fn taken_here(grant: &Grant) -> Grant {
 }
 
 // What it holds has identities in it.
-impl fmt::Debug for Locals {
+impl<L: fmt::Debug> fmt::Debug for Locals<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locals")
-            .field("limiters", &self.limiters)
+            .field("store", &self.store)
             .finish_non_exhaustive()
     }
 }

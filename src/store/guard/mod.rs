@@ -1,27 +1,25 @@
-//! What stands between a caller and its store, in the one right order.
+//! What stands between a caller and its store: stores around a store. [`stack`](super::stack) has
+//! their order; here is the reason for each place.
 //!
-//! `fallback( deadline( deny_cache( line( lease( breaker( redis ))))))`: the fallback sees every error, also that of the deadline; the
-//! deadline bounds what a request can lose, so it lies around everything that waits, and the patience that a caller
-//! brings comes on top. The cache learns from every answer to those who do not wait, and is asked before all guards: a
-//! refusal that it knows is neither a success of the store nor a wait. In the line, a call is in flight for many
-//! callers at once: whoever reaches its deadline leaves, and the call ends with the last of them or by the connection's
-//! own timeouts.
+//! - The failure policy is outermost: it sees every error, also that of the deadline, and it
+//!   learns from every grant what this process may decide by in an outage.
+//! - The deadline bounds what a request can lose, so it lies around everything that waits. The
+//!   time that a caller is ready to wait for permits comes on top.
+//! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a
+//!   grant, and a grant drops the refusals of its limiter.
+//! - The queue has one call in flight for many callers. Who reaches its deadline leaves, and the
+//!   call ends with the last of them, or by the connection's timeouts.
+//! - The lease sees in the queue who is asked for together, so that it costs no call of its own,
+//!   and whether somebody waits, who goes before those still to come.
+//! - The breaker's first half is asked before there is a future: while a server is left alone,
+//!   nothing waits for it. Its second half is in the store, around each call: only there the node
+//!   is known.
 //!
-//! The lease has two sides. Its front is asked first of all: what this process holds is granted before a refusal is told
-//! that Redis gave while it was taken, and no future is made for it. Its back stands in the line, and not around it: only
-//! there it is seen who is asked for together, so that a lease costs no call of its own, and whether anybody waits, who
-//! goes before those still to come. They belong to the store, so that every layer and limiter on it shares them.
+//! They belong to the store, so that every layer and limiter on it shares them.
 //!
-//! The breaker has two sides, too. Its front is asked after those that know the answer, before a future is made: while a
-//! server is left alone nobody waits for it. Its back is in the store, around each call and not around each list of
-//! limiters: only there it is known which node a call goes to. A call has no deadline of its own: it ends with the last
-//! of its callers, and the breaker hears of that.
-//!
-//! What the fallback decides in this process, by a share of a limit, it learns from every grant that passes through it: it
-//! lies outermost. Grants out of a lease's front are told it.
-//!
-//! What the cache learns of a run: a refusal is that of the run's end, and a grant of the same run drops it all the same,
-//! as the cache cannot tell it from a later one. That costs a spent limiter one run more, in which all are refused.
+//! What the cache learns from callers that share a call: a refusal is that of the call's end, and
+//! a grant of the same call drops it all the same, as the cache cannot tell it from a later one.
+//! That costs a spent limiter one call more, in which all are refused.
 
 #[cfg(feature = "redis")]
 pub(crate) mod breaker;

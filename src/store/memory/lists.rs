@@ -1,12 +1,12 @@
-//! Decides for several limiters at once, and for strangers: with all of their shards locked.
+//! Decides for several limiters at once, and for strangers, with all of their shards locked.
 
 use super::{
-    Shared,
     shard::lock,
+    shared::Shared,
     strangers::{Counting, Strangers, count_with},
 };
 use crate::{
-    algorithm::{answer::Answer, call::Caller},
+    algorithm::answer::Answer,
     clock::Now,
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
@@ -15,25 +15,27 @@ use crate::{
 };
 
 impl Shared {
-    /// Decides for callers of several limiters, or of one that has no place: then the store
-    /// `is_full`.
-    pub(crate) fn decide_list(
+    /// Decides for callers of several limiters, or of one without a place if the store `is_full`.
+    pub(super) fn decide_list(
         &self,
-        first: &Acquire,
-        callers: &[Caller],
+        run: &[Acquire],
         is_full: bool,
     ) -> Result<List<Answer>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(List::EMPTY);
+        };
         let now = self.now();
-        // Room for a newcomer may be that of an idle limiter of the list itself, which then is the newcomer of the next
-        // attempt.
+        // The room for a newcomer may be that of an idle limiter of the same list, which is then
+        // the newcomer of the next attempt.
         for _ in first.charges() {
-            // Before all are locked: finding room takes one lock at a time.
+            // Done before all are locked, because finding room takes one lock at a time.
             let charges = first.charges();
             let have_room = charges.map(|charge| self.has_room(charge, is_full, now));
             let have_room = have_room.collect::<Result<List<_>, _>>()?;
-            if let Some(answers) = self.decide_locked(first, &have_room, callers, now)? {
+            if let Some(answers) = self.decide_locked(first, &have_room, run, now)? {
                 if answers.iter().any(|answer| answer.estimated) {
-                    self.strangers.note(self.clock.now().as_secs() / 60);
+                    self.strangers
+                        .count_decision(self.clock.now().as_secs() / 60);
                 }
                 return Ok(answers);
             }
@@ -41,17 +43,16 @@ impl Shared {
         Err(ErrorKind::Full.into())
     }
 
-    /// Decides for callers of several limiters, or of strangers, with all of their shards locked;
-    /// `None` if one of the limiters had to go.
+    /// Decides with all shards locked; `None` if one of the limiters was evicted meanwhile.
     fn decide_locked(
         &self,
         first: &Acquire,
         have_room: &[bool],
-        callers: &[Caller],
+        run: &[Acquire],
         now: Now,
     ) -> Result<Option<List<Answer>>, Error> {
-        // Always in this order, so that no two lists wait for each other; the strangers' comes
-        // last.
+        // Always locked in this order, so that no two lists wait for each other. The lock of the
+        // strangers is last.
         let mut places: Vec<_> = first
             .charges()
             .map(|charge| Self::shard_of(charge.name()))
@@ -64,7 +65,7 @@ impl Shared {
             .collect();
         let locked = |name: &Name| places.binary_search(&Self::shard_of(name)).ok();
         let mut strangers = None;
-        // Taken out while they are counted with, as a shard lends one at a time.
+        // Limiters are taken out while they count, because a shard lends one at a time.
         let mut taken = Vec::with_capacity(places.len());
         for (charge, has_room) in first.charges().zip(have_room) {
             let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
@@ -79,7 +80,7 @@ impl Shared {
             };
             taken.push((charge, counted));
         }
-        let answers = count_with(&mut taken, first.remaining, callers, now);
+        let answers = count_with(&mut taken, run, now);
         for (charge, counted) in taken {
             let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
             match (counted, shard, &mut strangers) {
@@ -98,8 +99,8 @@ impl Shared {
         answers
     }
 
-    /// Finds a place for the limiter of a charge, unless it has one. Returns whether there is any,
-    /// of a charge that can be decided without.
+    /// Finds a place for the limiter of a charge, unless it has one. Returns false if there is
+    /// none, for a charge that can be decided without.
     fn has_room(&self, charge: &Charge, is_full: bool, now: Now) -> Result<bool, Error> {
         let found = if is_full {
             Err(ErrorKind::Full.into())

@@ -1,4 +1,5 @@
-//! A part of the limiters in this process, behind a lock of its own: who is there, and who may be forgotten.
+//! A part of the limiters in this process, with its own lock, and the order in which they may be
+//! evicted.
 
 use std::{
     borrow::Borrow,
@@ -14,29 +15,29 @@ use std::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{self, Ask, Caller, Take},
+        call::{self, Terms},
         counted::Counted,
     },
     clock::Now,
-    demand::{Acquire, Charge, Limiter, Target},
+    demand::{Acquire, Charge, Labels, Limiter, Target},
     error::Error,
-    limit::LimitSource,
     list::List,
     name::{BuildSpread, Name, Text},
     receipt::PermitId,
 };
 
 #[derive(Default)]
-pub(crate) struct Shard {
-    /// By the text of their names alone: as in Redis, another algorithm is no other limiter.
-    pub(crate) limiters: HashMap<Place, Kept, BuildSpread>,
-    /// When limiters that rules made are idle, at the earliest. Each of them is in here at least once; what is said of
-    /// it may be out of date, but never too late by more than a grant that was given back.
+pub(super) struct Shard {
+    /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
+    pub(super) limiters: HashMap<Place, Kept, BuildSpread>,
+    /// The earliest time at which each limiter made by a rule is idle. Each is in here at least
+    /// once. An entry may be out of date, but is never too late by more than a grant that was given
+    /// back.
     idle: BinaryHeap<Idle>,
 }
 
 /// Finds a limiter by the text of its name.
-pub(crate) struct Place(Arc<Limiter>);
+pub(super) struct Place(Arc<Limiter>);
 
 impl Borrow<Text> for Place {
     fn borrow(&self) -> &Text {
@@ -58,14 +59,14 @@ impl PartialEq for Place {
 
 impl Eq for Place {}
 
-pub(crate) struct Kept {
-    /// As those hold it who keep what they were granted: one for all who name it alike.
+pub(super) struct Kept {
+    /// The shared limiter that grants hold: one for all callers that use the same name.
     named: Arc<Limiter>,
-    pub(crate) limiter: Counted,
-    /// Whether a verb set it: it stays until it is deleted.
-    pub(crate) lasting: bool,
-    /// The tick at which it vanishes, if it does.
-    pub(crate) expires_at: Option<i64>,
+    pub(super) limiter: Counted,
+    /// Set by a verb: the limiter stays until it is deleted.
+    pub(super) lasting: bool,
+    /// The tick at which it expires, if it does.
+    pub(super) expires_at: Option<i64>,
 }
 
 impl Kept {
@@ -78,8 +79,8 @@ impl Kept {
         }
     }
 
-    /// Returns the limiter of a charge, which is this one, as others can hold it.
-    pub(crate) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
+    /// Returns the limiter of a charge as a shared value, which is this one.
+    pub(super) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
         if !self.named.counts_like(target) {
             self.named = target.share();
         }
@@ -87,12 +88,12 @@ impl Kept {
     }
 
     /// Returns the limiter as it was last named.
-    pub(crate) fn as_named(&self) -> Arc<Limiter> {
+    pub(super) fn as_named(&self) -> Arc<Limiter> {
         Arc::clone(&self.named)
     }
 
-    /// Gives it another name. Returns the limiter as it is named then.
-    pub(crate) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
+    /// Gives it another name. Returns the limiter under that name.
+    pub(super) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
         self.named = Arc::new(Limiter {
             name: name.clone(),
             limit: self.named.limit,
@@ -100,73 +101,63 @@ impl Kept {
         self.as_named()
     }
 
-    /// Whether its time is not over.
-    pub(crate) fn is_there(&self, now: Now) -> bool {
+    /// Returns whether it has not expired.
+    pub(super) fn is_there(&self, now: Now) -> bool {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
-    /// Decides for one caller of this limiter alone. Returns the limiter, too, where it granted.
-    pub(crate) fn decide_one(
+    /// Decides for one caller of this limiter alone. Returns the limiter too if it granted.
+    pub(super) fn decide_one(
         &mut self,
         acquire: &Acquire,
         now: Now,
     ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
         self.limiter.count_by(charge.name(), now);
-        let ask = ask(charge.limit(), acquire.remaining);
-        let answer = self.limiter.acquire_one(ask, &take(charge), now)?;
+        let answer = self.limiter.acquire_one(charge, acquire.remaining, now)?;
         self.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
         Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
     }
 
-    /// Takes so many permits, or as many as there are.
-    pub(crate) fn charge(
+    /// Takes this many permits, or as many as there are.
+    pub(super) fn charge(
         &mut self,
-        name: &Name,
-        limit: LimitSource,
+        limiter: &Target,
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.limiter.count_by(name, now);
-        // What is only tried out is told what is left.
-        let take = |permits| Take {
-            permits,
+        self.limiter.count_by(&limiter.name, now);
+        let mut charge = Charge {
             id,
+            // A shadow is answered with what is left.
             shadow: true,
-            lead: 0,
+            ..Charge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
-        let mut ask_for = |permits| {
-            self.limiter
-                .acquire_one(ask(limit, true), &take(permits), now)
-        };
-        let answer = ask_for(permits)?;
+        let answer = self.limiter.acquire_one(&charge, true, now)?;
         if answer.verdict != Verdict::Granted
             && let Ok(left @ 1..) = u32::try_from(answer.remaining)
         {
-            ask_for(left)?;
+            charge.permits = left;
+            self.limiter.acquire_one(&charge, true, now)?;
         }
         self.keep_alive(now);
         Ok(())
     }
 
     /// Decides for callers of this limiter alone.
-    pub(crate) fn decide(
-        &mut self,
-        charge: &Charge,
-        exact: bool,
-        callers: &[Caller],
-        now: Now,
-    ) -> Result<List<Answer>, Error> {
-        self.limiter.count_by(charge.name(), now);
-        let limiters = std::iter::once((self.limiter.counts(), ask(charge.limit(), exact)));
-        let answers = call::acquire(limiters, callers, now)?;
+    pub(super) fn decide(&mut self, run: &[Acquire], now: Now) -> Result<List<Answer>, Error> {
+        if let Some(first) = run.first() {
+            self.limiter.count_by(first.first.name(), now);
+        }
+        let limiters = std::iter::once((self.limiter.counts(), Terms::HERE));
+        let answers = call::acquire(limiters, run, now)?;
         self.keep_alive(now);
         Ok(answers)
     }
 
-    /// Puts off its end, as the scripts do where a limit has a keep-alive time.
-    pub(crate) fn keep_alive(&mut self, now: Now) {
+    /// Extends its expiry, as the scripts do if a limit has a keep-alive time.
+    pub(super) fn keep_alive(&mut self, now: Now) {
         if let Some(limit) = self.limiter.limit()
             && limit.keep_alive > 0
         {
@@ -177,7 +168,7 @@ impl Kept {
     }
 }
 
-/// A note of when a limiter may be forgotten. The heap has the earliest on top.
+/// The time at which a limiter may be evicted. The heap has the earliest on top.
 struct Idle {
     /// In ticks.
     at: i64,
@@ -205,8 +196,8 @@ impl PartialEq for Idle {
 impl Eq for Idle {}
 
 impl Shard {
-    /// The limiter, unless its time is over.
-    pub(crate) fn get_mut(
+    /// Returns the limiter, unless it has expired.
+    pub(super) fn get_mut(
         &mut self,
         name: &Name,
         now: Now,
@@ -220,23 +211,23 @@ impl Shard {
         self.limiters.get_mut(name.text())
     }
 
-    pub(crate) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
+    pub(super) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
         if !lasting {
-            // Not yet: those of one list would take each other's places.
-            self.note_idle(now.tick + 1, Arc::clone(&limiter));
+            // Not idle yet: otherwise the limiters of one list would evict each other.
+            self.record_idle(now.tick + 1, Arc::clone(&limiter));
         }
         self.put(Kept::new(limiter, lasting));
     }
 
-    /// Stores a limiter under its name. Returns the one that was there.
-    pub(crate) fn put(&mut self, kept: Kept) -> Option<Kept> {
+    /// Stores a limiter under its name. Returns the previous one.
+    pub(super) fn put(&mut self, kept: Kept) -> Option<Kept> {
         self.limiters.insert(Place(Arc::clone(&kept.named)), kept)
     }
 
-    /// Writes down when a limiter is idle, at the earliest.
-    pub(crate) fn note_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
+    /// Records the earliest time at which a limiter is idle.
+    pub(super) fn record_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
         if self.idle.len() > 2 * self.limiters.len() + 16 {
-            // Many were given back: keep one note of each.
+            // After many releases, keep one entry for each limiter.
             let limiters = &self.limiters;
             let idle = limiters
                 .iter()
@@ -258,10 +249,10 @@ impl Shard {
         self.idle.push(Idle { at, limiter });
     }
 
-    /// Forgets one limiter that has all its permits, if there is one.
-    pub(crate) fn evict_idle(&mut self, now: Now) -> bool {
-        while let Some(noted) = self.idle.peek() {
-            if noted.at > now.tick {
+    /// Evicts one limiter that has all its permits, if there is one.
+    pub(super) fn evict_idle(&mut self, now: Now) -> bool {
+        while let Some(next) = self.idle.peek() {
+            if next.at > now.tick {
                 return false;
             }
             let Some(Idle { limiter, .. }) = self.idle.pop() else {
@@ -276,7 +267,7 @@ impl Shard {
                 (_, false) => Some(kept.limiter.full_at().unwrap_or(now.tick)),
             };
             match gone_at {
-                // Set by a verb, and without an end by now.
+                // Set by a verb, and now without an expiry.
                 None => {}
                 Some(at) if at > now.tick => self.idle.push(Idle { at, limiter }),
                 Some(_) => {
@@ -289,32 +280,7 @@ impl Shard {
     }
 }
 
-pub(crate) fn caller(acquire: &Acquire) -> Caller {
-    Caller {
-        waits: acquire.patience.is_some(),
-        takes: acquire.charges().map(take).collect(),
-    }
-}
-
-fn take(charge: &Charge) -> Take {
-    Take {
-        permits: charge.permits,
-        id: charge.id,
-        shadow: charge.shadow,
-        lead: charge.lead,
-    }
-}
-
-pub(crate) fn ask(limit: LimitSource, exact: bool) -> Ask {
-    Ask {
-        limit,
-        rewrite: true,
-        exact,
-        resendable: false,
-    }
-}
-
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
-pub(crate) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+/// The state behind the lock is whole between any two statements, so it survives a panic elsewhere.
+pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

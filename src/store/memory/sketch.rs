@@ -1,18 +1,18 @@
-//! What many names took of one interval, in bounded memory: an estimate that is never too low.
+//! Estimates what many names took in one interval, in bounded memory; never too low.
 //!
-//! A name that has no limiter of its own is counted in four rows of cells, in one cell of each row,
-//! which it shares with other names. It took at most what the least of its four cells says (a
-//! count-min sketch). So a name never gets more than its limit, and gets less only where others
-//! have filled all four of its cells.
+//! A name without a limiter of its own is counted in four rows of cells, in one cell of each row,
+//! which it shares with other names. It took at most the lowest of its four cells (a count-min
+//! sketch). So a name never gets more than its limit, and gets less only if others have filled all
+//! four of its cells.
 //!
-//! What was taken has to leave. Time is cut into parts of an eighth of the interval, and a cell
-//! counts each part by itself: nine parts, as an interval touches the nine of which it cuts two.
-//! The estimate is the sum, over the parts, of the least of the four cells *in that part*, and a
-//! grant raises, in its part, only the cells below the new least one. Both done on sums over the
-//! parts would count too little: the cell with the least sum may be that because a part of it has
-//! left that others had filled.
+//! Permits must leave after an interval. Time is cut into parts of an eighth of the interval, and a
+//! cell counts each part by itself, with nine parts, because an interval touches nine parts when it
+//! cuts two. The estimate is the sum, over the parts, of the lowest of the four cells *in that
+//! part*, and a grant raises, in its part, only the cells below the new lowest one. Both would
+//! count too little if done on sums over the parts: the cell with the lowest sum may be lowest
+//! because a part that others had filled has left it.
 //!
-//! An instant and the interval are in one unit, whichever that is.
+//! Instants and the interval are in one unit, whichever that is.
 
 use std::{
     array,
@@ -20,46 +20,46 @@ use std::{
 };
 
 const ROWS: usize = 4;
-/// Into how many parts an interval is cut.
+/// The number of parts of an interval.
 const EIGHTHS: i64 = 8;
-/// How many of them one interval touches.
+/// The number of parts that one interval touches.
 const PARTS: usize = EIGHTHS as usize + 1;
-/// How many cells are cleared together when a part of theirs begins.
+/// The number of cells that are cleared together when a part begins.
 const BLOCK: usize = 64;
 
-pub(crate) struct Sketch {
+pub(super) struct Sketch {
     interval: i64,
     /// The cells of a row: a power of two.
     columns: usize,
-    /// Of its own: callers choose names, and must not choose which of them share cells.
+    /// Seeded by itself: callers choose names, and must not choose which of them share cells.
     hasher: RandomState,
-    /// Row after row. The parts of a cell lie side by side, as a decision reads all of them.
+    /// Row after row. The parts of a cell are adjacent, because a decision reads all of them.
     cells: Vec<[u16; PARTS]>,
     /// For each block of cells, the latest part that is cleared for use.
     cleared: Vec<i64>,
-    /// An instant that never goes back, and by how much the clock, which may, lies behind it.
+    /// An instant that never goes back, and how far the clock, which may go back, is behind it.
     now: i64,
     behind: i64,
     /// The last part in which something was added.
     last_used: i64,
 }
 
-/// What a name took in one part of the last interval, at most.
+/// The permits that a name took in one part of the last interval, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) permits: u16,
-    /// How long it still counts.
-    pub(crate) counts_for: i64,
+pub(super) struct Part {
+    pub(super) permits: u16,
+    /// The time until they no longer count.
+    pub(super) counts_for: i64,
 }
 
 /// The parts of the last interval, the oldest first.
-pub(crate) type Parts = [Part; PARTS];
+pub(super) type Parts = [Part; PARTS];
 
 impl Sketch {
-    /// Returns an empty sketch, of rows that have at least two cells for each of `names`.
+    /// Creates an empty sketch, with at least two cells in each row for each of `names`.
     ///
-    /// The memory of its cells is in use only once they are written.
-    pub(crate) fn new(interval: i64, names: usize, now: i64) -> Self {
+    /// The operating system provides the memory of cells only when they are written.
+    pub(super) fn new(interval: i64, names: usize, now: i64) -> Self {
         // Half of the bits of a hash choose a column.
         const MOST: usize = 1 << 31;
         let columns = names.saturating_mul(2).checked_next_power_of_two();
@@ -76,16 +76,16 @@ impl Sketch {
         }
     }
 
-    pub(crate) fn interval(&self) -> i64 {
+    pub(super) fn interval(&self) -> i64 {
         self.interval
     }
 
-    /// Moves on to `now`. Where the clock was set back, the present part stays, and time goes on
-    /// from there: so whatever was taken counts for an interval, and for an eighth more at most.
+    /// Moves on to `now`. If the clock was set back, the present part stays, and time goes on from
+    /// there: so permits count for an interval, and for an eighth more at most.
     ///
-    /// To be called by one after the other, each with an instant that was read in its turn: one
-    /// that was read before another's would pass for a clock that was set back.
-    pub(crate) fn move_to(&mut self, now: i64) {
+    /// Calls must be serialized, each with an instant that was read in its turn: an instant read
+    /// before that of another call would look like a clock that was set back.
+    pub(super) fn move_to(&mut self, now: i64) {
         let instant = now.saturating_add(self.behind);
         if instant < self.now {
             self.behind = self.behind.saturating_add(self.now - instant);
@@ -94,12 +94,12 @@ impl Sketch {
     }
 
     /// Returns whether nothing that was added counts any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.part() - self.last_used >= PARTS as i64
     }
 
-    /// Returns what the name with this hash took within the last interval, at most.
-    pub(crate) fn parts(&mut self, hash: u64) -> Parts {
+    /// Returns the permits that the name with this hash took within the last interval, at most.
+    pub(super) fn parts(&mut self, hash: u64) -> Parts {
         let cells = self.cells_of(hash);
         let oldest = self.part() - EIGHTHS;
         array::from_fn(|place| {
@@ -111,8 +111,8 @@ impl Sketch {
         })
     }
 
-    /// Adds what the name with this hash took at this instant of the clock.
-    pub(crate) fn add(&mut self, hash: u64, permits: u32, at: i64) {
+    /// Adds permits that the name with this hash took at this instant of the clock.
+    pub(super) fn add(&mut self, hash: u64, permits: u32, at: i64) {
         let cells = self.cells_of(hash);
         let at = at.saturating_add(self.behind).min(self.now);
         let part = part_at(at, self.interval).max(self.part() - EIGHTHS);
@@ -134,7 +134,7 @@ impl Sketch {
         counts.into_iter().min().unwrap_or(0)
     }
 
-    /// Returns the cells of a name, one of each row, with the parts cleared that have left.
+    /// Returns the cells of a name, one in each row, after clearing the parts that have left.
     fn cells_of(&mut self, hash: u64) -> [usize; ROWS] {
         let hashes = [false, true].map(|second| self.hasher.hash_one((hash, second)));
         let cells = array::from_fn(|row| {
@@ -145,7 +145,7 @@ impl Sketch {
         cells
     }
 
-    /// Clears the parts of a block that have begun since it was used last.
+    /// Clears the parts of a block that have begun since it was last used.
     fn clear(&mut self, block: usize) {
         let (present, cleared) = (self.part(), self.cleared[block]);
         let first = (cleared + 1).max(present - EIGHTHS);
@@ -159,14 +159,14 @@ impl Sketch {
     }
 }
 
-/// Where a cell counts a part.
+/// Returns the index of a part in a cell.
 fn place_of(part: i64) -> usize {
     part.rem_euclid(PARTS as i64) as usize
 }
 
-/// Returns the number of the part that an instant is in, counted from the epoch.
+/// Returns the number of the part that contains an instant, counted from the epoch.
 fn part_at(instant: i64, interval: i64) -> i64 {
-    // No clock gets there, and a few parts can be added to it.
+    // Beyond the reach of any clock, and a few parts can be added without overflow.
     const LAST: i64 = i64::MAX / 2;
     let part = (i128::from(instant) * i128::from(EIGHTHS)).div_euclid(interval.into());
     i64::try_from(part).map_or(LAST, |part| part.min(LAST))
@@ -190,7 +190,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Add(u64, u32),
-        /// What was taken so long ago
+        /// Permits taken this long ago
         AddLate(u64, u32, i64),
         Pause(i64),
         SetBack(i64),
@@ -227,8 +227,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(inside) { 256 } else { 64 }))]
 
-        /// Whoever shares cells, whatever has left, and wherever the clock is set back to. The log
-        /// that it is held against goes by a time that the clock does not show.
+        /// Holds for all shared cells, expired parts, and clocks that are set back. The reference
+        /// log has a time of its own, which the clock does not show.
         #[test]
         fn an_estimate_is_never_below_what_was_taken((interval, steps) in histories()) {
             let mut clock = 1_700_000_000_000_000;
@@ -253,15 +253,15 @@ mod tests {
                     let within = own.filter(|(at, ..)| *at > time - interval);
                     let within: u64 = within.map(|(.., permits)| u64::from(*permits)).sum();
                     let estimate = estimate(&mut sketch, name);
-                    // More than a cell can count is more than any limit that is counted here.
+                    // A cell counts up to more than any limit that is counted here.
                     let exact = within.min(u16::MAX.into());
                     prop_assert!(estimate >= exact, "{estimate} of {within}");
                 }
             }
         }
 
-        /// It heals: an interval and an eighth after the last grant nothing counts, and each part
-        /// leaves when it says so.
+        /// It recovers: an interval and an eighth after the last grant nothing counts, and each
+        /// part leaves at the time it reported.
         #[test]
         fn what_was_taken_leaves_when_it_says_so((interval, steps) in histories()) {
             let mut clock = 1_700_000_000_000_000;
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Names that share no cell are counted apart: most do not, where there are few.
+    /// Names that share no cell are counted separately. If there are few names, most share none.
     #[test]
     fn few_names_are_counted_exactly() {
         let mut sketch = Sketch::new(1000, 1000, 0);

@@ -1,50 +1,50 @@
-//! Names for which a full store has no place: strangers, decided by an estimate of what they took.
+//! Strangers: names for which a full store has no place, decided by an estimate of what they took.
 //!
-//! `sketch.rs` counts them, one sketch for each interval of their limits. All algorithms count them
-//! as a sliding log does. Whether a name is a stranger, and what it took, changes only while the
-//! lock of its shard is held; the lock of the sketches is always the last one that is taken.
+//! `sketch.rs` counts them, with one sketch for each interval of their limits. Every algorithm
+//! counts them like a sliding log. Whether a name is a stranger, and what it took, changes only
+//! while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use super::{
-    Shared,
-    shard::{Kept, ask},
+    shard::Kept,
+    shared::Shared,
     sketch::{Parts, Sketch},
 };
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
-        call::{self, Ask, Caller, Counts, End, Needs, Take},
+        call::{self, Counts, Needs, Terms},
     },
     clock::{Now, TICKS},
-    demand::Charge,
+    demand::{Acquire, Charge, Target},
     error::Error,
-    limit::{Limit, LimitSource, StoredLimit, at_least_zero},
+    limit::{Limit, StoredLimit, at_least_zero},
     list::List,
     macros::warning,
     name::Name,
     receipt::{PermitId, Receipt},
 };
 
-/// How many sketches there are at most: one more interval has no strangers.
+/// The maximum number of sketches: a further interval has no strangers.
 const MOST_SKETCHES: usize = 4;
-/// The least names that a sketch is made for: a small store is to have a good one, too.
+/// The minimum number of names for a sketch, so that a small store also has an accurate one.
 const LEAST_NAMES: usize = 512;
-/// The most permits of a limit that a part of a cell can count.
+/// The largest limit that a part of a cell can count.
 const MOST_PERMITS: u64 = u16::MAX as u64;
-/// How many kinds of names are remembered with their limits.
+/// The number of kinds of names whose limits are remembered.
 const MOST_KINDS: usize = 64;
 
-/// What a store knows of its strangers.
+/// The strangers of a store.
 #[derive(Default)]
-pub(crate) struct Strangers {
+pub(super) struct Strangers {
     known: Mutex<Known>,
-    /// Whether there is a sketch: without one, newcomers need not take the lock.
+    /// Set if there is a sketch: without one, newcomers need not take the lock.
     any: AtomicBool,
-    /// How many decisions were made for strangers, and in which minute that was warned about.
+    /// The number of decisions made for strangers, and the minute of the last warning about them.
     decided: AtomicU64,
     warned: AtomicU64,
 }
@@ -52,13 +52,13 @@ pub(crate) struct Strangers {
 #[derive(Default)]
 struct Known {
     sketches: Vec<Sketch>,
-    /// The last limit of each kind of names: what stands before and after the part of a name that
-    /// callers choose. A stranger has no limit stored that verbs could go by.
+    /// The last limit of each kind of names, by the text before and after the part of a name that
+    /// callers choose. A stranger has no stored limit that verbs could use.
     kinds: Vec<(Box<str>, Box<str>, Limit)>,
 }
 
-/// The same with its lock held, at an instant.
-pub(crate) struct Locked<'a> {
+/// The strangers with their lock held, at an instant.
+pub(super) struct Locked<'a> {
     strangers: &'a Strangers,
     known: MutexGuard<'a, Known>,
     now: Now,
@@ -66,22 +66,22 @@ pub(crate) struct Locked<'a> {
 
 impl Strangers {
     /// Returns whether a name with this limit can be counted here.
-    pub(crate) fn can_count(limit: Option<&Limit>) -> bool {
+    pub(super) fn can_count(limit: Option<&Limit>) -> bool {
         limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
     }
 
-    /// Returns whether there may be strangers. What a name took is seen by all who have locked its
-    /// shard since.
-    pub(crate) fn any(&self) -> bool {
+    /// Returns whether there may be strangers. Once a caller has locked the shard of a name, it
+    /// sees what that name took before.
+    pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn decided(&self) -> u64 {
+    pub(super) fn decided(&self) -> u64 {
         self.decided.load(Ordering::Relaxed)
     }
 
-    /// Takes the lock, and reads the clock only then: a sketch wants instants in their order.
-    pub(crate) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
+    /// Takes the lock and only then reads the clock: a sketch needs instants in their order.
+    pub(super) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = now();
         known
@@ -101,8 +101,8 @@ impl Strangers {
     }
 
     /// Counts a decision, and warns once in a minute of the store's clock.
-    pub(crate) fn note(&self, minute: u64) {
-        // Zero is that of no warning.
+    pub(super) fn count_decision(&self, minute: u64) {
+        // Zero stands for no warning.
         let minute = minute.saturating_add(1);
         self.decided.fetch_add(1, Ordering::Relaxed);
         if self.warned.swap(minute, Ordering::Relaxed) != minute {
@@ -115,13 +115,13 @@ impl Strangers {
 }
 
 impl Locked<'_> {
-    /// Returns a name as it is before a decision; none if there are too many intervals.
+    /// Returns a name as it is before a decision; `None` if there are too many intervals.
     ///
-    /// `names` are the most limiters of the store.
-    pub(crate) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
+    /// `names` is the store's maximum of limiters.
+    pub(super) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
-        self.note_kind(name, limit);
+        self.record_kind(name, limit);
         Some(Stranger {
             hash,
             limit: limit.stored(),
@@ -130,8 +130,8 @@ impl Locked<'_> {
         })
     }
 
-    /// Adds what a stranger was granted since it was met.
-    pub(crate) fn keep(&mut self, stranger: &Stranger) {
+    /// Adds the permits that a stranger was granted since `meet`.
+    pub(super) fn keep(&mut self, stranger: &Stranger) {
         let now = self.now.tick;
         if stranger.taken > 0
             && let Some(sketch) = self.known.of(ticks(stranger.limit.interval))
@@ -140,8 +140,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Adds what a name took at an instant; whether there are not too many intervals for that.
-    pub(crate) fn add(
+    /// Adds permits that a name took at an instant. Returns false if there are too many intervals.
+    pub(super) fn add(
         &mut self,
         name: &Name,
         limit: &Limit,
@@ -155,9 +155,10 @@ impl Locked<'_> {
         })
     }
 
-    /// Returns what a name took, each with the last instant at which that may have been, the
-    /// earliest first: until it has left, it counts for a limiter that begins with it.
-    pub(crate) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
+    /// Returns the permits that a name took, the earliest first, each with the last instant at
+    /// which it may have taken them. A limiter that starts with them counts them until they have
+    /// left.
+    pub(super) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
         let (interval, now) = (ticks(limit.interval), self.now);
         let Some(sketch) = self.known.of(interval) else {
             return Vec::new();
@@ -175,7 +176,7 @@ impl Locked<'_> {
     }
 
     /// Returns the limit and the permits left of a name that took something as a stranger.
-    pub(crate) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
+    pub(super) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
         let (before, after) = kind_of(name);
         let mut kinds = self.known.kinds.iter();
         let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
@@ -198,7 +199,7 @@ impl Locked<'_> {
         self.known.of(interval)
     }
 
-    fn note_kind(&mut self, name: &Name, limit: &Limit) {
+    fn record_kind(&mut self, name: &Name, limit: &Limit) {
         let (before, after) = kind_of(name);
         let kinds = &mut self.known.kinds;
         let mut known = kinds.iter_mut();
@@ -218,76 +219,63 @@ impl Known {
 }
 
 impl Shared {
-    /// Locks what is known of strangers. Whoever needs to lock shards has locked them before.
-    pub(crate) fn strangers(&self) -> Locked<'_> {
+    /// Locks the strangers. A caller that needs locks of shards takes them before.
+    pub(super) fn strangers(&self) -> Locked<'_> {
         self.strangers.lock(|| self.now())
     }
 
-    /// Charges a limiter with what was granted elsewhere, each with its time, the earliest first.
-    pub(crate) fn charge_past(
+    /// Charges a limiter with grants from elsewhere, each with its time, the earliest first.
+    pub(super) fn charge_past(
         &self,
         kept: &mut Kept,
-        name: &Name,
-        limit: LimitSource,
+        limiter: &Target,
         past: &[(i64, u32)],
         now: Now,
     ) -> Result<(), Error> {
         let (id, full_at) = (self.next_id(), kept.limiter.full_at());
         let mut past = past.iter();
         past.try_for_each(|(at, permits)| {
-            // Nothing is granted before what is in use, or was.
+            // A grant cannot be earlier than those in use at that time.
             let at = full_at.map_or(*at, |end| end.max(*at).min(now.tick));
-            kept.charge(name, limit, (id, *permits), Now::at(at))
+            kept.charge(limiter, (id, *permits), Now::at(at))
         })
     }
 
-    /// Charges a newcomer with what it took as a stranger.
-    pub(crate) fn begin(
-        &self,
-        kept: &mut Kept,
-        name: &Name,
-        limit: LimitSource,
-        now: Now,
-    ) -> Result<(), Error> {
-        let stored = limit.given().map(Limit::stored);
+    /// Charges a newcomer with the permits it took as a stranger.
+    pub(super) fn begin(&self, kept: &mut Kept, limiter: &Target, now: Now) -> Result<(), Error> {
+        let stored = limiter.limit.given().map(Limit::stored);
         let Some(stored) = stored.or_else(|| kept.limiter.limit()) else {
             return Ok(());
         };
         if !self.strangers.any() {
             return Ok(());
         }
-        let past = self.strangers().past(name, &stored);
+        let past = self.strangers().past(&limiter.name, &stored);
         let past = latest(past, at_least_zero(stored.rate));
-        self.charge_past(kept, name, limit, &past, now)
+        self.charge_past(kept, limiter, &past, now)
     }
 
-    /// Charges what a receipt's grant used beyond its permits, to a name for which there is no
-    /// place.
-    pub(crate) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
+    /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
+    pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
-            self.charge_stranger(receipt.name(), receipt.limit(), &[(now.score(), more)]);
+            let limiter = Target::Shared(Arc::clone(&receipt.limiter));
+            self.charge_stranger(&limiter, &[(now.score(), more)]);
         }
     }
 
-    /// Adds to what a name took for which there is no place; whether that can be counted.
-    pub(crate) fn charge_stranger(
-        &self,
-        name: &Name,
-        source: LimitSource,
-        past: &[(i64, u32)],
-    ) -> bool {
-        let given = source.given();
+    /// Adds to the permits of a name without a place. Returns whether that can be counted.
+    pub(super) fn charge_stranger(&self, limiter: &Target, past: &[(i64, u32)]) -> bool {
+        let name = &limiter.name;
+        let given = limiter.limit.given();
         let Some(limit) = given.filter(|limit| Strangers::can_count(Some(limit))) else {
             return false;
         };
         let mut shard = self.shard(name);
         if let Some(kept) = shard.limiters.get_mut(name.text()) {
             // It has got a place meanwhile.
-            return self
-                .charge_past(kept, name, source, past, self.now())
-                .is_ok();
+            return self.charge_past(kept, limiter, past, self.now()).is_ok();
         }
         let mut strangers = self.strangers();
         past.iter()
@@ -295,17 +283,16 @@ impl Shared {
     }
 }
 
-/// What a charge of a list is counted with.
-pub(crate) enum Counting {
+/// The counter for a charge of a list.
+pub(super) enum Counting {
     Own(Kept),
     Stranger(Stranger),
 }
 
-/// Decides for callers of all these limiters; `None` if one of them is not there.
-pub(crate) fn count_with(
+/// Decides for callers of all these limiters; `None` if one of them is missing.
+pub(super) fn count_with(
     taken: &mut [(&Charge, Option<Counting>)],
-    exact: bool,
-    callers: &[Caller],
+    run: &[Acquire],
     now: Now,
 ) -> Result<Option<List<Answer>>, Error> {
     if taken.iter().any(|(_, counted)| counted.is_none()) {
@@ -323,17 +310,17 @@ pub(crate) fn count_with(
             }
             Counting::Stranger(stranger) => stranger,
         };
-        Some((counts, ask(charge.limit(), exact)))
+        Some((counts, Terms::HERE))
     });
-    let mut answers = call::acquire(limiters, callers, now)?;
+    let mut answers = call::acquire(limiters, run, now)?;
     for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
         answer.estimated = *estimated;
     }
     Ok(Some(answers))
 }
 
-/// The last so many permits of what was granted: with these there is room again when there would be
-/// with all.
+/// Returns the last grants that add up to this many permits. With only these there is room again at
+/// the same time as with all.
 pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(i64, u32)> {
     let mut left = permits;
     for (_, granted) in past.iter_mut().rev() {
@@ -344,12 +331,12 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
     past
 }
 
-/// A name without a limiter, in the midst of a call.
-pub(crate) struct Stranger {
+/// A name without a limiter, during a call.
+pub(super) struct Stranger {
     hash: u64,
     limit: StoredLimit,
     parts: Parts,
-    /// What it was granted in this call.
+    /// The permits granted to it in this call.
     taken: u32,
 }
 
@@ -370,32 +357,22 @@ impl Counts for Stranger {
         limit.rate - used(&self.parts)
     }
 
-    /// Nothing tells one grant from another.
-    fn holds(&self, _take: &Take) -> bool {
-        false
-    }
-
-    fn note(&mut self, take: &Take, _score: i64) {
-        self.taken = self.taken.saturating_add(take.permits);
+    fn note(&mut self, charge: &Charge, _score: i64) {
+        self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
-            let permits = u16::try_from(take.permits).unwrap_or(u16::MAX);
+            let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);
             present.permits = present.permits.saturating_add(permits);
         }
     }
 
-    fn end(&mut self, value: i64, needs: &[Needs], _ask: &Ask, _now: Now) -> End {
+    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
         let interval = ticks(self.limit.interval);
-        let wait = |needs: &Needs| {
-            until_free(&self.parts, needs.permits - value) + needs.rounds * interval
-        };
-        End {
-            waits: needs.iter().map(wait).collect(),
-            // Not known: another name's grants may stand in its cells.
-            next: 0,
-            reset: until_free(&self.parts, used(&self.parts)),
-            repaired: 0,
-            tat: None,
+        for needs in needs {
+            let lacks = needs.permits - answer.remaining;
+            needs.wait = until_free(&self.parts, lacks) + needs.rounds * interval;
         }
+        // When the next is free is not known: another name's grants may stand in its cells.
+        answer.reset = until_free(&self.parts, used(&self.parts));
     }
 }
 
@@ -403,7 +380,7 @@ fn used(parts: &Parts) -> i64 {
     parts.iter().map(|part| i64::from(part.permits)).sum()
 }
 
-/// Returns the time until so many permits have left, the oldest first.
+/// Returns the time until this many permits have left, the oldest first.
 fn until_free(parts: &Parts, permits: i64) -> i64 {
     let (mut left, mut until) = (permits, 0);
     for part in parts {
@@ -422,7 +399,7 @@ fn ticks(milliseconds: i64) -> i64 {
     milliseconds.saturating_mul(TICKS)
 }
 
-/// Returns what is fixed in the names of one rule: what stands around the hash tag.
+/// Returns the fixed parts in the names of one rule: the text around the hash tag.
 fn kind_of(name: &Name) -> (&str, &str) {
     let Some((before, rest)) = name.as_str().split_once('{') else {
         return (name.as_str(), "");

@@ -2,17 +2,23 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::Shared;
+use super::shared::Shared;
 use crate::{
-    demand::Limiter,
+    demand::{Limiter, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     name::Name,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
 };
 
+/// Returns the limiter of this name, whose limit is the stored one.
+fn stored(name: &Name) -> Arc<Limiter> {
+    let (name, limit) = (name.clone(), LimitSource::Store);
+    Arc::new(Limiter { name, limit })
+}
+
 impl Shared {
-    pub(crate) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
         let found = shard.get_mut(name, now, &self.count);
@@ -26,11 +32,7 @@ impl Shared {
                 None,
             ) => {
                 drop(shard);
-                let limiter = Limiter {
-                    name: name.clone(),
-                    limit: LimitSource::Store,
-                };
-                shard = self.shard_with_room(&Arc::new(limiter), true, now)?;
+                shard = self.shard_with_room(&stored(name), true, now)?;
                 shard.limiters.get_mut(name.text())
             }
             (_, found) => found,
@@ -58,7 +60,7 @@ impl Shared {
                 kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
                 if is_new {
-                    self.begin(kept, name, LimitSource::Store, now)?;
+                    self.begin(kept, &Target::Shared(stored(name)), now)?;
                 }
                 if changed {
                     kept.keep_alive(now);
@@ -69,7 +71,7 @@ impl Shared {
                 kept.lasting = true;
                 kept.limiter.set_rate(limit, keep, now);
                 if is_new && keep {
-                    self.begin(kept, name, LimitSource::Store, now)?;
+                    self.begin(kept, &Target::Shared(stored(name)), now)?;
                 }
                 kept.expires_at = None;
                 kept.keep_alive(now);
@@ -122,7 +124,7 @@ impl Shared {
                     if shard.put(kept).is_some() {
                         self.count.fetch_sub(1, Ordering::Relaxed);
                     }
-                    shard.note_idle(now.tick, limiter);
+                    shard.record_idle(now.tick, limiter);
                 }
                 return Ok(Outcome::Changed(true));
             }
@@ -134,7 +136,7 @@ impl Shared {
         if let (Some((end, limiter)), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) =
             (ends, op)
         {
-            shard.note_idle(end, limiter);
+            shard.record_idle(end, limiter);
         }
         Ok(outcome)
     }

@@ -36,7 +36,7 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn health(&self) -> Health {
-        let server = self.shared.server();
+        let server = self.server();
         let in_slots = server.connection.has_nodes();
         let seen = server.breakers.look().into_iter().zip(0..);
         Health {
@@ -61,7 +61,7 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(crate) fn breakers(&self, in_slots: bool) -> Breakers {
+    pub(crate) fn breakers(&self, in_slots: bool, address: Option<&Arc<str>>) -> Breakers {
         let (nodes, place): (_, fn(&Name) -> usize) = if in_slots {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)
         } else {
@@ -69,7 +69,7 @@ impl Settings {
         };
         // That of the logs may stand still, or jump.
         let clock = Arc::new(SteadyClock::new());
-        Breakers::new(self.breaker, self.deadline, nodes, place, clock)
+        Breakers::new(self.breaker, self.deadline, nodes, place, clock).named(address)
     }
 }
 

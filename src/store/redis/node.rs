@@ -1,20 +1,21 @@
-//! Which node a limiter is on, and what a failed call tells of that node.
+//! Finds the node of a limiter, and what a failed call says about that node.
 
 use super::{classify::Class, transport::connection::Failed, wire};
 use crate::{name::Name, store::guard::breaker::Told};
 
-/// The slots of a Cluster that have one breaker. redis-rs does not say which master has which slots, but to strategies
-/// for reading from replicas, and with one of these it would send READONLY: a replica would then refuse by old data.
+/// The number of hash slots of a Cluster that share a breaker. redis-rs tells only its strategies
+/// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
+/// replica would then refuse by old data.
 pub(crate) const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// What a call that failed tells of the server. `in_slots`: it is one of several.
+/// Returns what a failed call says about the server, which is one of several if `in_slots`.
 pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
     match Class::of(&failed.error) {
-        // The others on its node are as they were.
+        // The other hash slots of its node are not affected.
         Class::Moving => Told::Nothing,
-        // The calls that go once are lost with their connection, all at the same time, and the next
-        // one is made at once or after a pause of its own. A node of a Cluster has no such pauses.
+        // The calls that are sent once are all lost with their connection, and the next one is
+        // opened at once, or after its own pause. A node of a Cluster has no such pauses.
         Class::Lost if !in_slots => Told::Nothing,
         _ if failed.unheard => Told::Failed,
         class => class.learnt(),
@@ -25,7 +26,7 @@ pub(crate) fn place(name: &Name) -> usize {
     usize::from(slot(wire::tag(name)) / SLOTS_TOGETHER)
 }
 
-/// The slot of a hash tag: its CRC16, as XMODEM has it.
+/// Returns the hash slot of a hash tag: its CRC16, in the XMODEM variant.
 pub(crate) fn slot(tag: &str) -> u16 {
     let crc = tag.bytes().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
@@ -76,7 +77,7 @@ mod tests {
         for code in ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"] {
             assert_eq!(heard(says(code)), Told::Failed, "{code}");
         }
-        // The connection is replaced, or the slot is moving.
+        // The connection is replaced, or the hash slot is moving.
         for code in ["READONLY", "TRYAGAIN"] {
             assert_eq!(heard(says(code)), Told::Nothing, "{code}");
         }
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_tells_nothing_and_what_was_not_heard_is_a_failure() {
-        // The last column: where it was sent, and lost with the connection to the only server.
+        // The last column: the call was sent, and lost with the connection to the only server.
         for (kind, lost) in [
             (io::ErrorKind::ConnectionRefused, Told::Nothing),
             (io::ErrorKind::ConnectionReset, Told::Nothing),
@@ -108,7 +109,7 @@ mod tests {
         }
     }
 
-    // redis-cli CLUSTER KEYSLOT.
+    // As printed by `redis-cli CLUSTER KEYSLOT`.
     #[test]
     fn slots_are_those_of_redis() {
         for (tag, expected) in [("", 0), ("123456789", 12_739), ("foo", 12_182)] {

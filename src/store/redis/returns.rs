@@ -1,4 +1,4 @@
-//! The queue of what is to be settled, given back or charged in addition: nobody waits for it.
+//! The settle queue: receipts to give back or to charge, sent in the background.
 
 use std::{
     collections::VecDeque,
@@ -17,42 +17,32 @@ use tokio::sync::{
 
 use super::{
     transport::connection::Connection,
-    wire::{
-        is_one_call,
-        script::{Call, is_unknown_script},
-    },
+    wire::script::{Call, is_unknown_script},
 };
-use crate::{
-    clock::moment,
-    name::Name,
-    receipt::Receipt,
-    store::guard::{deny_cache::Refusals, line::Lines},
-};
+use crate::{clock::moment, name::Name, receipt::Receipt, store::Listeners};
 
-/// How many receipts wait at most. What finds no place is lost: see [`Lost`].
+/// The maximum number of queued receipts. Beyond it they are lost: see [`Lost`].
 pub(crate) const PLACES: usize = 1024;
-/// How many go in one write.
+/// The maximum number in one write.
 const BATCH: usize = 64;
-/// When a receipt is sent again that did not arrive, or whose call may still be under way elsewhere.
+/// The delay before a receipt is sent again that did not arrive, or whose call may still be under
+/// way.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How long a receipt is kept that cannot be sent.
+/// The time for which an unsent receipt is kept.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
-/// Settles in the background: one task drains the queue while a runtime lasts.
+/// Settles in the background. One task drains the queue while a runtime lasts.
 #[derive(Debug)]
 pub(crate) struct Returns {
     connection: Arc<Connection>,
-    /// Where somebody may wait for what was given back.
-    lines: Lines,
-    /// What was refused before.
-    refusals: Arc<Refusals>,
+    listeners: Listeners,
     queue: Mutex<Option<Sender<Return>>>,
-    /// How many receipts are in the queue, or were taken out of it and not settled.
+    /// The number of receipts that are queued, or taken from the queue and not yet settled.
     on_their_way: Arc<watch::Sender<usize>>,
     lost: Arc<Lost>,
 }
 
-/// What found no place, no runtime, or no Redis for too long.
+/// Counts receipts that found no place, no runtime, or no Redis for too long.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
     receipts: AtomicU64,
@@ -60,12 +50,12 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// How many that were to be given back: each costs its permits for one interval.
+    /// Returns how many releases were lost. Each costs its permits for one interval.
     pub(crate) fn receipts(&self) -> u64 {
         self.receipts.load(Ordering::Relaxed)
     }
 
-    /// How many that were to charge more: each lets its permits be used twice.
+    /// Returns how many charges were lost. Each lets its permits be used twice.
     pub(crate) fn charges(&self) -> u64 {
         self.charges.load(Ordering::Relaxed)
     }
@@ -83,34 +73,27 @@ impl Lost {
 #[derive(Debug)]
 struct Return {
     name: Name,
-    /// Whether it was taken for a list of several calls that another of them refused.
+    /// Taken for a list of several calls that a later call refused.
     undone: bool,
     call: Call,
-    /// Since when, at the latest, the call has been under way; since when it was queued, if the call was answered.
+    /// The latest instant at which the call began; that of queueing, if the call was answered.
     made: Instant,
-    /// When it was queued.
+    /// The instant of queueing.
     queued: Instant,
-    /// Until when it may be sent again, if it charges more: after that its entry may have been there and gone.
+    /// The last instant at which a charge may be sent again. Later its entry may have existed and
+    /// expired.
     charges_until: Option<Instant>,
-    /// When it is sent again, if it was sent before.
+    /// The instant at which it is sent again, if it was sent before.
     due: Instant,
-    /// Whether this is the time after which it need not be sent again.
+    /// Set if the next sending is the last one.
     last: bool,
-    /// Whether it was sent, as far as anybody knows.
+    /// Set if this process has sent it.
     tried: bool,
     _counted: Counted,
 }
 
 impl Return {
-    /// Has those asked for again who wait for what was given back.
-    fn nudge(&self, lines: &Lines, connection: &Connection) {
-        lines.nudge_some(&self.name, |key| {
-            let names = key.iter().map(|(name, ..)| name);
-            !self.undone || is_one_call(names, connection.has_nodes())
-        });
-    }
-
-    /// Whether it must not be sent again.
+    /// Returns whether it must no longer be sent.
     fn is_late(&self, now: Instant) -> bool {
         self.charges_until.is_some_and(|until| until <= now)
     }
@@ -134,11 +117,10 @@ impl Drop for Counted {
 }
 
 impl Returns {
-    pub(crate) fn new(connection: Arc<Connection>, lines: Lines, refusals: Arc<Refusals>) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, listeners: Listeners) -> Self {
         Self {
             connection,
-            lines,
-            refusals,
+            listeners,
             queue: Mutex::new(None),
             on_their_way: Arc::default(),
             lost: Arc::default(),
@@ -147,17 +129,20 @@ impl Returns {
 
     /// Queues a receipt that is settled at `keep` permits by this call.
     ///
-    /// On the connection that carried the call, Redis executes both in the order in which they were sent. If the call
-    /// may have gone down another one, it can arrive after the receipt: so that goes at once and once more later.
-    /// Removing twice is harmless. What charges more is of a call that was answered. What was taken without a member is credited
-    /// and not removed: that goes once, and only after the call's reply was heard.
+    /// On the connection that carried the call, Redis executes both in the order in which they were
+    /// sent. If the call may have used another connection, it can arrive after the receipt. So the
+    /// receipt is sent at once and again later; removing twice is harmless. A receipt that charges
+    /// more belongs to a call that was answered. Permits taken without a log member are credited,
+    /// not removed: such a receipt is sent once, and only after the call's reply has arrived.
     ///
-    /// `undone` is what was taken for a list of several calls that another of them refused. Other such lists are not asked
-    /// for again because of it: they would take and give back without end, and make each other do so.
+    /// `undone` marks permits taken for a list of several calls that a later call refused. Other
+    /// such lists are not woken by it: they would take and give back without end, and make each
+    /// other do so.
     pub(crate) fn push(&self, receipt: &Receipt, keep: u32, call: Call, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
-        // A tenth less than its entry lives, as the way to the server takes time, too.
+        // A tenth less than the lifetime of its entry, because the way to the server takes time
+        // too.
         let charges_until = charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR));
         let item = Return {
             name: receipt.name().clone(),
@@ -183,18 +168,18 @@ impl Returns {
         &self.lost
     }
 
-    /// Waits until nothing is on its way any more: given back, or kept for as long as receipts are kept.
+    /// Waits until no receipt is on its way: each was settled, or kept for its full time.
     ///
     /// # Cancel safety
     ///
     /// Dropping it has no effect: the queue is drained all the same.
     pub(crate) async fn flush(&self) {
         let mut on_their_way = self.on_their_way.subscribe();
-        // An error would say that the count is gone, and it is ours.
+        // Cannot fail: `self` holds the sender.
         let _ = on_their_way.wait_for(|count| *count == 0).await;
     }
 
-    /// The queue's entrance; a new queue where there is none, or where its runtime was shut down.
+    /// Returns the sender of the queue, of a new one if there is none or its runtime was shut down.
     fn sender(&self) -> Option<Sender<Return>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = queue.as_ref().filter(|open| !open.is_closed()) {
@@ -205,8 +190,7 @@ impl Returns {
         let task = drain(
             receiver,
             Arc::clone(&self.connection),
-            self.lines.clone(),
-            Arc::clone(&self.refusals),
+            self.listeners.clone(),
             Arc::clone(&self.lost),
         );
         drop(runtime.spawn(task));
@@ -215,15 +199,14 @@ impl Returns {
     }
 }
 
-/// Ends when the store is dropped, and what is due again has been sent.
+/// Ends when the store is dropped and all receipts that are due again have been sent.
 async fn drain(
     mut queue: Receiver<Return>,
     connection: Arc<Connection>,
-    lines: Lines,
-    refusals: Arc<Refusals>,
+    listeners: Listeners,
     lost: Arc<Lost>,
 ) {
-    // In the order in which they are due: each is put off for the same time.
+    // In the order of their due times, because all have the same delay.
     let mut later: VecDeque<Return> = VecDeque::new();
     let mut batch = Vec::with_capacity(BATCH);
     let mut open = true;
@@ -240,11 +223,11 @@ async fn drain(
         }
         let once: Vec<_> = batch.extract_if(.., |item| item.call.once).collect();
         for (item, arrived) in once.iter().zip(send_once(&once, &connection).await) {
-            // Also where nobody heard of it: it may have been carried out.
-            refusals.changed(&item.name);
             if arrived {
-                item.nudge(&lines, &connection);
+                listeners.room(&item.name, item.undone);
             } else {
+                // It may have been carried out all the same.
+                listeners.changed(&item.name);
                 lost.note(item.charges_until.is_some());
             }
         }
@@ -265,15 +248,12 @@ async fn drain(
         for (mut item, arrived) in batch.drain(..).zip(arrived) {
             let charges = item.charges_until.is_some();
             if arrived {
-                refusals.changed(&item.name);
-            }
-            if arrived && !charges {
-                item.nudge(&lines, &connection);
+                listeners.room(&item.name, item.undone);
             }
             if arrived && (charges || item.last || connection.carried(item.made)) {
                 continue;
             }
-            // While it did not arrive the call may have gone down an older connection than it will: so it is sent until
+            // If it did not arrive, the call may have used an older connection. So it is sent until
             // it arrives, and once more.
             item.last = arrived;
             item.tried = true;
@@ -288,7 +268,7 @@ async fn drain(
     }
 }
 
-/// Sends receipts; which of them Redis has carried out.
+/// Sends receipts. Returns for each whether Redis has carried it out.
 async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
     let mut arrived = vec![false; batch.len()];
     let mut left: Vec<_> = batch.iter().zip(&mut arrived).collect();
@@ -302,7 +282,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
             Ok(replies) => {
                 for ((item, arrived), reply) in left.drain(..).zip(replies) {
                     *arrived = match reply {
-                        // A call loads it for those behind it.
+                        // A call loads the script for the receipts after it.
                         Err(error) if is_unknown_script(&error) => {
                             item.call.send(connection).await.is_ok()
                         }
@@ -310,7 +290,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
                     };
                 }
             }
-            // Lost on the way: once more over a new connection.
+            // Lost on the way: sent once more over a new connection.
             Err(error) if !resent && !error.is_timeout() => {
                 resent = true;
                 let now = moment();
@@ -322,7 +302,8 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
     arrived
 }
 
-/// Sends receipts that must not be sent twice; which of them Redis has carried out, as far as is known.
+/// Sends receipts that must not be sent twice. Returns for each whether Redis is known to have
+/// carried it out.
 async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     if batch.is_empty() {
         return Vec::new();
@@ -338,7 +319,8 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     for (item, reply) in batch.iter().zip(replies) {
         arrived.push(match reply {
             Ok(_) => true,
-            // It certainly did not run: the script is unknown there, or the slot is another node's.
+            // It certainly did not run: the script is unknown there, or the hash slot is another
+            // node's.
             Err(error)
                 if is_unknown_script(&error)
                     || matches!(error.retry_method(), RetryMethod::MovedRedirect) =>

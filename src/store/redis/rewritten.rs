@@ -1,7 +1,8 @@
-//! Which stored limits this process has rewritten lately.
+//! Remembers the stored limits that this process has rewritten lately.
 //!
-//! While two versions of a service run side by side, each would write its own limit over the other's with every request.
-//! Each leaves what it has written alone for a while, so that a limit flips at most twice a minute.
+//! While two versions of a service run side by side, each would overwrite the other's limit with
+//! every request. Each leaves a limit alone for a while after writing it, so that it changes at
+//! most twice a minute.
 
 use std::{
     collections::HashMap,
@@ -19,18 +20,18 @@ use crate::{
 };
 
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(60);
-/// A name that finds no place is merely rewritten once more.
+/// The maximum number of names. A name without a place is only rewritten once more.
 const PLACES: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Rewritten {
-    /// Saves the lock while nothing was ever rewritten, which is nearly always.
+    /// Avoids the lock until something was rewritten, which is rare.
     any: AtomicBool,
     names: Mutex<HashMap<Name, Instant>>,
 }
 
 impl Rewritten {
-    /// Whether the name was rewritten within the last minute.
+    /// Returns whether the name was rewritten within the last minute.
     pub(crate) fn lately(&self, name: &Name) -> bool {
         self.any.load(Ordering::Relaxed)
             && self
@@ -39,7 +40,7 @@ impl Rewritten {
                 .is_some_and(|at| is_recent(*at, moment()))
     }
 
-    /// Notes that a name was rewritten.
+    /// Records that a name was rewritten.
     pub(crate) fn note(&self, name: &Name) {
         let now = moment();
         let mut names = self.lock();
@@ -57,7 +58,7 @@ impl Rewritten {
     }
 }
 
-/// Whether it is not long ago.
+/// Returns whether `at` is recent enough.
 fn is_recent(at: Instant, now: Instant) -> bool {
     now.duration_since(at) < LEFT_ALONE_FOR
 }

@@ -1,10 +1,11 @@
-//! Lists of limiters for which no one script can decide: a Redis Cluster keeps them in different slots, or some of them
-//! count by windows. (Slots here are those of a Cluster.)
+//! Decides for lists of limiters that no single script reaches: a Redis Cluster keeps them in
+//! different hash slots, or some of them count by windows. (Slots in this file are hash slots.)
 //!
-//! One call for each part: first those of which callers cannot make up keys, an address's for example, so that nobody
-//! who is over that limit has names of its own invention looked up; of these, and then of the others, the likeliest
-//! refusal first. What was taken is given back by receipt when a later call refuses or fails; so a charge may stand for
-//! as long as the calls last, and where this process dies in between, for one interval.
+//! There is one call for each part. Limiters whose keys callers cannot make up, such as an
+//! address's, come first, so that a caller over that limit cannot have invented names looked up;
+//! within both groups the likeliest refusal comes first. Permits already taken are given back by
+//! receipt when a later call refuses or fails. So a charge may stand for as long as the calls last,
+//! and for one interval if this process dies in between.
 
 use std::{cmp::Ordering, mem};
 
@@ -18,9 +19,9 @@ use crate::{
     receipt::Receipt,
 };
 
-/// A server that decides for limiters that one script reaches, and settles what it granted.
+/// A server that decides for limiters that one script reaches, and settles its grants.
 pub(crate) trait OneCall: Sync {
-    /// Whether one call reaches only limiters of one hash slot.
+    /// Returns whether one call reaches only limiters of one hash slot.
     fn in_hash_slots(&self) -> bool;
 
     /// Decides for callers of the same limiters, all reached by one script.
@@ -30,7 +31,7 @@ pub(crate) trait OneCall: Sync {
         run: &[Acquire],
     ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
 
-    /// Settles at `keep` permits what a call took that nobody knows of.
+    /// Settles at `keep` permits for a grant that no caller has.
     fn settle(&self, receipt: &Receipt, keep: u32);
 }
 
@@ -38,11 +39,12 @@ pub(crate) trait OneCall: Sync {
 ///
 /// # Cancel safety
 ///
-/// Dropping it gives back what it may have taken.
+/// Dropping it gives back all that it may have taken.
 pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<Decision, Error> {
     let mut acquire = acquire.clone();
     if acquire.patience.is_some() {
-        // One that waits is asked for again, and what an earlier attempt gave back may still be on its way.
+        // A waiting caller calls again, and what an earlier attempt gave back may still be on its
+        // way.
         acquire.identify(random_id()?);
     }
     let mut taken = Taken {
@@ -56,10 +58,10 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
         let decision = server
             .acquire_at_once(&part, std::slice::from_ref(&part))
             .await;
-        // Whether it failed or refused: what this one call may have taken was given back.
+        // The call failed or was refused, and what it may have taken was given back.
         taken.asking = List::EMPTY;
         let decision = match decision {
-            // What is only tried out comes last, and is no reason to refuse.
+            // Shadow rules come last, and are no reason to refuse.
             Err(_) if part.is_trial() => continue,
             decisions => decisions?.into_iter().next(),
         };
@@ -84,7 +86,7 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
     Ok(Decision::Allow(Grant::new(limits, receipts, Source::Store)))
 }
 
-/// The list, one for each call.
+/// Returns the parts of the list, one for each call.
 fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     let mut charges: Vec<&Charge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
@@ -106,12 +108,12 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
             }),
         }
     }
-    // Where only trials are left, nothing can refuse any more.
+    // Once only shadow rules are left, nothing can refuse.
     parts.sort_by_key(Acquire::is_trial);
     parts
 }
 
-/// Those with the greatest cost for their limit come first; where the limit is not known beforehand, last.
+/// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
 fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
     let part = |charge: &Charge, of: &Charge| {
         u128::from(charge.permits) * u128::from(known_rate(of).unwrap_or(u64::MAX))
@@ -126,21 +128,21 @@ fn known_rate(charge: &Charge) -> Option<u64> {
     }
 }
 
-/// What the calls up to now have taken: given back when it is dropped.
+/// The permits taken by the calls so far. Dropping it gives them back.
 struct Taken<'a, S: OneCall> {
     server: &'a S,
     limits: List<LimitState>,
     receipts: List<Receipt>,
-    /// Of the call that is under way.
+    /// Those of the call that is under way.
     asking: List<Receipt>,
 }
 
 impl<S: OneCall> Taken<'_, S> {
-    /// A refusal that tells of all limits that were met.
+    /// Returns a refusal with the state of all limits that the calls have met.
     fn refused(&self, refusal: Refusal) -> Refusal {
         let mut limits = refusal.limits;
         for mut limit in self.limits.iter().cloned() {
-            // What was left counted what is given back.
+            // The number left did not count the permits that are now given back.
             limit.remaining = None;
             limits.push(limit);
         }

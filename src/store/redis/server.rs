@@ -1,4 +1,4 @@
-//! Redis itself, without guards: each verb is a script or a command.
+//! Redis without guards: each verb is a script or a command.
 
 use std::{
     fmt,
@@ -27,47 +27,55 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, Op, Outcome, TimeToLive,
+        Decide, DecideRuns, Listeners, Op, Outcome, TimeToLive,
         guard::{
             breaker::{Breakers, Told},
-            deny_cache::Refusals,
             policy,
         },
     },
 };
 
-/// A server, and what this process knows of it.
+/// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
     pub(crate) returns: Returns,
-    /// Made when it is first needed, unless the user has fixed one.
+    /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
-    /// The caller's clock, or none for the server's.
+    /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) rewritten: Rewritten,
-    /// What was refused before a limit changed, which is told here.
-    pub(crate) refusals: Arc<Refusals>,
-    /// Which servers are left alone. Verbs and receipts go all the same: an operator, or nobody, waits for these.
+    pub(crate) listeners: Listeners,
+    /// The breakers that keep decisions away from failing servers. Verbs and receipts pass them:
+    /// for these an operator waits, or no caller at all.
     pub(crate) breakers: Breakers,
 }
 
 impl Decide for Server {
+    /// Decides nothing but that a breaker is open.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        if let Some(error) = self.breakers.refuses(acquire) {
+            return Some(Err(error));
+        }
+        match wire::random_id() {
+            Ok(id) => {
+                acquire.identify(id);
+                acquire.share();
+                acquire.asked = Some(moment());
+                None
+            }
+            // Without entropy nothing can be sent.
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// # Cancel safety
     ///
-    /// Dropping it may leave the permits taken or not; a receipt made before gives them back either way.
+    /// Dropping it leaves it open whether the permits were taken. A receipt made before the call
+    /// gives them back in either case.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let decisions = self.acquire_all(std::slice::from_ref(acquire)).await?;
         let decision = decisions.into_iter().next();
         decision.ok_or_else(|| ErrorKind::Permits.into())
-    }
-
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.acquire_all(run).await.map(Vec::from)
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.has_nodes())
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -87,8 +95,19 @@ impl Decide for Server {
         }
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         self.settle(&receipt, keep, false);
+    }
+}
+
+impl DecideRuns for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        self.acquire_all(run).await.map(Vec::from)
+    }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        let names = acquire.charges().map(|charge| charge.name());
+        wire::is_one_call(names, self.connection.has_nodes())
     }
 }
 
@@ -101,7 +120,7 @@ impl OneCall for Server {
         self.settle(receipt, keep, true);
     }
 
-    /// For callers of limiters that one script reaches.
+    /// Decides for callers of limiters that one script reaches.
     async fn acquire_at_once(
         &self,
         first: &Acquire,
@@ -139,7 +158,8 @@ impl OneCall for Server {
 }
 
 impl Server {
-    /// Settles at `keep` permits. `undone` is what a saga took before it was refused, see `Returns`.
+    /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
+    /// `Returns`.
     pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
@@ -164,7 +184,7 @@ impl Server {
         }
     }
 
-    /// For callers of the same limiters, in one call or one after the other.
+    /// Decides for callers of the same limiters, in one call or one after the other.
     async fn acquire_together(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::EMPTY);
@@ -173,13 +193,13 @@ impl Server {
         if self.decides_together(first) {
             return self.acquire_at_once(first, run).await;
         }
-        // One at a time: it hears at once, and nothing is held for it while others are asked for.
-        // Boxed, so that those who need none have no room for it in their futures.
+        // One at a time: each caller gets its decision at once, and holds nothing while others are
+        // decided. Boxed, so that callers without a saga have no room for it in their futures.
         let saga = Box::pin(saga::acquire(self, first));
         saga.await.map(List::one)
     }
 
-    /// Calls, and gives back what callers may have got who will not hear of it.
+    /// Calls, and gives back the grants of callers that will not receive them.
     async fn call_for(&self, call: &Call, run: &[Acquire]) -> Result<redis::Value, Error> {
         // Made before the call: see `Receipt`.
         let receipts: List<_> = run
@@ -190,9 +210,9 @@ impl Server {
         let Some(first) = run.first() else {
             return Err(ErrorKind::Permits.into());
         };
-        // All of one call are on one node.
+        // All limiters of one call are on one node.
         let pass = self.breakers.enter(first.first.name(), longest_wait(run))?;
-        // What it took without an answer is in use until its time is over.
+        // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         match call.send(&self.connection).await {
             Ok(reply) => {
                 self.breakers.traffic().replied_for(first.first.name());
@@ -209,14 +229,15 @@ impl Server {
                 if failed.unheard {
                     receipts
                         .iter()
-                        .for_each(|receipt| self.give_back(receipt.clone(), 0));
+                        .for_each(|receipt| self.settle(receipt, 0, false));
                 }
                 Err(wire::failure(failed))
             }
         }
     }
 
-    /// `answers` has one for each caller and limiter, those of the first caller first.
+    /// Returns the decisions. `answers` has one answer for each caller and limiter, the first
+    /// caller's first.
     fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
             return List::EMPTY;
@@ -261,7 +282,7 @@ impl Server {
         matches!(charge.limit(), LimitSource::Code(_)) && !self.rewritten.lately(charge.name())
     }
 
-    /// A plain command that is safe to repeat.
+    /// Sends a plain command that is safe to repeat.
     async fn command(
         &self,
         verb: &str,
@@ -272,7 +293,7 @@ impl Server {
         self.connection.send(&command).await.map_err(wire::failure)
     }
 
-    /// What every call says of its caller.
+    /// Returns what every call says of its caller.
     fn ask(&self) -> Result<wire::Ask<'_>, Error> {
         Ok(wire::Ask {
             client_id: self.client_id()?,
@@ -284,16 +305,16 @@ impl Server {
     pub(crate) fn client_id(&self) -> Result<&str, Error> {
         if self.client_id.get().is_none() {
             let id = uuid(wire::random_id()?);
-            // Whoever is first decides; ids are not used before.
+            // The first caller sets the id; none is used before.
             let _ = self.client_id.set(id.into());
         }
         Ok(self.client_id.get().map_or("", |id| id))
     }
 
-    /// Notes, and says, what an acquire did beside what it was asked for.
+    /// Records and logs the side effects of an acquire.
     fn note(&self, charge: &Charge, answer: &Answer) {
         if answer.changed != Changed::Nothing {
-            self.refusals.changed(charge.name());
+            self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
             self.rewritten.note(charge.name());
@@ -314,7 +335,7 @@ impl Server {
     }
 }
 
-/// For how long somebody has waited who does not wait for permits: in line behind other calls.
+/// Returns how long the call has waited in the queue, for callers that do not wait for permits.
 fn longest_wait(run: &[Acquire]) -> Duration {
     let hurried = run.iter().filter(|acquire| acquire.patience.is_none());
     let oldest = hurried.filter_map(|acquire| acquire.asked).min();
@@ -331,7 +352,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A random UUID in text form, the shape of Redisson's client ids (RFC 9562, version 4).
+/// Returns a random UUID as text, in the shape of Redisson's client ids (RFC 9562, version 4).
 fn uuid(PermitId(mut bytes): PermitId) -> String {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;

@@ -14,26 +14,13 @@ use super::{
     wire,
 };
 use crate::{
-    clock::{self, Clock, SteadyClock, moment},
-    decision::Decision,
-    demand::Acquire,
+    clock::{self, Clock},
     error::{Error, ErrorKind},
-    name::Name,
-    receipt::Receipt,
     store::{
-        AnyStore, Decide, Deciding, Managing, Op,
-        guard::{
-            breaker::Traffic,
-            deadline::Deadline,
-            deny_cache::{DenyCache, Refusals},
-            fallback::Fallback,
-            lease::Leasing,
-            line::{Line, Lines},
-            local::Locals,
-            policy,
-        },
+        guard::breaker::Traffic,
         rule_names::RuleNames,
         sealed::{Handle, Sealed},
+        stack::{self, About, Guards, Remote},
     },
 };
 
@@ -90,7 +77,9 @@ const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) settings: Settings,
-    pub(crate) shared: Arc<Shared>,
+    /// For errors: without user and password.
+    address: Option<Arc<str>>,
+    pub(crate) shared: Arc<Remote<Server>>,
 }
 
 /// The settings of a store, which never change.
@@ -122,12 +111,12 @@ impl RedisStore {
             .settings
             .connect_timeout
             .saturating_add(self.settings.response_timeout);
-        let server = self.shared.server();
+        let server = self.server();
         clock::check_timer()?;
         match clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
-            Some(Err(failed)) => Err(self.shared.named(wire::failure(failed))),
-            None => Err(self.shared.named(ErrorKind::Timeout.into())),
+            Some(Err(failed)) => Err(self.named(wire::failure(failed))),
+            None => Err(self.named(ErrorKind::Timeout.into())),
         }
     }
 
@@ -141,7 +130,7 @@ impl RedisStore {
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        let (leasing, returns) = (self.shared.leasing(), &self.shared.server().returns);
+        let (leasing, returns) = (&self.shared.leasing, &self.server().returns);
         // Not more at a time than find a place; those that are taken while it waits are somebody's.
         for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
             leasing.end_first(RETURNED_AT_ONCE);
@@ -153,166 +142,82 @@ impl RedisStore {
     /// How many receipts could not be given back. Each costs its permits for one interval.
     #[must_use]
     pub fn lost_receipts(&self) -> u64 {
-        self.shared.server().returns.lost().receipts()
+        self.server().returns.lost().receipts()
     }
 
     /// How many extra charges could not be made. Each lets its permits be used twice: see [`Charge`](crate::Charge).
     #[must_use]
     pub fn lost_charges(&self) -> u64 {
-        self.shared.server().returns.lost().charges()
+        self.server().returns.lost().charges()
     }
 
     pub(crate) fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
         let source = endpoint.source(settings.connect_timeout, settings.response_timeout);
-        let breakers = settings.breakers(source.has_nodes());
+        let address = endpoint.shown();
+        let breakers = settings.breakers(source.has_nodes(), address.as_ref());
         let traffic = Arc::clone(breakers.traffic());
-        let connection = Arc::new(settings.connection(source, Arc::clone(&traffic)));
-        let lines = Lines::default();
-        let clock = settings.clock.clone();
-        let refusals = Arc::new(Refusals::new(settings.deny_cache, clock.clone()));
-        let server = Server {
-            returns: Returns::new(connection.clone(), lines.clone(), refusals.clone()),
+        let guards = Guards {
+            deadline: settings.deadline,
+            deny_cache: settings.deny_cache,
+            traffic: Arc::clone(&traffic),
+            own_clock: settings.clock.clone(),
+        };
+        let about = About {
+            prefix: Arc::clone(&settings.prefix),
+            address: address.clone(),
+            has_slots: source.has_nodes(),
+            rule_names: RuleNames::default(),
+        };
+        let connection = Arc::new(settings.connection(source, traffic));
+        let shared = stack::remote(guards, about, |listeners| Server {
+            returns: Returns::new(Arc::clone(&connection), listeners.clone()),
             breakers,
             connection,
             client_id: settings
                 .client_id
                 .clone()
                 .map_or_else(OnceLock::new, OnceLock::from),
-            clock: clock.clone(),
+            clock: settings.clock.clone(),
             rewritten: Rewritten::default(),
-            refusals: Arc::clone(&refusals),
-        };
-        // Who waits for Redis' clock waits by one of this process that never jumps.
-        let line_clock = clock.unwrap_or_else(|| Arc::new(SteadyClock::new()));
-        let leasing = Leasing::new(
-            server,
-            settings.clock.clone(),
-            Arc::clone(&line_clock),
-            lines.clone(),
-        );
-        let line = Line::new(Arc::new(leasing), Arc::clone(&line_clock), lines);
-        let shared = Shared {
-            stack: Fallback::new(
-                Deadline::new(DenyCache::new(line, refusals), settings.deadline, traffic),
-                Locals::new(line_clock),
-                Arc::new(SteadyClock::new()),
-            ),
-            address: endpoint.shown(),
-            prefix: Arc::clone(&settings.prefix),
-            rule_names: RuleNames::default(),
-        };
+            listeners,
+        });
         Self {
             settings,
+            address,
             shared: Arc::new(shared),
         }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.shared.server
+    }
+
+    /// Names the server that an error is about.
+    fn named(&self, error: Error) -> Error {
+        error.of(self.address.as_ref())
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.shared.address)
+            .field("address", &self.address)
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)
-            .field("connection", &self.shared.server().connection)
+            .field("connection", &self.server().connection)
             .finish_non_exhaustive()
     }
 }
 
 impl Sealed for RedisStore {
     fn handle(&self) -> Handle {
-        Handle(self.shared.clone())
+        Handle(Arc::clone(&self.shared.stack))
     }
 }
 
 impl Settings {
     fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
         Connection::new(source, traffic, self.connect_timeout, self.response_timeout)
-    }
-}
-
-/// The store with its guards on.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    stack: Fallback<Deadline<DenyCache<Line<Leasing<Server>>>>>,
-    /// For errors: without user and password.
-    address: Option<Arc<str>>,
-    prefix: Arc<str>,
-    rule_names: RuleNames,
-}
-
-impl Shared {
-    fn deny_cache(&self) -> &DenyCache<Line<Leasing<Server>>> {
-        self.stack.inner().inner()
-    }
-
-    fn leasing(&self) -> &Leasing<Server> {
-        self.deny_cache().inner().inner()
-    }
-
-    pub(crate) fn server(&self) -> &Server {
-        self.leasing().inner()
-    }
-
-    /// The error, with the address of the server that it is about.
-    fn named(&self, error: Error) -> Error {
-        error.of(self.address.as_ref())
-    }
-}
-
-impl AnyStore for Shared {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // First: it is the shorter look, and no refusal is told while there are permits in hand.
-        if let Some(granted) = self.leasing().take(acquire) {
-            self.stack.saw(acquire, &granted);
-            return Some(Ok(granted));
-        }
-        if let Some(refusal) = self.deny_cache().known(acquire) {
-            return Some(Ok(Decision::Deny(refusal)));
-        }
-        if let Some(error) = self.server().breakers.refuses(acquire) {
-            return Some(self.stack.unasked(acquire, self.named(error)));
-        }
-        match wire::random_id() {
-            Ok(id) => {
-                acquire.identify(id);
-                acquire.share();
-                None
-            }
-            // Without entropy nothing can be sent; the policy decides, as for any other failure.
-            Err(error) => Some(policy::settle(acquire, Err(error))),
-        }
-    }
-
-    fn acquire(self: Arc<Self>, mut acquire: Acquire) -> Deciding {
-        acquire.asked = Some(moment());
-        Deciding::Pending(Box::pin(async move {
-            let decided = self.stack.acquire(&acquire).await;
-            decided.map_err(|error| self.named(error))
-        }))
-    }
-
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
-        Box::pin(async move {
-            let managed = self.stack.manage(&name, &op).await;
-            managed.map_err(|error| self.named(error))
-        })
-    }
-
-    fn give_back(&self, receipt: Receipt, keep: u32) {
-        self.stack.give_back(receipt, keep);
-    }
-
-    fn has_slots(&self) -> bool {
-        self.server().connection.has_nodes()
-    }
-
-    fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    fn rule_names(&self) -> &RuleNames {
-        &self.rule_names
     }
 }

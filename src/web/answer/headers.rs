@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::{
@@ -280,13 +279,10 @@ impl Report<'_> {
     fn policies(&self, text: &mut Draft) -> Option<HeaderValue> {
         let mut limits = shown(self.limits);
         if let (Some((_, only)), None) = (limits.next(), limits.next()) {
-            let policy = only.labels.policy_text.of(only.permits, only.interval, || {
+            return only.labels.policy.of(only.permits, only.interval, || {
                 push_policy(text, only);
-                let policy = Bytes::copy_from_slice(text.as_bytes());
-                text.truncate(0);
-                policy
+                value(text)
             });
-            return HeaderValue::from_maybe_shared(policy).ok();
         }
         shown(self.limits).for_each(|(_, limit)| push_policy(text, limit));
         value(text)
@@ -359,7 +355,7 @@ impl Report<'_> {
 /// Returns the limits that are not hidden, each with its place in the decision.
 fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
     let limits = limits.iter().enumerate();
-    limits.filter(|(_, limit)| !limit.hidden)
+    limits.filter(|(_, limit)| !limit.is_hidden())
 }
 
 /// Returns permits left and permits of the limit closest to exhaustion, if they are known and not

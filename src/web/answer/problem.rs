@@ -111,7 +111,7 @@ fn problem(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> S
     json.push_str(status.as_str());
     json.push_str(",\"detail\":");
     push_string(&mut json, |json| push_detail(json, refusal, retry_after));
-    let violated = |limit: &&LimitState| limit.refused && !limit.hidden;
+    let violated = |limit: &&LimitState| limit.refused && !limit.is_hidden();
     let mut violated = refusal.limits().iter().filter(violated);
     let quota = matches!(
         refusal.kind,

@@ -107,7 +107,8 @@ pub enum ForwardedHeader {
 }
 
 impl PeerIp {
-    /// As `PeerIp`, but so many bits of an IPv6 address count: see [`ClientIp::ipv6_prefix`].
+    /// Counts by the peer's address like `PeerIp`, but with this many bits of an IPv6 address: see
+    /// [`ClientIp::ipv6_prefix`].
     pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
         ClientIp::none().ipv6_prefix(bits)
     }
@@ -136,17 +137,16 @@ impl ClientIp {
         Self::new(Trust::Networks(trusted.into()), mistake)
     }
 
-    /// Expects so many proxies, each of which adds one element: with 1, the peer is the only proxy.
+    /// Expects this many proxies, each of which adds one element: with 1, the peer is the only
+    /// proxy.
     ///
-    /// None, and more than 64, are a [`ConfigError`] when the layer is built: without a proxy count
-    /// by [`PeerIp`]. Here the peer's address need not be known: servers on a Unix socket have
-    /// none.
+    /// Zero, and more than 64, are a [`ConfigError`] when the layer is built: without a proxy count
+    /// by [`PeerIp`]. The peer's address may be unknown here: servers on a Unix socket have none.
     ///
     /// # Deployment caveat
-    ///
-    /// Every peer is taken for your proxy: no other client may reach the port, nor one of the
-    /// proxies around those in front of it. If you know the proxies' networks,
-    /// [`behind`](Self::behind) is safer.
+    /// Every peer is taken for your proxy. No other client may be able to reach the port, nor may
+    /// one of the proxies be reachable past those in front of it. If you know the proxies'
+    /// networks, [`behind`](Self::behind) is safer.
     pub fn hops(proxies: usize) -> Self {
         let known = (1..=LONGEST_CHAIN).contains(&proxies);
         let mistake = (!known).then(|| {
@@ -174,11 +174,11 @@ impl ClientIp {
         self
     }
 
-    /// Sets how many bits of an IPv6 address count, 32 to 128. Default: 56, what a provider assigns
-    /// to one customer (RFC 6177, RIPE-690).
+    /// Sets how many bits of an IPv6 address count, 32 to 128. Default: 56, the size that a
+    /// provider assigns to one customer (RFC 6177, RIPE-690).
     ///
-    /// Others are a [`ConfigError`] when the layer is built. Fewer bits put more customers
-    /// together, more bits give a customer more limits: all 128 give one as many as a network has
+    /// Other values are a [`ConfigError`] when the layer is built. Fewer bits count more customers
+    /// together; more bits give one customer more limits, with all 128 as many as its network has
     /// addresses.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.check_bits("IPv6", 32..=128, bits);
@@ -198,7 +198,7 @@ impl ClientIp {
 
     /// Sets how many bits of an IPv4 address count, 8 to 32. Default: 32, all of them.
     ///
-    /// Others are a [`ConfigError`] when the layer is built.
+    /// Other values are a [`ConfigError`] when the layer is built.
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
         self.check_bits("IPv4", 8..=32, bits);
         self.prefixes.v4 = bits;
@@ -348,7 +348,7 @@ impl KeyExtractor for ClientIp {
     }
 }
 
-// Rules are compared by this.
+// Rules are compared by this text.
 impl fmt::Debug for ClientIp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientIp")
@@ -375,7 +375,7 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
         Ok(network) => network,
         Err(_) => match text.parse::<IpAddr>() {
             Ok(address) => address.into(),
-            Err(_) => return Err("it is no address, and no network as `10.0.0.0/8`"),
+            Err(_) => return Err("it is neither an address nor a network such as `10.0.0.0/8`"),
         },
     };
     if network.addr() != network.network() {

@@ -13,7 +13,7 @@ use crate::{
 
 /// The shortest secret: as long as the output of SHA-256 (RFC 2104, section 3).
 const SHORTEST: usize = 32;
-/// The longest key id: it is a part of every name.
+/// The longest key id. It is part of every name.
 const LONGEST_ID: usize = 16;
 /// The length of the digest that counts: 128 bits, as in the names of long identities.
 const BYTES: usize = 16;
@@ -156,9 +156,8 @@ mod tests {
 
     #[test]
     fn a_digest_is_spelled_as_promised() {
-        // printf %s 'Bearer%20abc' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef |
-        // tail -c 65
-        // | cut -c 1-32
+        // printf %s 'Bearer%20abc' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef \
+        //     | tail -c 65 | cut -c 1-32
         assert_eq!(
             name(&digested("k1", BYTES_1), "Bearer abc").unwrap(),
             "p:{k1.76cd5e78b66b0107c8fb1502f6b16538}:r"

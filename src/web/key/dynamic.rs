@@ -20,8 +20,8 @@ impl Any {
         Self(Arc::new(extractor))
     }
 
-    /// Combines several into the first that finds something; a single one is itself, and makes the
-    /// same names.
+    /// Combines several extractors into the first that finds something. A single one is returned
+    /// unchanged, and so makes the same names.
     pub(crate) fn first_of(mut alternatives: Vec<Self>) -> Option<Self> {
         match alternatives.len() {
             0 | 1 => alternatives.pop(),
@@ -58,7 +58,7 @@ impl fmt::Debug for Any {
     }
 }
 
-/// All of several together, as a tuple of them.
+/// Adds the components of several extractors, like a tuple of them.
 #[derive(Clone, Debug)]
 pub(crate) struct All(pub(crate) Vec<Any>);
 
@@ -82,11 +82,11 @@ impl KeyExtractor for All {
     }
 }
 
-/// Returns the same text for ever: names of headers, services and constants, as parts of answers
-/// and names.
+/// Returns the same text for the life of the process: names of headers, services and constants,
+/// which are parts of responses and of limiters' names.
 ///
-/// Each text is kept once, however often a file is read: as many as an operator invents while the
-/// process lives.
+/// Each text is kept once, however often a file is read. Their number is that of the texts that an
+/// operator writes while the process lives.
 pub(crate) fn intern(text: &str) -> &'static str {
     static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue, header, request::Parts};
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
 use crate::error::{ConfigError, ConfigErrorKind};
 
-/// The default maximum length: servers' own limits for all headers together are seldom lower, and
-/// hashing it takes a fraction of a millisecond.
+/// The default maximum length. Servers' own limits for all headers together are seldom lower, and
+/// hashing this much takes a fraction of a millisecond.
 const LONGEST: usize = 16 << 10;
 
 /// Headers that hold credentials, by convention.
@@ -115,11 +115,10 @@ impl FromHeader {
         }
     }
 
-    /// Accepts at most so many bytes of the header. Default: 16 KiB. A longer value is refused with
-    /// 431.
-    ///
-    /// A sender makes the server hash up to so many bytes for each rule that counts by the header,
-    /// before any limit applies.
+    /// Accepts at most this many bytes of the header. Default: 16 KiB. A longer value is refused
+    /// with 431.
+    /// A sender makes the server hash up to this many bytes for each rule that counts by the
+    /// header, before any limit applies.
     #[must_use]
     pub fn max_len(self, bytes: usize) -> Self {
         Self {

@@ -115,7 +115,7 @@ pub(crate) struct Prefixes {
 
 impl Default for Prefixes {
     fn default() -> Self {
-        // A customer with a part of the IPv6 network that a provider assigns has all of it (RFC
+        // A customer usually has a whole part of the IPv6 network that a provider assigns (RFC
         // 6177, RIPE-690).
         Self { v4: 32, v6: 56 }
     }
@@ -144,7 +144,7 @@ impl Prefixes {
 /// The text of an address, or of its network.
 pub(crate) enum Spelled {
     Address(Ipv4Addr),
-    /// All addresses with so many of the same first bits
+    /// All addresses with this many equal leading bits
     Network(IpAddr, u8),
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in a setup that only requests show: each is logged once per rule, with its remedy.
+//! Logs mistakes in a setup that only requests reveal, once per rule, with the remedy.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -38,7 +38,8 @@ impl Mistakes {
 pub(crate) struct Warned(AtomicU8);
 
 impl Warned {
-    /// Logs what is new. The headers themselves are the caller's words, and stay out.
+    /// Logs the mistakes that are new. The headers are left out, because callers choose their
+    /// contents.
     pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
         // A request without a new mistake must not write what all threads read.
         if mistakes.0 & !self.0.load(Ordering::Relaxed) == 0 {

@@ -1,14 +1,14 @@
-//! Keys: who a request is counted as, found in its head.
+//! Keys: the caller as which a request is counted, found in the head of the request.
 //!
 //! An extractor adds one or more components to a [`Key`]. If it finds none, the request is refused
-//! and the answer names what is missing, unless [`or`](KeyExtractor::or),
-//! [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) says otherwise: a
-//! request never passes unlimited by accident. These three do not excuse a header that is repeated
-//! or beyond its [length](FromHeader::max_len), by which a caller would hide its identity; and
-//! `or_skip` does not excuse a server that does not record the peer's address. If another key
-//! stands in for the address, a warning says so once. A CORS preflight is never refused for a
-//! missing key, as browsers send no credentials with it: a rule whose key it lacks skips it (see
-//! the [guide](crate::docs::guide#preflights)).
+//! and the response names what is missing, unless [`or`](KeyExtractor::or),
+//! [`or_shared`](KeyExtractor::or_shared) or [`or_skip`](KeyExtractor::or_skip) provides otherwise:
+//! a request never passes unlimited by accident. These three do not excuse a header that is
+//! repeated or beyond its [length](FromHeader::max_len), because a caller could hide its identity
+//! by it; and `or_skip` does not excuse a server that does not record the peer's address. If
+//! another key stands in for the address, one warning reports it. A CORS preflight is never refused
+//! for a missing key, because browsers send no credentials with it: a rule whose key it lacks is
+//! skipped (see the [guide](crate::docs::guide#preflights)).
 //!
 //! A key costs what its bytes cost, and a key of more than 128 bytes costs a SHA-256 of them. A
 //! header is limited to 16 KiB. The value that a closure returns is used whole: its length is the
@@ -275,7 +275,7 @@ impl KeyExtractor for Constant {
     }
 }
 
-/// A key that a closure finds: `FromParts(|parts: &Parts| ..)`; `None` is a missing key.
+/// Counts by what a closure returns: `FromParts(|parts: &Parts| ..)`. `None` is a missing key.
 #[derive(Clone, Copy)]
 pub struct FromParts<F>(pub F);
 
@@ -295,7 +295,7 @@ impl<F> fmt::Debug for FromParts<F> {
     }
 }
 
-/// Several extractors, tried in order until one finds something. Made by [`KeyExtractor::or`].
+/// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
 #[derive(Clone)]
 pub struct Or(Vec<Arc<dyn AnyKey>>);
 
@@ -373,8 +373,7 @@ impl fmt::Debug for Or {
     }
 }
 
-/// An extractor that lets requests pass in which it finds nothing. Made by
-/// [`KeyExtractor::or_skip`].
+/// Does not limit requests in which an extractor finds nothing. Made by [`KeyExtractor::or_skip`].
 #[derive(Clone, Copy, Debug)]
 pub struct OrSkip<K>(K);
 
@@ -436,7 +435,7 @@ tuple!(A, B);
 tuple!(A, B, C);
 tuple!(A, B, C, D);
 
-/// An extractor behind a pointer: the trait itself has methods that need its type.
+/// The object-safe part of an extractor: the trait itself has methods that need its type.
 pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
     fn check(&self) -> Result<(), ConfigError>;
@@ -464,7 +463,7 @@ impl<K: KeyExtractor> AnyKey for K {
     }
 
     fn description(&self) -> String {
-        // The name alone is the same for all closures of a function.
+        // The type's name alone is the same for all closures of a function.
         let (name, id) = (std::any::type_name::<K>(), TypeId::of::<K>());
         format!("{name} {id:?} {self:?}")
     }
@@ -527,7 +526,7 @@ mod tests {
         assert_eq!(name(&flat, &[("c", "x")]).unwrap(), "+2,x");
         assert_eq!(name(&flat, &[("a", "+1"), ("b", "x")]).unwrap(), "%2B1");
 
-        // However they are nested, and whatever their types.
+        // Also if they are nested or of other types.
         let nested = OrSkip(a().or(b())).or(c());
         assert_eq!(name(&nested, &[("b", "x")]).unwrap(), "+0,+1,x");
         let behind = (Constant("k"), (a().or(b()), Constant("z")).or(c()));

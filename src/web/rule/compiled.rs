@@ -1,4 +1,4 @@
-//! A rule that a layer has: checked, with the parts of its names made, and asked for each request.
+//! A rule in a layer: checked, with the parts of its limiters' names prepared.
 
 use std::{
     borrow::Cow,
@@ -29,40 +29,40 @@ use crate::{
     },
 };
 
-/// How many requests wait for the same limits, unless the user says otherwise.
+/// The default number of requests that may wait for the same limits.
 const LONGEST_QUEUE: usize = 100;
 
-/// What the layer says of all its rules.
+/// The layer's settings for all its rules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defaults {
-    /// Whether permits left are counted.
+    /// Counts the permits left.
     pub(crate) remaining: bool,
-    /// Whether all rules are only tried out.
+    /// Makes every rule a shadow rule.
     pub(crate) shadow: bool,
-    /// How long requests wait, where their rules do not say.
+    /// The longest wait of requests whose rules set none.
     pub(crate) wait: Option<Duration>,
-    /// How many of them, where their rules do not say.
+    /// The queue length for rules that set none.
     pub(crate) queue: Option<usize>,
-    /// Whether CORS preflights pass uncounted.
+    /// Lets CORS preflights pass uncounted.
     pub(crate) skip_preflight: bool,
 }
 
-/// One rule, checked and with the parts of its names.
-pub(crate) struct Ready {
+/// One rule, checked, with the parts of its limiters' names prepared.
+pub(crate) struct CompiledRule {
     limits: Limits,
     key: Option<Arc<dyn AnyKey>>,
-    /// Whether callers cannot make up keys of it.
+    /// Set if callers cannot make up keys of this rule.
     bounded: bool,
     cost: Cost,
     pub(crate) on_failure: FailurePolicy,
-    /// Which answers it charges; all without it.
+    /// Decides by the response whether the request is charged; `None` charges all.
     pub(crate) charge_if: Option<ChargeIf>,
-    /// For whom it may refuse.
-    pub(crate) share: Share,
-    /// For how long permits are taken ahead.
+    /// The part of the keys for which the rule refuses.
+    pub(super) share: Share,
+    /// The time for which leased permits may be held.
     lease: Option<Duration>,
-    /// How long, and among how many, a request waits.
-    pub(crate) patience: Option<(Duration, usize)>,
+    /// The longest wait, and the length of the queue.
+    pub(crate) wait: Option<(Duration, usize)>,
     warned_of_missing_key: AtomicBool,
     warned_of_long_key: AtomicBool,
     warned: Warned,
@@ -70,12 +70,12 @@ pub(crate) struct Ready {
 
 enum Limits {
     One(Named, LimitSource),
-    /// By tier; the first is for tiers that are not in the list
+    /// One by tier; the first also stands for tiers that are not in the list
     Tiers(Vec<(Cow<'static, str>, Named, Limit)>, ChooseTier),
     Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
 }
 
-/// A rule's name, and how it names limiters.
+/// The labels of a rule, and how it names limiters.
 #[derive(Clone)]
 pub(crate) struct Named {
     pub(crate) labels: Arc<Labels>,
@@ -97,14 +97,14 @@ impl Named {
     }
 }
 
-/// Returns the error of two rules that would count in one place.
+/// Returns the error for two rules of one name that would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     Kind::Duplicate.error(format!(
-        "two rules are named {name:?} and differ in limit or key: name one of them otherwise"
+        "two rules are named {name:?} and differ in limit or key: rename one of them"
     ))
 }
 
-impl Ready {
+impl CompiledRule {
     pub(crate) fn new(
         rule: Rule,
         store: &dyn AnyStore,
@@ -131,15 +131,15 @@ impl Ready {
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
             return Err(Kind::Rule.error(format!(
-                "rule {label:?} has a queue of 0 requests: for none to wait leave `wait` out"
+                "rule {label:?} has a queue of 0 requests: leave `wait` out if none should wait"
             )));
         }
         if let Some(key) = &rule.key {
             key.check()?;
             if let Some(header) = key.exposed_credential() {
                 return Err(Kind::Key.error(format!(
-                    "the header {header:?} holds a credential, which would be seen in Redis: add \
-                     `.digest(&secret)`, or `.plain()` if it may be seen"
+                    "the header {header:?} holds a credential, which would be visible in Redis: \
+                     add `.digest(&secret)`, or `.plain()` if it may be visible"
                 )));
             }
         }
@@ -151,7 +151,7 @@ impl Ready {
         };
         let labels = |name: &str| Labels::new(name, hidden, fixed_cost);
         let bad_tiers =
-            || Kind::Rule.error(format!("rule {label:?} has no tiers, or two of one name"));
+            || Kind::Rule.error(format!("rule {label:?} has no tiers, or two with one name"));
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
@@ -229,7 +229,7 @@ impl Ready {
             } else {
                 rule.share
             },
-            patience: wait
+            wait: wait
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| (wait, queue)),
             warned_of_missing_key: AtomicBool::new(false),
@@ -238,7 +238,7 @@ impl Ready {
         })
     }
 
-    /// Returns what a request is charged; `None` where the rule does not concern it.
+    /// Returns the charge for a request; `None` if the rule does not apply to it.
     pub(crate) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
         let permits = match &self.cost {
             Cost::Fixed(cost) => *cost,
@@ -253,7 +253,7 @@ impl Ready {
             None => Ok(()),
         };
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
-            // Noted already, unless an extractor of the user's stands between.
+            // Recorded already, unless an extractor of the user's wraps `PeerIp`.
             key.1.add(Mistakes::NO_PEER);
         }
         self.warned.warn(self.rule(), key.1);
@@ -279,7 +279,7 @@ impl Ready {
                     .iter()
                     .find(|(name, ..)| *name == tier)
                     .or(tiers.first());
-                // Never empty: it was checked when it was built.
+                // Never empty: checked when the rule was built.
                 let Some((_, named, limit)) = chosen else {
                     return Ok(None);
                 };
@@ -296,21 +296,21 @@ impl Ready {
         }))
     }
 
-    /// Rules of one entry on one limiter are charged together: what they cost is summed, and settled as one.
+    /// Checks that rules of one entry on the same limiter can be charged together: their costs are
+    /// summed and settled as one.
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](Kind::Rule) if two of them differ in what says how that is done.
+    /// Returns an error of kind [`Rule`](Kind::Rule) if two of them count or settle differently.
     pub(crate) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
         let named = |rule: &Self| match &rule.limits {
             Limits::One(named, _) | Limits::Parts(named, _) => {
                 Some((named.clone(), rule.charge_if.is_some()))
             }
-            // Each has a name of its own.
+            // Each tier has a limiter name of its own.
             Limits::Tiers(..) => None,
         };
-        // The first on a limiter stands for all: those before the one at hand agree among each
-        // other.
+        // The first rule on a limiter stands for all earlier ones, which agree with each other.
         let mut firsts: HashMap<String, (Named, bool)> = HashMap::new();
         for (this, judges) in rules.iter().filter_map(named) {
             let (that, that_judges) = match firsts.entry(this.naming.to_string()) {
@@ -336,7 +336,7 @@ impl Ready {
         Ok(())
     }
 
-    /// Whether the limiters of these rules have one identity, and so one slot of a Cluster.
+    /// Returns whether the limiters of these rules share an identity, and so a hash slot.
     pub(crate) fn share_identity(rules: &[Self]) -> bool {
         let derived = |rule: &Self| match &rule.limits {
             Limits::One(named, _) | Limits::Parts(named, _) => named.naming.is_derived(),
@@ -347,15 +347,16 @@ impl Ready {
         rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
     }
 
-    /// What becomes of a request that lacks the key; `None` if it passes, because the rule is only tried out.
+    /// Returns the refusal of a request that lacks the key; `None` if a shadow rule lets it pass.
     pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
-        let tried_out = !self.share.is_all();
-        // What the server lacks has been warned about as its mistake; what is said twice is the caller's alone.
+        let is_shadow = !self.share.is_all();
+        // A fault of the server has its own warning; these are about the caller's.
         if missing.fault == Fault::Caller
             && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
         {
-            let what = if tried_out {
-                "requests pass uncounted because they lack the key of the rule: once it is enforced, they will be refused"
+            let what = if is_shadow {
+                "requests pass uncounted because they lack the key of the rule: once it is \
+                 enforced, they will be refused"
             } else {
                 "requests are refused because they lack the key of the rule"
             };
@@ -369,21 +370,21 @@ impl Ready {
         if let Fault::TooLong { most } = missing.fault
             && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
         {
-            let what = if tried_out {
-                "requests pass uncounted because a header is longer than the key of the rule takes: \
-                 once it is enforced, they will be refused"
+            let what = if is_shadow {
+                "requests pass uncounted because a header is longer than the key of the rule \
+                 accepts: once it is enforced, they will be refused"
             } else {
-                "requests are refused because a header is longer than the key of the rule takes"
+                "requests are refused because a header is longer than the key of the rule accepts"
             };
             warning!(
                 rule = self.rule(),
                 header = missing.what,
                 max_len = most,
-                hint = "where honest values are as long, `FromHeader::max_len` says how long",
+                hint = "if honest values are this long, raise `FromHeader::max_len`",
                 "{what}"
             );
         }
-        (!tried_out).then(|| Refusal::missing_key(missing))
+        (!is_shadow).then(|| Refusal::missing_key(missing))
     }
 
     fn rule(&self) -> &str {
@@ -396,7 +397,7 @@ impl Ready {
     }
 }
 
-/// Checks that a fixed cost lies between 1 and the limit, where that is known.
+/// Checks that a fixed cost is between 1 and the limit, if the limit is known.
 pub(crate) fn check_cost(
     rule: &str,
     cost: &Cost,
@@ -407,23 +408,23 @@ pub(crate) fn check_cost(
             if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
         {
             Err(Kind::Rule.error(format!(
-                "rule {rule:?} costs {cost} permits: the cost lies between 1 and the limit"
+                "rule {rule:?} costs {cost} permits: the cost must be between 1 and the limit"
             )))
         }
         _ => Ok(()),
     }
 }
 
-impl fmt::Debug for Ready {
+impl fmt::Debug for CompiledRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ready")
+        f.debug_struct("CompiledRule")
             .field("on_failure", &self.on_failure)
             .finish_non_exhaustive()
     }
 }
 
 impl Limits {
-    /// The names that answers call the rule by, each with all that makes it this rule and no other.
+    /// Returns each label of the rule with all that distinguishes the rule from another one.
     fn fingerprints(&self, key: Option<&Arc<dyn AnyKey>>) -> Vec<(Arc<str>, String)> {
         let key = key.map(|key| key.description());
         match self {

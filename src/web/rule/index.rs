@@ -1,13 +1,13 @@
-//! Finds the entry of the table that a request meets: the first that matches.
+//! Finds the entry of the table for a request: the first that matches.
 //!
-//! Routes are a tree of their segments, and gRPC services and methods a map. So a request's path is
-//! split once, and its cost does not depend on how many entries there are, except for those without
-//! a route: hosts, methods and closures are asked one after the other, up to the first that
-//! matches.
+//! Routes are stored as a tree of their segments, gRPC services and methods as a map. So a
+//! request's path is split once, and the cost does not depend on the number of entries, except for
+//! those without a route: hosts, methods and closures are tried one after the other, up to the
+//! first match.
 //!
-//! A segment can go two ways where the tree has both its text and a parameter there, as `/users/me`
-//! and `/users/{id}` do. Both are searched, because the entry that was written first counts, and
-//! not the more exact one. At worst each node of the tree is looked at once.
+//! A segment can lead two ways if a node has both its text and a parameter, as in `/users/me` and
+//! `/users/{id}`. Both are searched, because the entry written first counts, and not the more exact
+//! one. At worst each node of the tree is visited once.
 
 use std::{collections::HashMap, fmt};
 
@@ -19,19 +19,20 @@ use crate::web::request::template;
 /// The node at which all routes begin.
 const ROOT: usize = 0;
 
-/// The patterns of a table, in order, and where to find them.
-pub(crate) struct Index {
+/// The patterns of a table in order, with a tree and a map to find them.
+pub(super) struct Index {
     patterns: Vec<Pattern>,
     nodes: Vec<Node>,
-    /// By what [`Place::Grpc`] says.
+    /// By the text in [`Place::Grpc`].
     grpc: HashMap<String, Vec<usize>>,
-    /// Those without a place.
+    /// Patterns without a place, which are tried one by one.
     others: Vec<usize>,
-    /// The longest text in the tree or the map: what is longer needs no hash.
+    /// The length of the longest text in the tree or the map. A longer text is not hashed.
     longest: usize,
 }
 
-/// What routes have in common up to one of their slashes. Entries are in the order of the table.
+/// The common beginning of routes, up to one of their slashes. Entries are in the order of the
+/// table.
 #[derive(Default)]
 struct Node {
     texts: HashMap<String, usize>,
@@ -43,7 +44,7 @@ struct Node {
 }
 
 impl Index {
-    pub(crate) fn new(patterns: Vec<Pattern>) -> Self {
+    pub(super) fn new(patterns: Vec<Pattern>) -> Self {
         let mut index = Self {
             patterns: Vec::new(),
             nodes: vec![Node::default()],
@@ -65,8 +66,8 @@ impl Index {
         index
     }
 
-    /// Returns the number of the first entry that matches.
-    pub(crate) fn find(&self, parts: &Parts) -> Option<usize> {
+    /// Returns the index of the first entry that matches.
+    pub(super) fn find(&self, parts: &Parts) -> Option<usize> {
         let mut search = Search {
             index: self,
             parts,
@@ -99,20 +100,20 @@ impl Index {
     }
 }
 
-/// One request's way through the index.
+/// The search for one request.
 struct Search<'a> {
     index: &'a Index,
     parts: &'a Parts,
-    /// The first entry that is known to match; the number of entries if none is.
+    /// The first entry known to match; the number of entries if there is none.
     found: usize,
-    /// How many nodes and entries were looked at.
+    /// Counts the nodes and entries visited.
     #[cfg(test)]
     steps: usize,
 }
 
 impl<'a> Search<'a> {
     fn run(&mut self) {
-        // Most tables of few rules have no place at all.
+        // Most tables of a few rules have no places at all.
         if self.index.others.len() < self.index.patterns.len() {
             if let Some(route) = template(&self.parts.extensions) {
                 self.route(route);
@@ -133,7 +134,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks at the entries that have the very route which serves the request.
+    /// Searches the entries whose route is the one that serves the request.
     fn route(&mut self, route: &str) {
         let mut at = self.node(ROOT);
         for segment in segments(route).into_iter().flatten() {
@@ -149,8 +150,8 @@ impl<'a> Search<'a> {
         self.first_of(&at.ends);
     }
 
-    /// Looks at the entries whose routes match what follows the slash of a node; `None` if the path
-    /// ends before it.
+    /// Searches the entries whose routes match the path after the slash of a node; `None` if the
+    /// path ends before that slash.
     fn path(&mut self, mut at: usize, mut rest: Option<&str>) {
         loop {
             let node = self.node(at);
@@ -183,7 +184,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks at the entries of a gRPC method, and at those of its service.
+    /// Searches the entries of a gRPC method and of its service.
     fn grpc(&mut self, path: &str) {
         if self.index.grpc.is_empty() {
             return;
@@ -197,7 +198,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes the first of these entries, all of which are for where the request goes, that matches.
+    /// Takes the first of these entries that matches. All of them are for the request's place.
     fn first_of(&mut self, entries: &[usize]) {
         for entry in entries {
             if *entry >= self.found {

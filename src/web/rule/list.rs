@@ -1,4 +1,5 @@
-//! Lists that decide before any rule: who is refused, and who is not counted.
+//! Lists that are applied before any rule: requests that are refused, and requests that pass
+//! uncounted.
 
 use std::{
     collections::HashSet,
@@ -25,7 +26,8 @@ use crate::{
     },
 };
 
-/// Requests that a list names: see [`Rules::deny`](crate::Rules::deny) and [`Rules::allow`](crate::Rules::allow).
+/// Requests for a list: see [`Rules::deny`](crate::Rules::deny) and
+/// [`Rules::allow`](crate::Rules::allow).
 ///
 /// # Example
 ///
@@ -52,11 +54,12 @@ enum Which {
 }
 
 impl Requests {
-    /// Requests from these networks, as `10.0.0.0/8`, `2001:db8::/32` or single addresses: by the peer's address with
-    /// [`PeerIp`](crate::key::PeerIp), by the client's with [`ClientIp`]. All of its bits count, whatever counts for keys.
+    /// Matches requests from these networks, written as `10.0.0.0/8`, `2001:db8::/32` or single
+    /// addresses. With [`PeerIp`](crate::key::PeerIp) it goes by the peer's address, with
+    /// [`ClientIp`] by the client's. All bits of the address count, even if fewer count for keys.
     ///
-    /// What is no network, or has bits beyond its prefix, is a [`ConfigError`] when the layer is
-    /// built. Behind a proxy the peer is the proxy.
+    /// A text that is not a network, or that has bits beyond its prefix, is a [`ConfigError`] when
+    /// the layer is built. Behind a proxy the peer is the proxy.
     pub fn from_networks<N: AsRef<str>>(
         address: impl Into<ClientIp>,
         networks: impl IntoIterator<Item = N>,
@@ -69,10 +72,11 @@ impl Requests {
         Self(networks.map(|networks| Which::From(address.into(), Networks::new(&networks))))
     }
 
-    /// Requests in which an extractor finds exactly one of these. One in which it finds nothing is none of them.
+    /// Matches requests in which an extractor finds exactly one of these values. A request in which
+    /// it finds nothing does not match.
     ///
-    /// It is for keys of one component, and for the first of several alternatives. The store does not see them, so that
-    /// credentials need no digest here.
+    /// Use it for keys of one component, and for the first of several alternatives. The values are
+    /// not sent to the store, so credentials need no digest here.
     pub fn with_key<K: AsRef<[u8]>>(
         key: impl KeyExtractor,
         identities: impl IntoIterator<Item = K>,
@@ -86,22 +90,23 @@ impl Requests {
         Self(Ok(Which::With(Arc::new(key), identities)))
     }
 
-    /// Requests of this method, and no other: `GET` does not mean `HEAD` here.
+    /// Matches requests with this method only: `GET` does not include `HEAD` here.
     pub fn method(method: Method) -> Self {
         Self(Ok(Which::Method(method)))
     }
 
-    /// Requests of a path, or of a method and a path, as in [`Rules::on`](crate::Rules::on).
+    /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
     pub fn on(pattern: &str) -> Self {
         Self(Pattern::route(pattern).map(Which::Matching))
     }
 
-    /// Calls of a gRPC method or of all methods of a service, as in [`Rules::on_grpc`](crate::Rules::on_grpc).
+    /// Matches calls of a gRPC method or of all methods of a service, as in
+    /// [`Rules::on_grpc`](crate::Rules::on_grpc).
     pub fn on_grpc(method: &str) -> Self {
         Self(Pattern::grpc(method).map(Which::Matching))
     }
 
-    /// Requests of which a closure says so.
+    /// Matches requests for which a closure returns true.
     pub fn on_request(matches: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         Self(Ok(Which::Matching(Pattern::Predicate(Arc::new(matches)))))
     }
@@ -117,24 +122,24 @@ impl Requests {
     }
 }
 
-// Whom it names is nobody's business.
+// The identities in it must not be logged.
 impl fmt::Debug for Requests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Requests(..)")
     }
 }
 
-/// What lists say of a request.
+/// The outcome of the lists for a request.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "a refusal is not to cost an allocation"
+    reason = "a refusal must not cost an allocation"
 )]
 pub(crate) enum Listed {
     Denied(Refusal),
-    /// It passes without being counted.
+    /// The request passes without being counted.
     Allowed,
-    /// Rules decide.
+    /// The rules decide.
     No,
 }
 
@@ -165,9 +170,9 @@ impl Lists {
         let (deny, allow) = (checked(deny)?, checked(allow)?);
         for which in &allow {
             if let Which::From(_, networks) = which
-                && let Some(network) = networks.everybody
+                && let Some(network) = networks.every_address
             {
-                return Err(refused(&network.to_string(), EVERYBODY));
+                return Err(refused(&network.to_string(), EVERY_ADDRESS));
             }
         }
         Ok(Self {
@@ -184,7 +189,8 @@ impl Lists {
             match self.has(which, parts) {
                 Ok(false) => {}
                 Ok(true) => return Listed::Denied(Refusal::blocked()),
-                // Nobody knows whether it is on the list: the server's fault, and no reason to let it pass.
+                // It is unknown whether the request is on the list. That is the server's fault, but
+                // no reason to let it pass.
                 Err(missing) => return Listed::Denied(Refusal::missing_key(missing)),
             }
         }
@@ -195,7 +201,8 @@ impl Lists {
         Listed::No
     }
 
-    /// Whether these are requests like this one; an error where the peer's address would tell, and is not noted.
+    /// Returns whether the request is one of these; an error if that needs the peer's address and
+    /// the server does not record it.
     fn has(&self, which: &Which, parts: &Parts) -> Result<bool, Missing> {
         let mut key = Key::default();
         let has = match which {
@@ -207,7 +214,8 @@ impl Lists {
                     if !self.warned_of_missing_peer.swap(true, Ordering::Relaxed) {
                         warning!(
                             hint = crate::web::key::PEER_HINT,
-                            "a list of networks cannot be used because requests lack the peer's address"
+                            "a list of networks cannot be used because requests lack the peer's \
+                             address"
                         );
                     }
                     return Err(missing);
@@ -233,20 +241,20 @@ impl fmt::Debug for Lists {
     }
 }
 
-/// Networks as ranges of addresses that do not overlap, in order: long lists are looked up as fast as short ones.
+/// Networks as sorted ranges of addresses that do not overlap, for a binary search.
 #[derive(Clone)]
 struct Networks {
     ranges: Vec<(IpAddr, IpAddr)>,
-    /// The first of them that all addresses of its version are in
-    everybody: Option<IpNet>,
+    /// The first network that contains every address of its version
+    every_address: Option<IpNet>,
 }
 
-/// What is wrong with such a network in a list of those who pass.
-pub(crate) const EVERYBODY: &str = "everybody is in it, and nobody would be limited: name the \
-                                    networks that are to pass, or leave the rules out";
+/// The reason for refusing such a network in the list of requests that pass.
+pub(crate) const EVERY_ADDRESS: &str = "it contains every address, so nothing would be limited: \
+                                        name the networks that should pass, or leave the rules out";
 
-/// Whether all addresses of its version are in it.
-pub(crate) fn is_everybody(network: &IpNet) -> bool {
+/// Returns whether the network contains every address of its version.
+pub(crate) fn is_every_address(network: &IpNet) -> bool {
     network.prefix_len() == 0
 }
 
@@ -257,7 +265,8 @@ impl Networks {
             .map(|network| (network.network(), network.broadcast()))
             .collect();
         ranges.sort_unstable();
-        // Of two networks that overlap, one lies within the other: the greater comes first unless both begin together.
+        // If two networks overlap, one lies within the other, and the larger comes first unless
+        // both begin at the same address.
         ranges.dedup_by(|later, earlier| {
             let overlap = later.0 <= earlier.1;
             if overlap {
@@ -265,8 +274,11 @@ impl Networks {
             }
             overlap
         });
-        let everybody = networks.iter().copied().find(is_everybody);
-        Self { ranges, everybody }
+        let every_address = networks.iter().copied().find(is_every_address);
+        Self {
+            ranges,
+            every_address,
+        }
     }
 
     fn contain(&self, address: IpAddr) -> bool {

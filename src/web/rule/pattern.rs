@@ -1,4 +1,4 @@
-//! Which requests an entry of the table is for.
+//! Patterns: the conditions under which an entry of the table matches a request.
 
 use std::{fmt, iter, sync::Arc};
 
@@ -19,21 +19,18 @@ pub(crate) enum Pattern {
         whole_service: bool,
     },
     Predicate(Arc<dyn Fn(&Parts) -> bool + Send + Sync>),
-    /// All of these; where a request goes, if one says it, comes first
+    /// All of these; the one that gives the place, if any, comes first
     #[cfg_attr(
         not(feature = "config"),
-        allow(
-            dead_code,
-            reason = "only a file says more than one thing of a request"
-        )
+        allow(dead_code, reason = "only a rules file combines several conditions")
     )]
     All(Vec<Self>),
 }
 
-/// Where the requests of a pattern go, as far as the table can look it up.
+/// The place in the index where the requests of a pattern are found.
 pub(crate) enum Place<'a> {
     Route(&'a [Segment]),
-    /// A method's path, or a service's with the slash behind it
+    /// The path of a method, or that of a service with a slash at its end
     Grpc(&'a str),
     Anywhere,
 }
@@ -47,7 +44,9 @@ impl Pattern {
             None => (None, pattern),
         };
         if path.contains(['?', '#']) {
-            return Err(refuse("the query and the fragment are no part of the path"));
+            return Err(refuse(
+                "the query and the fragment are not part of the path",
+            ));
         }
         let segments = segments(path).map_err(refuse)?;
         let segments = segments.map(|segment| segment.map(Segment::owned));
@@ -82,7 +81,7 @@ impl Pattern {
     pub(crate) fn matches(&self, parts: &Parts) -> bool {
         match self {
             Self::Path(pattern) => pattern.matches(parts),
-            // By path alone: a request that hides what it is must not thereby escape its limit.
+            // By path alone: a request that hides its content type must not escape its limit.
             Self::Grpc {
                 path,
                 whole_service: true,
@@ -96,7 +95,7 @@ impl Pattern {
         }
     }
 
-    /// Returns where its requests go.
+    /// Returns the place of its requests.
     pub(crate) fn place(&self) -> Place<'_> {
         match self {
             Self::Path(pattern) => Place::Route(&pattern.segments),
@@ -106,7 +105,7 @@ impl Pattern {
         }
     }
 
-    /// Whether a request that goes to its [`place`](Self::place) matches.
+    /// Returns whether a request at its [`place`](Self::place) matches.
     pub(crate) fn matches_there(&self, parts: &Parts) -> bool {
         match self {
             Self::Path(pattern) => pattern.matches_method(parts),
@@ -164,7 +163,8 @@ impl PathPattern {
         method.is_none_or(|method| counts_as(&parts.method, method))
     }
 
-    /// Whether this is the route that serves the request, whatever its parameters are called.
+    /// Returns whether this is the route that serves the request, whatever the names of its
+    /// parameters.
     fn is_template(&self, extensions: &Extensions) -> bool {
         let given = template(extensions).and_then(|template| segments(template).ok());
         let meant = self.segments.iter().map(|segment| Some(segment.borrowed()));
@@ -218,12 +218,13 @@ pub(crate) fn method_of(text: &str) -> Result<Method, &'static str> {
     }
     let method = Method::from_bytes(text.as_bytes()).ok();
     method.filter(|method| STANDARD.contains(method)).ok_or(
-        "the method is none of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH, \
-             and others are matched by `on_request`, in a file by `when`",
+        "the method is not one of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH: \
+         others are matched by `on_request`, in a file by `when`",
     )
 }
 
-/// RFC 9110, section 9.3, and RFC 5789: any other is more likely a slip, which would limit nothing.
+/// The methods of RFC 9110, section 9.3, and RFC 5789. Any other is more likely a typing error, and
+/// an entry with it would limit nothing.
 const STANDARD: [Method; 9] = [
     Method::GET,
     Method::HEAD,
@@ -236,12 +237,12 @@ const STANDARD: [Method; 9] = [
     Method::PATCH,
 ];
 
-/// Whether a request's method is meant by an entry's: a HEAD costs what a GET costs.
+/// Returns whether an entry with the method `meant` counts this request: GET includes HEAD.
 pub(crate) fn counts_as(given: &Method, meant: &Method) -> bool {
     given == meant || (*meant == Method::GET && *given == Method::HEAD)
 }
 
-/// The path as it was sent; inside a nested axum router the request's own lacks its beginning.
+/// Returns the path as it was sent. In a nested axum router the request's own lacks the prefix.
 pub(crate) fn full_path(parts: &Parts) -> &str {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
@@ -250,7 +251,7 @@ pub(crate) fn full_path(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
-/// The segments of a route, or what is wrong with one.
+/// Returns the segments of a route, or the reason why one is invalid.
 pub(crate) fn segments(
     path: &str,
 ) -> Result<impl Iterator<Item = Result<Segment<&str>, &'static str>>, &'static str> {
@@ -271,7 +272,7 @@ fn segment(part: &str, is_last: bool) -> Result<Segment<&str>, &'static str> {
     match inner {
         Some(name) => match name.strip_prefix('*') {
             Some("") => Err("a parameter has no name"),
-            Some(_) if !is_last => Err("`{*rest}` stands at the end"),
+            Some(_) if !is_last => Err("`{*rest}` must be the last segment"),
             Some(_) => Ok(Segment::Rest),
             None if name.is_empty() => Err("a parameter has no name"),
             None => Ok(Segment::One),
@@ -374,7 +375,7 @@ mod tests {
                 .matches(&request.into_parts().0)
         };
         let matches = |pattern, path| asked("POST", pattern, path);
-        // Servers may take what is no POST for a call all the same.
+        // Some servers accept other methods than POST for a call.
         assert!(asked("GET", "shop.Orders/Create", "/shop.Orders/Create"));
         assert!(asked("GET", "shop.Orders", "/shop.Orders/Delete"));
         assert!(matches("shop.Orders/Create", "/shop.Orders/Create"));

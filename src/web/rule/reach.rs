@@ -1,8 +1,9 @@
-//! Entries of a table that no request can reach: one before them matches all that they match.
+//! Finds entries of a table that no request can reach, because an earlier one matches all their
+//! requests.
 //!
-//! The first entry that matches counts, so the rules of such an entry limit nothing. Patterns are
-//! kept in a tree: a table is checked in a time that grows with its length and not with its square,
-//! as it is read anew with every reload.
+//! The first entry that matches counts, so the rules of an unreachable entry limit nothing.
+//! Patterns are kept in a tree. Each reload checks the table anew, so the time of the check must be
+//! linear in the table's length, not quadratic.
 
 use std::collections::HashMap;
 
@@ -14,12 +15,12 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// An entry as it was written, what it matches, and its rules.
+/// The text of an entry, the pattern read from it, and its rules.
 pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
-/// The first entry that is never reached, and the one before it that takes its requests.
+/// Returns the first entry that is never reached, and the earlier one that takes its requests.
 ///
-/// Only what patterns say is compared: what a closure matches is known to nobody.
+/// Compares only patterns: it is unknown which requests a closure matches.
 pub(crate) fn first_unreached(entries: &[Entry]) -> Option<(&Entry, &Entry)> {
     let mut tree = Tree::default();
     entries.iter().enumerate().find_map(|(place, entry)| {
@@ -28,18 +29,18 @@ pub(crate) fn first_unreached(entries: &[Entry]) -> Option<(&Entry, &Entry)> {
     })
 }
 
-/// The patterns so far.
+/// The patterns added so far.
 #[derive(Default)]
 struct Tree<'a> {
-    /// From a node to the next: by a text, or by `{name}`. The root is 0.
+    /// From a node to the next one, by a text, or by `{name}` (`None`). The root is 0.
     steps: HashMap<(usize, Option<&'a str>), usize>,
-    /// What ends at a node, or begins its `{*rest}` there: methods and entries.
+    /// The methods and entries of routes that end at a node, or whose `{*rest}` begins there.
     ends: HashMap<(usize, End), Vec<Owner<'a>>>,
-    /// Paths of gRPC, those of whole services with their slash.
+    /// The entries of gRPC paths; the path of a whole service ends with its slash.
     grpc: HashMap<&'a str, usize>,
 }
 
-/// The method that a pattern asks for, and its entry.
+/// The method of a pattern, and its entry.
 type Owner<'a> = (Option<&'a Method>, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,21 +50,21 @@ enum End {
 }
 
 impl<'a> Tree<'a> {
-    /// Adds a pattern, unless an earlier one matches all that it does: that one's place.
+    /// Adds a pattern. If an earlier entry matches all its requests, returns that entry.
     fn add(&mut self, place: usize, pattern: &'a Pattern) -> Option<usize> {
         let earlier = self.taken(pattern);
         if earlier.is_none() {
             match pattern {
                 Pattern::Path(path) => self.insert(place, path),
                 Pattern::Grpc { path, .. } => drop(self.grpc.insert(path, place)),
-                // They take only some of the requests that their parts name.
+                // They take only some of the requests that their parts match.
                 Pattern::All(_) | Pattern::Predicate(_) => {}
             }
         }
         earlier
     }
 
-    /// The place of an earlier entry that matches all that a pattern does.
+    /// Returns an earlier entry that matches all requests of a pattern.
     fn taken(&self, pattern: &Pattern) -> Option<usize> {
         match pattern {
             Pattern::Path(path) => self.covering(path),
@@ -72,7 +73,8 @@ impl<'a> Tree<'a> {
                 let whole = service.and_then(|service| self.grpc.get(service));
                 whole.or_else(|| self.grpc.get(path.as_str())).copied()
             }
-            // All of them must match, so what takes every request of one takes all of the entry's.
+            // All parts must match, so an entry that takes all requests of one part takes all of
+            // this one's.
             Pattern::All(all) => all.iter().find_map(|one| self.taken(one)),
             Pattern::Predicate(_) => None,
         }
@@ -96,7 +98,7 @@ impl<'a> Tree<'a> {
         ends.push((path.method.as_ref(), place));
     }
 
-    /// An entry that matches whatever this pattern matches.
+    /// Returns an entry that matches all requests of this path.
     fn covering(&self, path: &PathPattern) -> Option<usize> {
         let covers = |node, end| {
             let ends = self.ends.get(&(node, end)).into_iter().flatten();
@@ -107,7 +109,7 @@ impl<'a> Tree<'a> {
             });
             found.next().map(|(_, place)| *place)
         };
-        // No recursion: a path has as many segments as a file has room for.
+        // Not recursive: the length of a path is bounded only by that of the file.
         let mut open = vec![(0, path.segments.as_slice())];
         while let Some((node, segments)) = open.pop() {
             let Some((segment, tail)) = segments.split_first() else {
@@ -116,7 +118,7 @@ impl<'a> Tree<'a> {
                 }
                 continue;
             };
-            // Neither `{name}` nor a last `{*rest}` takes an empty segment.
+            // Neither `{name}` nor a last `{*rest}` matches an empty segment.
             let text = match segment {
                 Segment::Text(text) => Some(text.as_str()),
                 Segment::One | Segment::Rest => None,
@@ -210,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Neither the stack nor the time is the file's to choose.
+    /// The length of a path or a table must not exhaust the stack or take quadratic time.
     #[test]
     fn long_paths_and_long_tables_are_taken() {
         let long = "/{a}".repeat(100_000);
@@ -233,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is called unreached is never the first to match; what is not, some request meets.
+        /// An entry is reported as unreached exactly if no request meets it first.
         #[test]
         fn unreached_is_what_no_request_meets(patterns in prop::collection::vec(pattern(), 2..6)) {
             let texts: Vec<_> = patterns.iter().map(String::as_str).collect();
@@ -257,7 +259,8 @@ mod tests {
         }
     }
 
-    /// All paths of up to four segments out of three texts and none, by three methods.
+    /// Returns all paths of up to four segments out of three texts and the empty one, with three
+    /// methods.
     fn requests() -> Vec<http::request::Parts> {
         let texts = ["", "a", "b", "c"];
         let mut paths: Vec<String> = vec![String::new()];

@@ -1,31 +1,31 @@
-//! For which part of its keys a rule may refuse: the rest is only tried out.
+//! The part of its keys for which a rule refuses; for the others it is a shadow rule.
 
 use hmac_sha256::Hash;
 
 use crate::name::Name;
 
-/// So many of a hundred keys, always the same ones: in every process, and in every release of this crate.
+/// A percentage of keys. The keys are the same in every process and in every release of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(crate) u8);
+pub(crate) struct Share(pub(super) u8);
 
 impl Share {
-    pub(crate) const NONE: Self = Self(0);
-    pub(crate) const ALL: Self = Self(100);
+    pub(super) const NONE: Self = Self(0);
+    pub(super) const ALL: Self = Self(100);
 
-    pub(crate) fn is_all(self) -> bool {
+    pub(super) fn is_all(self) -> bool {
         self.0 >= Self::ALL.0
     }
 
-    /// Whether the limiter of this name may refuse. One that may goes on to when the share grows.
+    /// Returns whether the limiter of this name may refuse. It still may when the share grows.
     ///
-    /// The name holds prefix, key and rule, so that it is not always the same callers who are first.
-    pub(crate) fn has(self, name: &Name) -> bool {
+    /// The name contains prefix, key and rule, so each rule begins with other callers.
+    pub(super) fn has(self, name: &Name) -> bool {
         if self.is_all() || self == Self::NONE {
             return self.is_all();
         }
         let [a, b, c, d, ..] = Hash::hash(name.as_str().as_bytes());
         let place = u64::from(u32::from_be_bytes([a, b, c, d]));
-        // The place among 2^32, as one among a hundred.
+        // Scales a place among 2^32 to one among a hundred.
         (place * u64::from(Self::ALL.0)) >> 32 < u64::from(self.0)
     }
 }
@@ -57,7 +57,7 @@ mod tests {
         }
     }
 
-    /// Fixed from the first release: another choice would change who is refused with an update.
+    /// Fixed since the first release: another choice would change which callers an update refuses.
     #[test]
     fn a_share_is_of_the_same_keys_for_ever() {
         let enforced: Vec<_> = (0..40).filter(|key| Share(10).has(&name(*key))).collect();

@@ -1,4 +1,4 @@
-//! The table of rules: first match wins.
+//! The table of rules, in which the first match wins.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use http::request::Parts;
 
 use super::{
     IntoRules, Rule,
-    compiled::{Defaults, Ready, duplicate},
+    compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
     list::{Listed, Lists, Requests},
     pattern::Pattern,
@@ -35,31 +35,34 @@ use crate::{
     },
 };
 
-/// Which requests meet which rule: a table, of which the first entry that matches counts.
+/// Maps requests to rules: a table in which the first matching entry counts.
 ///
-/// Requests that no entry matches meet the rules of [`otherwise`](Self::otherwise); without it they pass. So do those of an
-/// entry without rules: `.on("/health", Vec::new())` exempts a route.
+/// Requests that no entry matches meet the rules of [`otherwise`](Self::otherwise); without it they
+/// pass. Requests of an entry without rules pass too: `.on("/health", Vec::new())` exempts a route.
 ///
-/// What would limit nothing is an error when the layer is built: no rule at all, or a pattern that
-/// is never reached because one before it matches the same requests. One warning names the entries
-/// that have matched none of the first 1,000 requests.
+/// A table that would limit nothing is an error when the layer is built: one without any rule, or
+/// with a pattern that is never reached because an earlier one matches the same requests. One
+/// warning names the entries that have matched none of the first 1,000 requests.
 ///
 /// # Several rules
 ///
-/// An entry of several rules charges a request by all of them or by none, in one call: `[Limit::per_second(10).by(PeerIp)
-/// .named("burst"), Limit::per_hour(1_000).by(PeerIp).named("hour")]`. A refusal names every limit that had no room and waits
-/// for the longest of them. Of the rules' failure policies the strictest counts; rules with an
-/// explicit [`FailurePolicy::Allow`] are left out of what a process decides by itself.
+/// An entry with several rules charges a request by all of them or by none, in one call:
+/// `[Limit::per_second(10).by(PeerIp).named("burst"),
+/// Limit::per_hour(1_000).by(PeerIp).named("hour")]`. A refusal names every limit without enough
+/// permits, and its wait is the longest of theirs. Of the rules' failure policies the strictest
+/// counts. Rules with an explicit [`FailurePolicy::Allow`] are left out when a process decides by
+/// itself.
 ///
-/// On a Redis Cluster that takes rules of one identity, whose keys share a slot by their names. Other rules are asked one
-/// slot after the other, and what was taken is given back when a later one refuses: it stands for as long as that lasts, or
-/// for one interval if this process dies in between. A warning names such entries when the layer is built.
+/// On a Redis Cluster a single call needs rules of one identity, whose keys share a hash slot by
+/// their names. Other rules are called one hash slot after the other, and permits already taken are
+/// given back if a later one refuses. Until then they count as used, or for one interval if this
+/// process dies in between. A warning names such entries when the layer is built.
 ///
 /// # Cost
 ///
-/// Routes and gRPC methods are looked up: ten thousand entries cost a request what a hundred do,
-/// about a microsecond, and a long path costs one look at its bytes. Entries without either, by a
-/// closure or in a file by host or method alone, are asked one after the other.
+/// Routes and gRPC methods are looked up: ten thousand entries cost a request the same as a
+/// hundred, about a microsecond, and a long path is read once. Entries without either (closures,
+/// and in a file host or method alone) are tried one after the other.
 ///
 /// # Example
 ///
@@ -70,7 +73,10 @@ use crate::{
 ///     .on("POST /login", Limit::per_minute(5).by(PeerIp).named("login"))
 ///     .on("/users/{id}", Limit::per_second(20).by(PeerIp).named("users"))
 ///     .on_grpc("shop.v1.Orders/Create", Limit::per_second(2).by(PeerIp).named("orders"))
-///     .on_request(|parts| parts.headers.contains_key("x-bulk"), Limit::per_hour(9).by(Constant("bulk")).named("bulk"))
+///     .on_request(
+///         |parts| parts.headers.contains_key("x-bulk"),
+///         Limit::per_hour(9).by(Constant("bulk")).named("bulk"),
+///     )
 ///     .otherwise(Limit::per_second(50).by(PeerIp).named("rest"));
 /// ```
 #[derive(Clone, Default)]
@@ -78,7 +84,7 @@ use crate::{
 pub struct Rules {
     pub(crate) entries: Vec<Entry>,
     pub(crate) otherwise: Vec<Rule>,
-    /// Whether rules of `otherwise` were replaced by others.
+    /// Set if `otherwise` was called again and replaced rules.
     otherwise_twice: bool,
     pub(crate) headers: Option<Vec<HeaderStyle>>,
     deny: Vec<Requests>,
@@ -86,17 +92,17 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// No rules yet. A layer needs one, else it is a [`ConfigError`].
+    /// Creates an empty table. A layer needs at least one rule; otherwise it is a [`ConfigError`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Requests of a path, or of a method and a path: `/users/{id}`, `POST /login`.
+    /// Adds rules for requests by path, or by method and path: `/users/{id}`, `POST /login`.
     ///
-    /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for what follows; it matches
-    /// the route that serves the request, where the router says it, or the path that was asked for. `GET` means `HEAD` too.
-    /// A CORS preflight is an OPTIONS request, whatever method it asks for: `POST /login` does not
-    /// match it.
+    /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for
+    /// the remainder. It matches the route that serves the request, if the router provides it, or
+    /// the requested path. `GET` includes `HEAD`. A CORS preflight is an OPTIONS request, whatever
+    /// method it asks for: `POST /login` does not match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
         self.entries.push((
             pattern.to_owned(),
@@ -106,14 +112,16 @@ impl Rules {
         self
     }
 
-    /// Calls of a gRPC method, `package.Service/Method`, or of all methods of a service, `package.Service`.
+    /// Adds rules for calls of a gRPC method, `package.Service/Method`, or of all methods of a
+    /// service, `package.Service`.
     pub fn on_grpc(mut self, method: &str, rules: impl IntoRules) -> Self {
         self.entries
             .push((method.to_owned(), Pattern::grpc(method), rules.into_rules()));
         self
     }
 
-    /// Requests of which a closure says so: of methods that are not standard, for example.
+    /// Adds rules for requests for which a closure returns true: for example with methods that are
+    /// not standard.
     pub fn on_request(
         mut self,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -125,14 +133,14 @@ impl Rules {
         self
     }
 
-    /// Checks that answers can tell the permits of all rules that do not hide them.
-    pub(crate) fn check_told(&self, most: u64) -> Result<(), ConfigError> {
+    /// Checks that the fields of responses can carry the permits of all rules that are not hidden.
+    pub(crate) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
         let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
         let mut all = entries.chain(&self.otherwise);
-        all.try_for_each(|rule| rule.check_told(most))
+        all.try_for_each(|rule| rule.check_permits_fit(most))
     }
 
-    /// Checks that there is something to limit, and that requests reach it.
+    /// Checks that there is something to limit, and that requests reach every entry.
     fn check_limits(&self) -> Result<(), ConfigError> {
         let mut all = self
             .entries
@@ -160,28 +168,30 @@ impl Rules {
         }
     }
 
-    /// All other requests. Several rules stand in one list: a second call, which would replace the
-    /// rules of the first, is a [`ConfigError`] when the layer is built.
+    /// Sets the rules for all other requests. Several rules go into one list: a second call, which
+    /// would replace the rules of the first, is a [`ConfigError`] when the layer is built.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
         self.otherwise_twice |= !self.otherwise.is_empty();
         self.otherwise = rules.into_rules();
         self
     }
 
-    /// The fields that tell callers how much is left, instead of those that
-    /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers) says. Default: those.
+    /// Sets the header fields that report how much is left. Default: those of
+    /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers).
     pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
         self.headers = Some(styles.into_iter().collect());
         self
     }
 
-    /// Refuses these requests, before any rule and without asking the store: 403, or PERMISSION_DENIED in gRPC, as
-    /// [`RefusalKind::Blocked`](crate::RefusalKind::Blocked). Each call adds to the list.
+    /// Refuses these requests before any rule, without a call to the store: 403, in gRPC
+    /// PERMISSION_DENIED, as [`RefusalKind::Blocked`](crate::RefusalKind::Blocked). Each call adds
+    /// to the list.
     ///
-    /// Where the peer's address would tell and the server does not note it, the request is refused with 500.
+    /// If the list needs the peer's address and the server does not record it, the request is
+    /// refused with 500.
     ///
-    /// A path is compared as it was sent, and so is easily written otherwise: what must not be reached needs authorization,
-    /// not this list.
+    /// A path is compared as it was sent, and the same path is easily written in another way.
+    /// Protect what must not be reached by authorization, not by this list.
     ///
     /// # Example
     ///
@@ -198,10 +208,10 @@ impl Rules {
         self
     }
 
-    /// Lets these requests pass uncounted, without asking the store. Each call adds to the list.
+    /// Lets these requests pass uncounted, without a call to the store. Each call adds to the list.
     ///
-    /// A request that is on both lists is denied. Whoever can make a request look like these has no limit: name networks,
-    /// or keys that the caller cannot choose.
+    /// A request on both lists is denied. A caller that can imitate these requests has no limit:
+    /// name networks, or keys that the caller cannot choose.
     ///
     /// # Example
     ///
@@ -232,38 +242,38 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// What a layer does with a request.
+/// The layer's plan for a request.
 pub(crate) enum Plan {
-    /// No rule concerns it
+    /// No rule applies
     Pass,
-    /// With the rules that judge by the answer
-    Ask(Acquire, Judges),
+    /// Call the store; the response then goes to the rules with a `charge_if`
+    Acquire(Acquire, Judges),
     Refuse(Refusal),
 }
 
-/// The table, checked and with its names made: what a layer asks for each request.
+/// The table, checked and with the limiters' names prepared, as used for each request.
 #[derive(Debug)]
-pub(crate) struct Planner {
+pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
     /// The rules of each entry, in the order of the index.
-    entries: Vec<Vec<Ready>>,
+    entries: Vec<Vec<CompiledRule>>,
     unmatched: Unmatched,
-    otherwise: Vec<Ready>,
+    otherwise: Vec<CompiledRule>,
     defaults: Defaults,
     #[cfg_attr(
         not(feature = "config"),
         allow(dead_code, reason = "held; read where rules are replaced")
     )]
-    /// Keeps the rules' names while the layer has these rules.
-    claims: Holder,
-    told_of_twin: AtomicBool,
+    /// Reserves the rules' names for as long as the layer has these rules.
+    names: Holder,
+    warned_of_twin: AtomicBool,
 }
 
-impl Planner {
+impl CompiledRules {
     /// # Errors
     ///
-    /// [`ConfigError`], with the entry, rule or value at fault.
+    /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
     pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
@@ -272,23 +282,23 @@ impl Planner {
         Self::held_by(Holder::default(), rules, store, defaults)
     }
 
-    /// The planner of other rules that is to replace this one. What limiters have counted stays where it is: in the store,
-    /// under their names.
+    /// Returns the compiled form of rules that are to replace these. Counts stay in the store,
+    /// under the limiters' names.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// Returns the same errors as [`new`](Self::new).
     #[cfg(feature = "config")]
     pub(crate) fn successor(
         &self,
         rules: Rules,
         store: &dyn AnyStore,
     ) -> Result<Self, ConfigError> {
-        Self::held_by(self.claims.successor(), rules, store, self.defaults.clone())
+        Self::held_by(self.names.successor(), rules, store, self.defaults.clone())
     }
 
     fn held_by(
-        claims: Holder,
+        names: Holder,
         rules: Rules,
         store: &dyn AnyStore,
         defaults: Defaults,
@@ -302,15 +312,16 @@ impl Planner {
                 .into_iter()
                 .map(|rule| {
                     let place = rule.place();
-                    Ready::new(rule, store, &defaults, &claims).map_err(|error| error.at(place))
+                    CompiledRule::new(rule, store, &defaults, &names)
+                        .map_err(|error| error.at(place))
                 })
                 .collect::<Result<_, _>>()?;
-            Ready::agree_on_limiters(&rules)?;
-            if store.has_slots() && !Ready::share_identity(&rules) {
+            CompiledRule::agree_on_limiters(&rules)?;
+            if store.has_slots() && !CompiledRule::share_identity(&rules) {
                 warning!(
                     entry,
-                    "the rules of this entry have different keys, and so stand in different slots of the Cluster: they are \
-                     asked one after the other"
+                    "the rules of this entry have different keys and so different hash slots of \
+                     the Cluster: they are called one after the other"
                 );
             }
             Ok(rules)
@@ -331,29 +342,28 @@ impl Planner {
             unmatched,
             otherwise,
             defaults,
-            claims,
-            told_of_twin: AtomicBool::new(false),
+            names,
+            warned_of_twin: AtomicBool::new(false),
         })
     }
 
-    /// Says once that a layer around has charged for a rule of this one.
-    fn tell_of_twin(&self, rule: &str) {
-        // Requests that show nothing new must not write what all threads read.
-        if !self.told_of_twin.load(Ordering::Relaxed)
-            && !self.told_of_twin.swap(true, Ordering::Relaxed)
+    /// Warns once that an outer layer has charged a request for a rule that this layer has too.
+    fn warn_of_twin(&self, rule: &str) {
+        // Only the first such request may write to memory that all threads read.
+        if !self.warned_of_twin.load(Ordering::Relaxed)
+            && !self.warned_of_twin.swap(true, Ordering::Relaxed)
         {
             warning!(
                 rule,
-                hint = "build one layer and clone it; where both are to charge, say `always()` of \
+                hint = "build one layer and clone it; if both should charge, call `always()` on \
                         the inner one",
-                "two layers around each other have the same rule: a request is charged by the \
-                 outer one alone"
+                "two nested layers have the same rule: only the outer one charges a request"
             );
         }
     }
 
-    /// What to do with a request. On the store `once`, what a layer around has charged by the same
-    /// rule is not charged again.
+    /// Returns the plan for a request. A charge that an outer layer has made for the same rule on
+    /// the store `once` is not made again.
     pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
         match self.lists.find(parts) {
             Listed::Denied(refusal) => return Plan::Refuse(refusal),
@@ -361,21 +371,22 @@ impl Planner {
             Listed::No => {}
         }
         let entry = self.index.find(parts);
-        self.unmatched.note(entry);
+        self.unmatched.record(entry);
         let rules = entry.and_then(|entry| self.entries.get(entry));
         let rules = rules.unwrap_or(&self.otherwise);
         let outer = once.zip(parts.extensions.get::<charge::Charge>());
-        // Rules that are only tried out have no say in it.
+        // Shadow rules are ignored here.
         let mut strictest = FailurePolicy::Allow;
-        // Of several the least patient counts.
-        let mut patience = Some((Duration::MAX, usize::MAX));
+        // Of several rules the shortest wait and the shortest queue count.
+        let mut wait = Some((Duration::MAX, usize::MAX));
         let mut judges = Judges::EMPTY;
         let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                // Browsers send no credentials with it: refusing it would lock their users out.
+                // Browsers send no credentials with a preflight: a refusal would lock their users
+                // out.
                 Err(missing) if missing.fault == Fault::Caller && is_preflight(parts) => continue,
                 Err(missing) => match rule.refuse(missing) {
                     Some(refusal) => return Plan::Refuse(refusal),
@@ -383,30 +394,30 @@ impl Planner {
                 },
             };
             if outer.is_some_and(|(store, outer)| outer.has_charged(store, &charge)) {
-                self.tell_of_twin(&charge.labels.name);
+                self.warn_of_twin(&charge.labels.name);
                 continue;
             }
             let shadow = charge.shadow;
             if !shadow {
                 strictest = strictest.stricter(rule.on_failure);
-                let both = patience.zip(rule.patience);
-                patience = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
+                let both = wait.zip(rule.wait);
+                wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
             if let Some(charge_if) = &rule.charge_if {
                 judges.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
             let mut others = first.iter_mut().chain(&mut rest);
             match others.find(|earlier| earlier.name() == charge.name()) {
-                // One limiter is charged once, with what its rules cost together.
+                // A limiter is charged once, with the sum of its rules' costs.
                 Some(earlier) if earlier.shadow == shadow => {
                     earlier.permits = earlier.permits.saturating_add(charge.permits);
-                    // One of them counts it while the store fails.
+                    // A rule with a stricter policy counts the limiter while the store fails.
                     if earlier.passes && !charge.passes {
                         (earlier.labels, earlier.passes) = (charge.labels, false);
                         (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
                     }
                 }
-                // What is only tried out must not refuse by way of another rule.
+                // A shadow rule must not refuse through an enforced rule on the same limiter.
                 Some(earlier) if earlier.shadow => *earlier = charge,
                 Some(_) => {}
                 None => match first {
@@ -418,18 +429,18 @@ impl Planner {
         let Some(first) = first else {
             return Plan::Pass;
         };
-        // Where nothing refuses there is nothing to wait for.
+        // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let enforced = !(first.shadow && rest.iter().all(|charge| charge.shadow));
-        let patience = patience.filter(|_| enforced);
+        let wait = wait.filter(|_| enforced);
         let acquire = Acquire {
-            // What is left says how much may be taken ahead.
+            // A lease is sized by the permits left.
             remaining: self.defaults.remaining || first.lease.is_some(),
             first,
             rest,
             on_failure: Some(strictest),
-            patience: patience.map(|(wait, queue)| Patience::Queue(wait, queue)),
+            patience: wait.map(|(up_to, queue)| Patience::Queue(up_to, queue)),
             asked: None,
         };
-        Plan::Ask(acquire, judges)
+        Plan::Acquire(acquire, judges)
     }
 }

@@ -1,28 +1,29 @@
-//! Entries that match nothing: a pattern that is wrong limits nothing, and nothing else shows it.
+//! Warns about entries that match nothing: nothing else shows that a pattern is wrong.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::reach::Entry;
 use crate::macros::warning;
 
-/// After how many requests an entry that matched none of them is a mistake rather than rare.
+/// After this many requests, an entry without a match is more likely a mistake than rare.
 const ENOUGH: u32 = 1_000;
-/// How many entries the warning names: a table may have thousands.
+/// The number of entries that the warning names: a table may have thousands.
 const NAMED: usize = 10;
 
-/// Which entries of a table have matched a request, until that is clear.
+/// Records which entries have matched a request, until all have, or enough requests were seen.
 #[derive(Debug)]
-pub(crate) struct Unmatched {
-    /// It stops at [`ENOUGH`], by which it is clear, too.
+pub(super) struct Unmatched {
+    /// The requests so far, up to [`ENOUGH`]. Set to it as soon as all entries have matched.
     requests: AtomicU32,
-    /// How many entries have matched nothing yet
+    /// The number of entries that have not matched yet
     left: AtomicUsize,
     entries: Box<[(String, AtomicBool)]>,
 }
 
 impl Unmatched {
-    /// Of these entries; those without rules limit nothing anyway.
-    pub(crate) fn new(entries: &[Entry]) -> Self {
+    /// Creates the record. Entries without rules count as matched, because they limit nothing
+    /// anyway.
+    pub(super) fn new(entries: &[Entry]) -> Self {
         let entry = |(text, _, rules): &Entry| (text.clone(), AtomicBool::new(rules.is_empty()));
         let entries: Box<[_]> = entries.iter().map(entry).collect();
         let left = entries.iter().filter(|(_, matched)| !is(matched)).count();
@@ -33,9 +34,9 @@ impl Unmatched {
         }
     }
 
-    /// Counts a request, and the entry that it met.
-    pub(crate) fn note(&self, met: Option<usize>) {
-        // Once it is clear, requests write nothing that other threads read.
+    /// Records a request, and the entry that it met.
+    pub(super) fn record(&self, met: Option<usize>) {
+        // After that, requests write nothing that other threads read.
         if self.requests.load(Ordering::Relaxed) >= ENOUGH {
             return;
         }
@@ -67,9 +68,9 @@ impl Unmatched {
             warning!(
                 ?patterns,
                 requests = ENOUGH,
-                hint = "a pattern is the whole path as this server is asked for it: with axum's \
-                        `nest`, the prefix is a part of it. Where such requests are rare, nothing \
-                        is wrong",
+                hint = "a pattern is the whole path as the client requests it: with axum's \
+                        `nest`, it includes the prefix. If such requests are rare, nothing is \
+                        wrong",
                 "entries of the table have matched no request so far: their rules limit nothing"
             );
         }

@@ -1,4 +1,4 @@
-//! The entries: which requests meet which rules.
+//! Reads the entries of a rules file: conditions on requests, and the rules that apply.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,7 +20,7 @@ use crate::web::{
     key::network_of,
     rule::{
         Requests, Rule, Rules,
-        list::{EVERYBODY, is_everybody},
+        list::{EVERY_ADDRESS, is_every_address},
         pattern::{self, Pattern},
         reach::{Entry, first_unreached},
     },
@@ -29,7 +29,7 @@ use crate::web::{
 /// A table of `on`, `deny` or `allow`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fields {
+pub(super) struct Fields {
     route: Option<Spanned<String>>,
     method: Option<Spanned<Texts>>,
     host: Option<Spanned<Texts>>,
@@ -44,11 +44,11 @@ pub(crate) struct Fields {
 /// The table `otherwise`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Otherwise {
+pub(super) struct Otherwise {
     rules: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
-pub(crate) fn read(
+pub(super) fn read(
     code: &RulesFile,
     text: &str,
     mut named: Vec<Named>,
@@ -56,7 +56,7 @@ pub(crate) fn read(
     otherwise: Option<&Spanned<Table<Otherwise>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
-    // Looked up: each of thousands of entries may name another rule.
+    // A map, because each of thousands of entries may name another rule.
     let places = named.iter().enumerate();
     let places: HashMap<_, _> = places
         .map(|(at, named)| (named.name.get_ref().clone(), at))
@@ -89,13 +89,13 @@ pub(crate) fn read(
     }
 }
 
-/// Checks that requests reach every entry: the first that matches counts.
+/// Checks that requests reach every entry. The first entry that matches counts.
 fn check_reached(
     text: &str,
     entries: &[Entry],
     on: &[Spanned<Table<Fields>>],
 ) -> Result<(), Mistake> {
-    // What several conditions match together is known only to be the same where they are.
+    // Entries with several conditions are compared only for equality.
     let mut seen = HashMap::new();
     let twice = on.iter().find_map(|entry| {
         let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
@@ -118,7 +118,8 @@ fn check_reached(
 }
 
 impl Fields {
-    /// Returns all conditions in a form that is equal where they are, in whatever order.
+    /// Returns all conditions in a normal form, for comparison: the order in which they stand is
+    /// ignored.
     fn conditions(&self) -> Vec<(&str, Vec<String>)> {
         let one = |field: &Option<Spanned<String>>| Some(vec![field.as_ref()?.get_ref().clone()]);
         let many = |field: &Option<Spanned<Texts>>| {
@@ -141,8 +142,8 @@ impl Fields {
     }
 }
 
-/// Reads an entry of a list: addresses, keys, or what entries match by.
-pub(crate) fn listed(
+/// Reads an entry of a list: addresses, keys, or the conditions of `[[on]]`.
+pub(super) fn listed(
     code: &RulesFile,
     keys: &Keys,
     entry: &Spanned<Table<Fields>>,
@@ -151,7 +152,7 @@ pub(crate) fn listed(
     let fields = &entry.get_ref().0;
     let by = fields.by.as_ref();
     if let Some(rules) = &fields.rules {
-        return Err(rules.fail("it belongs to `[[on]]`: no rule counts what a list decides"));
+        return Err(rules.fail("it belongs to `[[on]]`: a list decides before any rule"));
     }
     match (
         &fields.networks,
@@ -162,12 +163,12 @@ pub(crate) fn listed(
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
             let networks = one_or_more(networks)?;
             for network in &networks {
-                // Each alone first: so the error is the network's.
+                // Checks each network alone, so that the error is placed at the network.
                 let text = network.get_ref();
                 let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
                 let read = network_of(text).map_err(refuse)?;
-                if allows && is_everybody(&read) {
-                    return Err(refuse(EVERYBODY));
+                if allows && is_every_address(&read) {
+                    return Err(refuse(EVERY_ADDRESS));
                 }
             }
             let networks = networks.iter().map(Spanned::get_ref);
@@ -180,19 +181,19 @@ pub(crate) fn listed(
         }
         (None, None, _) => {
             if let Some(by) = by {
-                return Err(by.fail("it belongs to `networks` or `values`, which are not there"));
+                return Err(by.fail("it belongs to `networks` or `values`, which are missing"));
             }
             let pattern = pattern(code, entry)?;
             Ok(Requests::on_request(move |parts| pattern.matches(parts)))
         }
         _ => Err(entry.fail(
-            "`networks`, `values` and what a request asks for exclude each other: write an entry \
-             for each",
+            "`networks`, `values` and conditions on the request exclude each other: write an \
+             entry for each",
         )),
     }
 }
 
-/// The rules that an entry names; `places` says where each of them stands.
+/// Returns the rules that an entry names. `places` is the index of each rule by its name.
 fn chosen(
     named: &mut [Named],
     places: &HashMap<String, usize>,
@@ -213,7 +214,7 @@ fn chosen(
             return Err(name.fail(no_such("rule", name.get_ref(), &known)));
         };
         if !seen.insert(name.get_ref()) {
-            return Err(name.fail(format!("the rule {:?} stands here twice", name.get_ref())));
+            return Err(name.fail(format!("the rule {:?} is listed twice", name.get_ref())));
         }
         rule.used = true;
         chosen.push(rule.rule.clone());
@@ -221,7 +222,7 @@ fn chosen(
     Ok(chosen)
 }
 
-/// The conditions of an entry, all of which a request meets.
+/// Reads the conditions of an entry. A request must meet all of them.
 fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
     let mut all = Vec::new();
@@ -234,7 +235,7 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, 
     if let Some(method) = &fields.method {
         let route = fields.route.as_ref();
         if route.is_some_and(|route| !route.get_ref().starts_with('/')) {
-            return Err(method.fail("the route has a method, too: say it once"));
+            return Err(method.fail("the route has a method too: give it once"));
         }
         all.push(methods(method)?);
     }
@@ -252,8 +253,8 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, 
             Ok(Pattern::All(all))
         }
         (None, _) => Err(entry.fail(
-            "it says no `route`, `grpc`, `host`, `method` or `when`: the rules for all other \
-             requests stand in `[otherwise]`",
+            "it has no `route`, `grpc`, `host`, `method` or `when`: the rules for all other \
+             requests belong in `[otherwise]`",
         )),
     }
 }
@@ -282,7 +283,7 @@ fn hosts(texts: &Spanned<Texts>) -> Result<Pattern, Mistake> {
     })))
 }
 
-/// A host, or all below one.
+/// A host, or all hosts below one.
 #[derive(Debug)]
 struct Host {
     name: String,
@@ -310,7 +311,8 @@ impl Host {
             });
         }
         Err(format!(
-            "{text:?} is no host: write `api.example.com` without a port, or `*.example.com` for all below it"
+            "{text:?} is not a host: write `api.example.com` without a port, or `*.example.com` \
+             for all below it"
         ))
     }
 
@@ -329,7 +331,8 @@ impl Host {
     }
 }
 
-/// The host that was asked for, without the port: of HTTP/2 in the address, of HTTP/1 in a field that comes once.
+/// Returns the requested host without the port. HTTP/2 has it in the URI, HTTP/1 in a field that
+/// must not be repeated.
 fn host_of(parts: &Parts) -> Option<&str> {
     parts.uri.host().or_else(|| host_field(&parts.headers))
 }

@@ -1,4 +1,4 @@
-//! Keys as a file writes them: words, joined by `or`, and tables for what needs more.
+//! Reads keys: words joined by `or`, and tables under `keys` for the rest.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use crate::{
     },
 };
 
-/// What files say without being told how.
-pub(crate) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
+/// The words that a file may use without a definition.
+pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
 /// A table below `keys`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Definition {
+pub(super) struct Definition {
     from: Option<Spanned<Texts>>,
     digest: Option<Spanned<String>>,
     trusted: Option<Spanned<Texts>>,
@@ -37,15 +37,15 @@ pub(crate) struct Definition {
     plain: Option<Spanned<bool>>,
 }
 
-/// The keys that a file may name: the code's and its own.
-pub(crate) struct Keys {
+/// The keys that a file may name: those of the code and its own.
+pub(super) struct Keys {
     known: BTreeMap<String, Any>,
-    /// Those that are addresses, for lists of networks.
+    /// The keys that are addresses, for lists of networks.
     addresses: BTreeMap<String, ClientIp>,
 }
 
 impl Keys {
-    pub(crate) fn read(code: &RulesFile, keys: ByName<Table<Definition>>) -> Result<Self, Mistake> {
+    pub(super) fn read(code: &RulesFile, keys: ByName<Table<Definition>>) -> Result<Self, Mistake> {
         let mut known = Self {
             known: code.keys.clone(),
             addresses: BTreeMap::new(),
@@ -64,14 +64,14 @@ impl Keys {
             }
             let key = known.definition(code, name.get_ref(), &table)?;
             check(&name, &key)?;
-            // Those further down may be made of it.
+            // Later definitions may be made of it.
             known.known.insert(name.into_inner(), key);
         }
         Ok(known)
     }
 
     /// Returns an address: `peer`, or a key of this file that is `client-ip`.
-    pub(crate) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
+    pub(super) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
         let name = match by.get_ref() {
             Texts::Scalar(name) | Texts::Text(name) => name.as_str(),
             Texts::Many(_) => "a list",
@@ -87,8 +87,8 @@ impl Keys {
         })
     }
 
-    /// Returns what counts: an expression, or several, all of which count together.
-    pub(crate) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
+    /// Returns the key of one expression, or of several, all of which count together.
+    pub(super) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
         if let Texts::Text(text) = by.get_ref() {
             return self.expression(by, text);
         }
@@ -109,7 +109,7 @@ impl Keys {
             .collect::<Result<_, _>>()?;
         let Some(key) = Any::first_of(terms) else {
             return Err(
-                at.fail("a key stands before `or shared` and `or skip`, as in `user or skip`")
+                at.fail("a key must come before `or shared` and `or skip`, as in `user or skip`")
             );
         };
         Ok(match last {
@@ -138,7 +138,7 @@ impl Keys {
                 ));
             }
             ("shared" | "skip", _) => {
-                return Err(at.fail(format!("`{term}` stands at the end")));
+                return Err(at.fail(format!("`{term}` must come last")));
             }
             _ => match self.known.get(term) {
                 Some(key) => key.clone(),
@@ -195,7 +195,7 @@ impl Keys {
 }
 
 impl Definition {
-    /// Checks that each field belongs to what the key is from.
+    /// Checks that each field belongs to the source of the key.
     fn check_owners(&self, source: &str) -> Result<(), Mistake> {
         let client_ip = [
             span(&self.trusted),
@@ -232,7 +232,7 @@ fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
         (Some(trusted), None) => {
             let networks = one_or_more(trusted)?;
             for network in &networks {
-                // Each alone first: so the error is the network's.
+                // Checks each network alone, so that the error is placed at the network.
                 check(network, &ClientIp::behind([network.get_ref()]))?;
             }
             ClientIp::behind(networks.iter().map(Spanned::get_ref))

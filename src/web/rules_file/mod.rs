@@ -1,10 +1,10 @@
-//! Rules as a file: [`RulesFile`] reads TOML into the [`Rules`] that code builds.
+//! Reads a rules file: [`RulesFile`] turns TOML into the [`Rules`] that code builds.
 
-pub(crate) mod entries;
-pub(crate) mod keys;
-pub(crate) mod reader;
-pub(crate) mod rules;
-pub(crate) mod values;
+mod entries;
+mod keys;
+mod reader;
+mod rules;
+mod values;
 pub(crate) mod watch;
 
 use std::{
@@ -25,7 +25,7 @@ use super::{
     answer::{Fields, HeaderStyle, ResetUnit},
     charge::{ChargeIf, Outcome},
     key::{Any, KeyExtractor, Secret},
-    rule::{ChooseTier, Defaults, Planner, Rules},
+    rule::{ChooseTier, CompiledRules, Defaults, Rules},
 };
 use crate::{
     error::{ConfigError, ConfigErrorKind},
@@ -33,18 +33,19 @@ use crate::{
     store::{MemoryStore, Store},
 };
 
-/// The longest file that is read: a path that leads elsewhere must not fill the memory.
+/// The length of the longest file, so that a wrong path cannot fill the memory.
 const LONGEST: u64 = 1 << 20;
 
 type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-/// Reads rules from TOML, and knows by name what only code can say: who the user is, which plan was paid for, the secrets.
+/// Reads rules from TOML. Things that only code can provide, such as the user, the plan that was
+/// paid for, or secrets, are registered here by name.
 ///
-/// The [guide](crate::docs::guide) describes the format, field by field. What a file says is checked as what code says:
-/// every error of it is a [`ConfigError`] with the line, the field and what to write instead. A
-/// field that does not exist, a rule that no entry uses and a file without rules are errors, too,
-/// because a limit that is not there is not noticed.
+/// The [guide](crate::docs::guide) describes the format field by field. A file is checked like
+/// rules in code: every error is a [`ConfigError`] with the line, the field and what to write
+/// instead. An unknown field, a rule that no entry uses and a file without rules are errors too,
+/// because a missing limit is easily overlooked.
 ///
 /// # Example
 ///
@@ -94,34 +95,35 @@ pub struct RulesFile {
     charges: BTreeMap<String, ChargeIf>,
     conditions: BTreeMap<String, Condition>,
     secrets: BTreeMap<String, Secret>,
-    /// The first name that cannot be one.
+    /// The first invalid name.
     mistake: Option<ConfigError>,
 }
 
 impl RulesFile {
-    /// Files that name only what every file may name.
+    /// Creates a reader without names from code.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets files say `by = "<name>"`: count requests by this key.
+    /// Lets files say `by = "<name>"`, which counts requests by this key.
     ///
-    /// Names here and below have the characters `A-Z a-z 0-9 . _ -`, else reading is a
-    /// [`ConfigError`], and mean nothing else in a file (`peer`, `route`), else it is one, too.
+    /// Names here and in the other methods have the characters `A-Z a-z 0-9 . _ -` and must not
+    /// have another meaning in a file, as `peer` and `route` have. Otherwise reading returns a
+    /// [`ConfigError`].
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
-        self.note(name, &keys::WORDS);
+        self.check_name(name, &keys::WORDS);
         self.keys.insert(name.to_owned(), Any::new(key));
         self
     }
 
-    /// Lets files say `tier-by = "<name>"`: this tells which of the rule's tiers a request belongs to. A tier that a rule does
-    /// not have is treated as its first.
+    /// Lets files say `tier-by = "<name>"`. The closure returns the tier of a request; a tier that
+    /// the rule does not have is treated as its first.
     pub fn tiers(
         mut self,
         name: &str,
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &[]);
+        self.check_name(name, &[]);
         self.tiers.insert(name.to_owned(), Arc::new(choose));
         self
     }
@@ -132,7 +134,7 @@ impl RulesFile {
         name: &str,
         cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &[]);
+        self.check_name(name, &[]);
         self.costs.insert(name.to_owned(), Arc::new(cost));
         self
     }
@@ -143,7 +145,7 @@ impl RulesFile {
         name: &str,
         counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &rules::OUTCOMES);
+        self.check_name(name, &rules::OUTCOMES);
         self.charges.insert(name.to_owned(), Arc::new(counts));
         self
     }
@@ -154,41 +156,43 @@ impl RulesFile {
         name: &str,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.note(name, &[]);
+        self.check_name(name, &[]);
         self.conditions.insert(name.to_owned(), Arc::new(matches));
         self
     }
 
-    /// Lets keys say `digest = "<id>"`, by the secret's id: see [`KeyExtractor::digest`]. The secret itself has no place in a
-    /// file.
+    /// Lets keys say `digest = "<id>"`, with the id of this secret: see [`KeyExtractor::digest`].
+    /// The secret itself must not be in a file.
     pub fn secret(mut self, secret: &Secret) -> Self {
         self.secrets.insert(secret.id().to_owned(), secret.clone());
         self
     }
 
-    /// The rules that a text says.
+    /// Reads rules from a text.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`], with the line and the field at fault, or a name that code has given.
+    /// Returns a [`ConfigError`] with the line and the field, or for an invalid name registered by
+    /// code.
     pub fn parse(&self, text: &str) -> Result<Rules, ConfigError> {
         if let Some(mistake) = &self.mistake {
             return Err(mistake.clone());
         }
-        // Editors of another system begin a file with it, and TOML does not know it.
+        // Editors on other systems write a byte order mark, which TOML does not allow.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
-        // What only a layer finds is found here, too, so that a file can be checked without one.
+        // Also runs the checks of a layer, so that a file can be checked without one.
         check(rules.clone(), &MemoryStore::new())?;
         Ok(rules)
     }
 
-    /// The rules that a file says. Blocks while it reads: [`watch`](crate::RateLimitLayer::watch) does not.
+    /// Reads rules from a file. Blocks while it reads; [`watch`](crate::RateLimitLayer::watch) does
+    /// not.
     ///
     /// # Errors
     ///
-    /// Of kind [`Unreadable`](ConfigErrorKind::Unreadable) for what is no file, no UTF-8 or longer
-    /// than a mebibyte, and those of [`parse`](Self::parse).
+    /// Returns an error of kind [`Unreadable`](ConfigErrorKind::Unreadable) if the path is not a
+    /// file, is not UTF-8 or is longer than a mebibyte, and the errors of [`parse`](Self::parse).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
         self.parse(&read(path.as_ref())?)
     }
@@ -213,7 +217,7 @@ impl RulesFile {
         Ok(rules)
     }
 
-    fn note(&mut self, name: &str, reserved: &[&str]) {
+    fn check_name(&mut self, name: &str, reserved: &[&str]) {
         let checked = match reserved.contains(&name) {
             true => Err(ConfigErrorKind::Name
                 .error(format!("{name:?} means something else in a rules file"))),
@@ -238,7 +242,7 @@ impl fmt::Debug for RulesFile {
     }
 }
 
-/// A whole file.
+/// A whole rules file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -267,21 +271,21 @@ fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
 }
 
 fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
-    Planner::new(rules, &*store.handle().0, Defaults::default()).map(|_| ())
+    CompiledRules::new(rules, &*store.handle().0, Defaults::default()).map(|_| ())
 }
 
-/// The text of a file.
-pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+/// Returns the text of a file.
+fn read(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |reason: String| {
         ConfigErrorKind::Unreadable.error(format!(
             "the rules file {:?} cannot be read: {reason}",
             path.display().to_string()
         ))
     };
-    // Before it is opened: opening a pipe would wait for whoever writes to it.
+    // Before it is opened: opening a pipe would wait for its writer.
     let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
     if !kind.is_file() {
-        return Err(unreadable("it is no file".to_owned()));
+        return Err(unreadable("it is not a file".to_owned()));
     }
     let mut text = String::new();
     File::open(path)

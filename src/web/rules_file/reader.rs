@@ -1,4 +1,4 @@
-//! Reads TOML into structs by serde, and says where in the text a mistake stands.
+//! Reads TOML into structs by serde, and finds the line and the field of a mistake.
 
 use std::{
     collections::BTreeMap,
@@ -24,16 +24,16 @@ use crate::{
     name::is_word,
 };
 
-/// A place in a text, and what is wrong there.
-pub(crate) struct Mistake(Range<usize>, String);
+/// A place in a text, and the mistake there.
+pub(super) struct Mistake(Range<usize>, String);
 
 impl Mistake {
     /// Returns the error that names the line and the field.
-    pub(crate) fn in_text(self, text: &str) -> ConfigError {
+    pub(super) fn in_text(self, text: &str) -> ConfigError {
         let Self(at, reason) = self;
-        // The tables of `[[on]]` and the first of them have one span: their list is not what is
-        // wrong, unless a table belongs there.
-        let innermost = !reason.starts_with("here stands a list");
+        // The list of the `[[on]]` tables and its first table have the same span. The mistake is in
+        // the table, unless a table is missing there.
+        let innermost = !reason.starts_with("found a list");
         let table = DeTable::parse(text).map(|table| DeValue::Table(table.into_inner()));
         let field = table
             .ok()
@@ -53,8 +53,8 @@ impl From<toml::de::Error> for Mistake {
     }
 }
 
-/// Makes a [`Mistake`] of what stands at a place.
-pub(crate) trait Fail {
+/// Creates a [`Mistake`] at the place of a value.
+pub(super) trait Fail {
     fn fail(&self, reason: impl Display) -> Mistake;
 }
 
@@ -70,29 +70,29 @@ impl<T> Fail for Spanned<T> {
     }
 }
 
-/// Returns the place of a field, if it is there.
-pub(crate) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
+/// Returns the place of a field, if it is present.
+pub(super) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
     field.as_ref().map(Spanned::span)
 }
 
-/// Reads a text. A byte order mark is no part of it.
-pub(crate) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
+/// Reads a text, which must not begin with a byte order mark.
+pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
     let table = DeTable::parse(text)?;
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
     let document = Spanned::new(span, table);
     if let Some(time) = time_in(&document) {
-        return Err(time.fail("here stands a time, and no field is one: write texts in quotes"));
+        return Err(time.fail("found a date or time, which no field takes: write texts in quotes"));
     }
     Ok(T::deserialize(toml::de::ValueDeserializer::from(document))?)
 }
 
-/// Returns the line of the byte at this place, counted from 1.
-pub(crate) fn line_at(text: &str, at: usize) -> usize {
+/// Returns the line of the byte at this offset, counted from 1.
+pub(super) fn line_at(text: &str, at: usize) -> usize {
     let before = text.bytes().take(at);
     before.filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Returns the first date or time, which serde would take for a table.
+/// Returns the first date or time. serde would read it as a table.
 fn time_in<'a, 'v>(value: &'a Spanned<DeValue<'v>>) -> Option<&'a Spanned<DeValue<'v>>> {
     match value.get_ref() {
         DeValue::Datetime(_) => Some(value),
@@ -102,8 +102,8 @@ fn time_in<'a, 'v>(value: &'a Spanned<DeValue<'v>>) -> Option<&'a Spanned<DeValu
     }
 }
 
-/// Returns the field whose name or value stands at a place, as in `rules.login.rate`: the innermost
-/// or the outermost.
+/// Returns the innermost or the outermost field whose name or value is at a place, as in
+/// `rules.login.rate`.
 fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool) -> Option<String> {
     let below = |path: String, value: &Spanned<DeValue<'_>>, is_here: bool| {
         let deeper = field_at(&path, value.get_ref(), at, innermost);
@@ -132,9 +132,9 @@ fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool)
     }
 }
 
-/// A table with the fields of `T`. By itself serde takes a list for one, too, and its items for the
+/// A table with the fields of `T`. serde alone would also accept a list, and take its items as the
 /// fields in their order.
-pub(crate) struct Table<T>(pub(crate) T);
+pub(super) struct Table<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -157,27 +157,27 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
 }
 
 /// Values by name.
-pub(crate) type ByName<T> = BTreeMap<Spanned<String>, Spanned<T>>;
+pub(super) type ByName<T> = BTreeMap<Spanned<String>, Spanned<T>>;
 
 /// Returns values in the order in which they were written.
-pub(crate) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>)> {
+pub(super) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>)> {
     let mut values: Vec<_> = values.into_iter().collect();
     values.sort_by_key(|(name, _)| name.span().start);
     values
 }
 
-/// A value that has several forms: a number or flag, a text, a list or table.
-pub(crate) enum Value<Scalar, Many> {
+/// A value with several forms: a number or flag, a text, a list or table.
+pub(super) enum Value<Scalar, Many> {
     Scalar(Scalar),
     Text(String),
     Many(Many),
 }
 
 /// A text, or a list of texts.
-pub(crate) type Texts = Value<String, Vec<Spanned<String>>>;
+pub(super) type Texts = Value<String, Vec<Spanned<String>>>;
 
-/// Returns the texts of a list, or the one that stands there alone.
-pub(crate) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
+/// Returns the texts of a list, or a single text.
+pub(super) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
     match texts.get_ref() {
         Value::Scalar(one) | Value::Text(one) => Ok(vec![Spanned::new(texts.span(), one.clone())]),
         Value::Many(many) if many.is_empty() => {
@@ -199,7 +199,7 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M>
     type Value = Value<S, M>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of integers that no number can hold.
+        // For integers that no number type can hold.
         f.write_str("u64")
     }
 
@@ -233,7 +233,7 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M>
 }
 
 /// Returns a field that a table must have.
-pub(crate) fn need<T>(
+pub(super) fn need<T>(
     field: Option<T>,
     table: &impl Fail,
     name: &str,
@@ -243,7 +243,7 @@ pub(crate) fn need<T>(
 }
 
 /// Returns the meaning of one of these words.
-pub(crate) fn one_of<T: Copy>(
+pub(super) fn one_of<T: Copy>(
     at: &impl Fail,
     text: &str,
     words: &[(&str, T)],
@@ -255,8 +255,8 @@ pub(crate) fn one_of<T: Copy>(
     })
 }
 
-/// Returns what the code has given under this name.
-pub(crate) fn given<'c, T>(
+/// Returns the value that code has registered under this name.
+pub(super) fn given<'c, T>(
     at: &impl Fail,
     what: &str,
     name: &str,
@@ -268,7 +268,7 @@ pub(crate) fn given<'c, T>(
     })
 }
 
-/// How serde begins to name what it found and what it wanted, and how the guide names it.
+/// The beginnings of serde's names for types, and the guide's names for them.
 const TYPES: [(&str, &str); 12] = [
     ("string", "a text"),
     ("a string", "a text"),
@@ -284,17 +284,17 @@ const TYPES: [(&str, &str); 12] = [
     ("a map", "a table"),
 ];
 
-/// Says in the guide's words what serde says of a field or of a value's type.
+/// Returns the guide's wording for serde's message about a field or a value's type.
 fn reason_of(message: &str) -> String {
     let (said, wanted) = message.rsplit_once(", expected ").unwrap_or_default();
     if let Some(name) = said.strip_prefix("unknown field `") {
-        // Each stands between a pair of backticks.
+        // Each known name is between a pair of backticks.
         let known: Vec<_> = wanted.split('`').skip(1).step_by(2).collect();
         return no_such("field", name.strip_suffix('`').unwrap_or(name), &known);
     }
     let is_type = said.strip_prefix("invalid type: ");
     let Some(found) = is_type.or_else(|| said.strip_prefix("invalid value: ")) else {
-        // The parser's own words may have several lines, and a log wants one.
+        // The parser's own message may have several lines, and a log line must not.
         return message.replace('\n', ", ");
     };
     let in_words = |text| {
@@ -308,12 +308,12 @@ fn reason_of(message: &str) -> String {
         Some(number) if found == "a whole number" && wanted.ends_with("number") => {
             format!("{number} is out of range")
         }
-        _ => format!("here stands {found}, and not {wanted}"),
+        _ => format!("found {found} instead of {wanted}"),
     }
 }
 
-/// Says that there is no such thing, and what there is instead.
-pub(crate) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
+/// Returns a message that a name is unknown, with the known or nearest names.
+pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     let near = known
         .iter()
         .map(|name| (distance(given, name), name))
@@ -321,14 +321,17 @@ pub(crate) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
         .min();
     match near {
         Some((_, near)) => format!("there is no {what} {given:?}: did you mean `{near}`?"),
-        None if known.is_empty() => format!("there is no {what} {given:?}, and none was named"),
-        None => format!("there is no {what} {given:?}, but `{}`", known.join("`, `")),
+        None if known.is_empty() => format!("there is no {what} {given:?}, and none is defined"),
+        None => format!(
+            "there is no {what} {given:?}: the known ones are `{}`",
+            known.join("`, `")
+        ),
     }
 }
 
-/// How many characters must be added, left out or replaced.
+/// Returns how many characters must be added, removed or replaced.
 fn distance(from: &str, to: &str) -> usize {
-    // Whatever is that long was not meant to be one of ours.
+    // A text of that length was not meant to be one of the known names.
     if from.len() > 64 {
         return usize::MAX;
     }
@@ -354,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_probably_meant_is_told() {
+    fn a_similar_name_is_suggested() {
         for (one, other, expected) in [
             ("", "", 0),
             ("rate", "rate", 0),
@@ -369,6 +372,6 @@ mod tests {
         let known = ["rate", "keep-alive"];
         assert!(no_such("field", "rates", &known).ends_with("did you mean `rate`?"));
         assert!(no_such("field", "keep_alive", &known).ends_with("did you mean `keep-alive`?"));
-        assert!(no_such("field", "burst", &known).ends_with("but `rate`, `keep-alive`"));
+        assert!(no_such("field", "burst", &known).ends_with("ones are `rate`, `keep-alive`"));
     }
 }

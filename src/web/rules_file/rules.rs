@@ -1,4 +1,4 @@
-//! The tables below `rules`: one for each rule.
+//! Reads the tables below `rules`, one for each rule.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
@@ -26,17 +26,17 @@ use crate::{
     },
 };
 
-/// Outcomes that files may name without being told what they are.
-pub(crate) const OUTCOMES: [&str; 2] = ["success", "failure"];
+/// The outcomes that files may name without code.
+pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
 
-/// A file that is about to be written looks like one that is to limit nothing.
+/// An empty file is refused, because an editor may be about to write it.
 const NO_RULES: &str = "there are no rules, and nothing would be limited: write one, as \
                         `[rules.api]`, and name it in the `rules` of an `[[on]]` or `[otherwise]`";
 
 /// A table below `rules`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Definition {
+pub(super) struct Definition {
     rate: Option<Spanned<Rate>>,
     tiers: Option<Spanned<ByName<Rate>>>,
     tier_by: Option<Spanned<String>>,
@@ -60,7 +60,7 @@ pub(crate) struct Definition {
     queue: Option<usize>,
 }
 
-/// `{ local = 0.25 }`
+/// The table `{ local = 0.25 }`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OnFailure {
@@ -68,13 +68,13 @@ struct OnFailure {
 }
 
 /// A rule, and whether an entry has named it.
-pub(crate) struct Named {
-    pub(crate) name: Spanned<String>,
-    pub(crate) rule: Rule,
-    pub(crate) used: bool,
+pub(super) struct Named {
+    pub(super) name: Spanned<String>,
+    pub(super) rule: Rule,
+    pub(super) used: bool,
 }
 
-pub(crate) fn read(
+pub(super) fn read(
     code: &RulesFile,
     keys: &Keys,
     text: &str,
@@ -86,7 +86,7 @@ pub(crate) fn read(
     for (name, table) in rules.map(Spanned::into_inner).map_or(Vec::new(), in_order) {
         check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
         let mut rule = rule(code, keys, name.get_ref(), &table)?;
-        // Counting from the start for each rule would be quadratic in the text.
+        // Counted on from the last rule: from the start each time would be quadratic in the text.
         line += line_at(&text[counted..], name.span().start - counted) - 1;
         counted = name.span().start;
         rule.line = Some(line);
@@ -117,7 +117,7 @@ fn rule(
     let key = fields.by.as_ref().map(|by| key(keys, by)).transpose()?;
     if takes_key && key.is_none() {
         return Err(table.fail(
-            "it lacks `by`, which says what it counts by, as in `by = \"peer\"`; all requests \
+            "it lacks `by`, the key that it counts by, as in `by = \"peer\"`; all requests \
              together are `by = \"constant:all\"`",
         ));
     }
@@ -150,7 +150,7 @@ fn rule(
     rule.queue = fields.queue;
     match &fields.enforce_share {
         Some(share) if fields.shadow => {
-            Err(share.fail("`shadow` says that it refuses no request: choose one of the two"))
+            Err(share.fail("with `shadow` the rule refuses no request: choose one of the two"))
         }
         Some(share) => Ok(rule.enforce_share(*share.get_ref())),
         None if fields.shadow => Ok(rule.shadow()),
@@ -183,15 +183,16 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
     let key = keys.key(by)?;
     match KeyExtractor::exposed_credential(&key) {
         Some(header) => Err(by.fail(format!(
-            "the header {header:?} holds a credential, which would be seen in Redis: define a key \
-             with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
-             names, or with `from = \"header:{header}\"` and `plain = true` if it may be seen"
+            "the header {header:?} holds a credential, which would be visible in Redis: define a \
+             key with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
+             registers, or with `from = \"header:{header}\"` and `plain = true` if it may be \
+             visible"
         ))),
         None => Ok(key),
     }
 }
 
-/// One of `rate`, `tiers` and `shared`, with what belongs to it.
+/// Reads one of `rate`, `tiers` and `shared`, with the fields that belong to it.
 fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
@@ -210,7 +211,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
         ),
     ] {
         if let (Some(field), false) = (field, has_owner) {
-            return Err(field.fail(format!("it belongs to `{owner}`, which is not there")));
+            return Err(field.fail(format!("it belongs to `{owner}`, which is missing")));
         }
     }
     match (&fields.rate, tiers, shared) {
@@ -246,7 +247,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
     }
 }
 
-/// A rate, and what the rule says of all its rates.
+/// Returns the limit of a rate, with the settings of the rule for all its rates.
 fn limit(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
     let mut limit = rate.get_ref().0;
     if fields
@@ -264,7 +265,7 @@ fn limit(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
     }
 }
 
-/// A number, a name that the code knows, or numbers by method.
+/// Reads a cost: a number, a name registered by code, or numbers by method.
 fn cost_of(
     code: &RulesFile,
     rule: &str,
@@ -297,7 +298,7 @@ fn cost_of(
         }
         Value::Many(methods) => {
             let methods = in_order(methods.clone());
-            // Free methods are the one cost of zero that makes sense.
+            // A cost of zero makes sense only for single methods.
             for (_, permits) in methods.iter().filter(|(_, permits)| *permits.get_ref() > 0) {
                 check(*permits.get_ref(), permits.span())?;
             }
@@ -329,7 +330,7 @@ fn cost_by_method(
         );
     }
     Ok(Cost::Parts(Arc::new(move |parts: &Parts| {
-        // What is said of HEAD goes before what is said of GET.
+        // A cost for HEAD takes precedence over that for GET.
         let exact = by_method.iter().find(|(method, _)| *method == parts.method);
         let counted = || {
             let mut costs = by_method.iter();

@@ -1,4 +1,4 @@
-//! Rates and times as a file writes them.
+//! Reads the rates and times of a rules file.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::limit::Limit;
 /// A rate: `100/1m`, `5/s`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Rate(pub(crate) Limit);
+pub(super) struct Rate(pub(super) Limit);
 
 impl TryFrom<String> for Rate {
     type Error = String;
@@ -17,8 +17,8 @@ impl TryFrom<String> for Rate {
     fn try_from(text: String) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "{text:?} is no rate: write permits, a slash and a time, as in `100/1m` or `5/s`; \
-                 times end in ms, s, m, h or d"
+                "{text:?} is not a rate: write permits, a slash and a time, as in `100/1m` or \
+                 `5/s`; times end in ms, s, m, h or d"
             )
         };
         let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
@@ -37,7 +37,7 @@ impl TryFrom<String> for Rate {
 /// A time: `500ms`, `90s`, `1h`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Time(pub(crate) Duration);
+pub(super) struct Time(pub(super) Duration);
 
 impl TryFrom<String> for Time {
     type Error = String;
@@ -45,7 +45,8 @@ impl TryFrom<String> for Time {
     fn try_from(text: String) -> Result<Self, String> {
         time(&text).map(Self).ok_or_else(|| {
             format!(
-                "{text:?} is no time: write a whole number and one of ms, s, m, h or d, as in `90s`"
+                "{text:?} is not a time: write a whole number and one of ms, s, m, h or d, as in \
+                 `90s`"
             )
         })
     }
@@ -67,7 +68,7 @@ fn time(text: &str) -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-/// Digits, with `_` between them for the eye.
+/// Parses digits, which may have `_` between them for readability.
 fn number(text: &str) -> Option<u64> {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
     let bytes = text.as_bytes();

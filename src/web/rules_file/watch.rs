@@ -1,4 +1,4 @@
-//! Looks after a rules file while a service runs.
+//! Watches a rules file while a service runs.
 
 use std::{
     fmt, panic,
@@ -14,27 +14,28 @@ use crate::{
     web::layer::{RateLimitLayer, Shared},
 };
 
-/// How often the file is looked at.
+/// The default time between two reads of the file.
 const EVERY: Duration = Duration::from_secs(5);
-/// How long a new text must have stayed the same: a program may still be writing it.
+/// The time for which a new text must stay the same, because a program may still be writing it.
 const SETTLED: Duration = Duration::from_millis(100);
 
 type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 
-/// Reloads a layer's rules whenever their file has changed. Made by
-/// [`RateLimitLayer::watch`](crate::RateLimitLayer::watch); it does nothing until [`run`](Self::run) is spawned.
+/// Reloads a layer's rules whenever their file changes. Made by
+/// [`RateLimitLayer::watch`](crate::RateLimitLayer::watch); it does nothing until
+/// [`run`](Self::run) is spawned.
 ///
-/// The file is read every 5 seconds, or as [`every`](Self::every) says. Reading and applying it
-/// happen on a thread that may block: requests go on meanwhile. What counts is its text, so that
-/// all ways to replace a file are seen: writing it, renaming another over it, and the symbolic
-/// links by which Kubernetes updates a mounted config map (not one mounted by `subPath`, which
-/// Kubernetes leaves as it is). A text must have stayed the same for a tenth of a second; better
-/// still, rename a finished file over the old one.
+/// The file is read every 5 seconds, or as [`every`](Self::every) says, and applied on a thread
+/// that may block, so requests are not delayed. The text is compared, so every way to replace a
+/// file is noticed: writing it, renaming another file over it, and the symbolic links with which
+/// Kubernetes updates a mounted config map (but not one mounted by `subPath`, which Kubernetes does
+/// not update). A text must have stayed the same for a tenth of a second; it is better still to
+/// rename a finished file over the old one.
 ///
-/// The first look applies the file as it is then: nothing is lost that changed since the layer was built.
+/// The first read applies the file as it is then, so no change since the layer was built is missed.
 ///
-/// A file that is bad, or gone, changes nothing: the rules stay, and one warning says the line and the reason. So does
-/// [`report`](Self::report), for a metric or a health check.
+/// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
+/// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
 /// # Example
 ///
@@ -59,7 +60,8 @@ pub struct Watch {
 }
 
 impl RateLimitLayer {
-    /// Looks after a rules file: whenever it changes, its rules are [reloaded](Self::reload). See [`Watch`].
+    /// Watches a rules file, and [reloads](Self::reload) the rules whenever it changes. See
+    /// [`Watch`].
     pub fn watch(&self, file: RulesFile, path: impl Into<PathBuf>) -> Watch {
         Watch::new(Arc::downgrade(&self.shared), file, path.into())
     }
@@ -76,25 +78,25 @@ impl Watch {
         }
     }
 
-    /// How often the file is looked at. Default: every 5 seconds; at least every millisecond.
+    /// Sets the time between two reads of the file. Default: 5 seconds; at least one millisecond.
     pub fn every(mut self, interval: Duration) -> Self {
         self.every = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// Tells of each new text of the file whether it was applied. It is called between two looks at the file, and so should
-    /// not take long.
+    /// Calls this closure for each new text of the file, with the result of applying it. It is
+    /// called between two reads of the file, and so should return quickly.
     pub fn report(mut self, report: impl FnMut(Result<(), &ConfigError>) + Send + 'static) -> Self {
         self.report = Some(Box::new(report));
         self
     }
 
-    /// Watches until the layer, its clones and its services are gone. Spawn it, on a tokio runtime.
+    /// Watches until the layer, its clones and its services are gone. Spawn it on a tokio runtime.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it ends the watch. The layer has the rules that were applied last, whole; a file
-    /// that is being applied at that moment may still come into force.
+    /// Dropping it ends the watch. The layer keeps the complete rules that were applied last. A
+    /// file that is being applied at that moment may still take effect.
     pub async fn run(mut self) {
         let mut last = None;
         while self.layer.strong_count() > 0 {
@@ -107,7 +109,7 @@ impl Watch {
                     let Some(applied) = apply(layer, file, again).await else {
                         return;
                     };
-                    self.tell(applied.as_ref().copied());
+                    self.log_and_report(applied.as_ref().copied());
                     last = Some(text);
                     break;
                 }
@@ -117,7 +119,7 @@ impl Watch {
         }
     }
 
-    fn tell(&mut self, result: Result<(), &ConfigError>) {
+    fn log_and_report(&mut self, result: Result<(), &ConfigError>) {
         match result {
             Ok(()) => notice!(path = ?self.path, "the rules of the file are in force"),
             Err(error) => warning!(
@@ -132,9 +134,9 @@ impl Watch {
     }
 }
 
-/// Applies a text where it may take its time: requests must not wait for thousands of rules.
+/// Applies a text on a blocking thread, so that requests do not wait for thousands of rules.
 ///
-/// `None` if the layer or the runtime is gone.
+/// Returns `None` if the layer or the runtime is gone.
 async fn apply(
     layer: Weak<Shared>,
     file: Arc<RulesFile>,
@@ -147,7 +149,7 @@ async fn apply(
     });
     match applying.await {
         Ok(applied) => applied,
-        // A closure of the user's has panicked: that ends the watch.
+        // A closure of the user's has panicked, which ends the watch.
         Err(error) => match error.try_into_panic() {
             Ok(reason) => panic::resume_unwind(reason),
             Err(_) => None,

@@ -270,8 +270,8 @@ impl<'a> Shown<'a> {
                 let call = call.unwrap_or(place);
                 let end = call + 1 + self.by_script(call);
                 let read = (call..end).rfind(|line| seen[*line].words[0] == "TIME");
-                let from = seen[read.map_or(call, |read| read - 1)].at as i64;
-                let next = seen.get(end).map_or(i64::MAX, |next| next.at as i64);
+                let from = seen[read.map_or(call, |read| read - 1)].micros / 1000;
+                let next = seen.get(end).map_or(i64::MAX, |next| next.micros / 1000);
                 Time::Within(from, next.max(from + SHOWN_BEFORE))
             }
             // It is one of the arguments, where it matters.
@@ -293,9 +293,4 @@ impl<'a> Shown<'a> {
 /// What each handle calls itself: it stands in the keys of its calls.
 pub(crate) fn client_id(handle: usize) -> String {
     format!("handle-{handle}")
-}
-
-#[test]
-fn words_are_bytes_again() {
-    assert_eq!(bytes_of(r#"a\x00\xffb\\\"\r\n"#), b"a\x00\xffb\\\"\r\n");
 }

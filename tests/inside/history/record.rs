@@ -37,7 +37,7 @@ pub(crate) struct Moment {
 impl Moment {
     /// In whole milliseconds, as a server counts.
     pub(crate) fn at(&self) -> i64 {
-        i64::try_from(self.clock.as_millis()).unwrap()
+        super::millis(self.clock)
     }
 }
 
@@ -342,10 +342,10 @@ impl AnyStore for Recording {
         })
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         let what = What::Settle(receipt.clone(), keep);
         let event = self.tape.begin(self.handle, what);
-        self.guarded.give_back(receipt, keep);
+        self.guarded.settle(receipt, keep);
         self.tape.handed().insert(event);
     }
 

@@ -7,13 +7,14 @@
 use std::time::Duration;
 
 use super::{
+    millis,
     record::{Came, Event, Told, What},
     recorded::{Counted, History},
     steps::{self, Of, is_told_at_once},
 };
 use crate::{
     algorithm::{
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         sliding_log::Limiter,
     },
     clock::Now,
@@ -179,34 +180,21 @@ impl State {
         let Some(first) = acquires.first() else {
             return Err(String::from("a call for nobody"));
         };
-        let callers = acquires.iter().map(|acquire| Caller {
-            waits: acquire.patience.is_some(),
-            takes: acquire
-                .charges()
-                .map(|charge| Take {
-                    permits: charge.permits,
-                    id: charge.id,
-                    shadow: charge.shadow,
-                    lead: charge.lead,
-                })
-                .collect(),
-        });
+        let run: Vec<_> = acquires.iter().copied().cloned().collect();
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
         let limiters = first.charges().filter_map(|charge| {
-            let ask = Ask {
-                limit: charge.limit(),
-                rewrite: true,
-                exact: acquires.iter().any(|acquire| acquire.remaining),
+            let terms = Terms {
                 resendable: true,
+                ..Terms::HERE
             };
             let limiter: &mut dyn Counts = all[history.place(charge.name())].take()?;
-            Some((limiter, ask))
+            Some((limiter, terms))
         });
         let instant = match history.clock {
             Counted::ByServer => Now::millis(now),
             Counted::ByHand(_) => Now::millis(now).given(),
         };
-        let answers = call::acquire(limiters, &callers.collect::<Vec<_>>(), instant);
+        let answers = call::acquire(limiters, &run, instant);
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
         let answers = answers.chunks(1 + first.rest.len());
         let would = acquires.iter().zip(answers);
@@ -259,7 +247,7 @@ impl State {
         let Decision::Deny(refusal) = decision else {
             return Err(String::from("only refusals are told again"));
         };
-        let cap = i64::try_from(history.cap.as_millis()).unwrap_or(i64::MAX);
+        let cap = millis(history.cap);
         let told_at = event.begun;
         let mut why = String::from("nothing like it was told before");
         for known in &self.refusals {
@@ -295,7 +283,7 @@ impl State {
             {
                 why = format!("{known:?} was announced for an earlier time");
             } else if let (Some(announced), Some(over)) = (announced, over)
-                && i64::try_from((ended.clock + announced).as_millis()).unwrap_or(0) < over
+                && millis(ended.clock + announced) < over
             {
                 why = format!("{known:?} was not over then");
             } else {
@@ -407,8 +395,4 @@ pub(crate) fn shown(decision: &Decision) -> String {
         Decision::Allow(_) => String::from("granted"),
         Decision::Deny(refusal) => format!("{:?}, {:?}", refusal.kind(), refusal.retry_after()),
     }
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

@@ -10,7 +10,6 @@ use std::{collections::HashMap, ops::RangeInclusive};
 use super::record::{Came, Event, Moment, Told, What};
 use crate::{
     decision::{Decision, RefusalKind, Source},
-    demand::Acquire,
     receipt::PermitId,
 };
 
@@ -139,38 +138,25 @@ fn is_told_again(event: &Event) -> bool {
 
 /// Whether it is a refusal from memory, for which nothing was waited for.
 pub(crate) fn is_told_at_once(event: &Event) -> bool {
-    let awaited = matches!(
-        &event.what,
-        What::Acquire(
-            _,
-            Told::Decision {
-                came: Came::Awaited,
-                ..
-            }
-        )
-    );
-    !awaited && is_told_again(event)
+    let awaited =
+        |told: &Told| matches!(told, Told::Decision { came, .. } if *came == Came::Awaited);
+    matches!(&event.what, What::Acquire(_, told) if !awaited(told)) && is_told_again(event)
 }
 
 /// Whether it waited, and was refused: by those before it as well as by the store.
 fn is_refused_in_line(event: &Event) -> bool {
     let What::Acquire(
-        Acquire {
-            patience: Some(_), ..
+        acquire,
+        Told::Decision {
+            decision: Decision::Deny(refusal),
+            ..
         },
-        Told::Decision { decision, .. },
     ) = &event.what
     else {
         return false;
     };
-    let Decision::Deny(refusal) = decision else {
-        return false;
-    };
-    let of_line = matches!(
-        refusal.kind(),
-        RefusalKind::OverLimit | RefusalKind::QueueFull
-    );
-    of_line && event.ended.is_some()
+    let of_line = [RefusalKind::OverLimit, RefusalKind::QueueFull].contains(&refusal.kind());
+    acquire.patience.is_some() && of_line && event.ended.is_some()
 }
 
 /// Which event asked by this id.

@@ -97,6 +97,17 @@ impl Tale {
         self.add(handle, at, What::Settle(receipt, 0))
     }
 
+    /// Sets another limit; `keep` goes on counting what is in use.
+    fn set_rate(&mut self, handle: usize, at: i64, limit: Limit, keep: bool) {
+        let op = Op::SetRate {
+            limit: limit.stored(),
+            keep,
+            existing: keep,
+        };
+        let outcome = Some(Outcome::Changed(true));
+        self.add(handle, at, What::Manage(name(), op, outcome));
+    }
+
     fn count(&mut self, at: i64, left: i64) {
         let outcome = Some(Outcome::Permits(left));
         self.add(0, at, What::Manage(name(), Op::Available, outcome));
@@ -119,6 +130,16 @@ impl Tale {
     fn passes(self) {
         let verdict = self.verdict();
         assert!(matches!(verdict, Verdict::Legal(_)), "{verdict:?}");
+    }
+
+    /// Passes if it is legal, and fails otherwise because of what the text says.
+    #[track_caller]
+    fn is(self, legal: bool, because: &str) {
+        if legal {
+            self.passes();
+        } else {
+            self.fails(because);
+        }
     }
 
     /// Because of what the text says.
@@ -205,7 +226,6 @@ fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
         refused: wait.is_some(),
         retry_after: wait.map(time),
         shadow: false,
-        hidden: false,
     }
 }
 
@@ -277,11 +297,7 @@ fn refusals() {
         let mut tale = Tale::new();
         tale.ask(0, 0, 2).granted(0);
         tale.ask(0, 10, 1).refused(wait, 0, 990);
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("OverLimit, Some(990ms)");
-        }
+        tale.is(is_legal, "OverLimit, Some(990ms)");
     }
 
     // L3: it has taken something.
@@ -303,11 +319,7 @@ fn what_is_told_of_each_limit() {
         let mut tale = Tale::new();
         tale.ask(0, 0, 1).granted(1);
         tale.ask(0, 0, 2).refused(1000, left, reset);
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("and not");
-        }
+        tale.is(is_legal, "and not");
     }
 }
 
@@ -328,11 +340,7 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         if is_shared {
             tale.calls.push(vec![one, other]);
         }
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("and not");
-        }
+        tale.is(is_legal, "and not");
     }
     // One who waits closes the line to those behind it who wait, too, and to nobody else.
     for (waits, is_legal) in [(false, true), (true, false)] {
@@ -344,11 +352,7 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         let small = small.granted(0);
         tale.overlap(small);
         tale.calls.push(vec![large, small]);
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("OverLimit");
-        }
+        tale.is(is_legal, "OverLimit");
     }
     // In the order in which they came.
     for (order, is_legal) in [([0, 1], true), ([1, 0], false)] {
@@ -358,11 +362,7 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         tale.overlap(refused);
         let callers = [granted, refused];
         tale.calls.push(order.map(|place| callers[place]).to_vec());
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("granted");
-        }
+        tale.is(is_legal, "granted");
     }
     // Only those who are there.
     let mut tale = Tale::new();
@@ -410,11 +410,7 @@ fn refusals_that_are_told_again() {
         let (mut tale, _) = spent();
         let longest = Duration::from_millis(longest);
         tale.ask(0, 20, 1).waits_for(longest).told_again(980);
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("it waits as long as");
-        }
+        tale.is(is_legal, "it waits as long as");
     }
 
     // Of another question, or to another process.
@@ -431,27 +427,13 @@ fn a_process_knows_of_its_own() {
         let (mut tale, last) = spent();
         tale.give_back(by, 20, last);
         tale.ask(0, 30, 1).told_again(970);
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("was old");
-        }
+        tale.is(is_legal, "was old");
 
         let (mut tale, _) = spent();
-        let limit = Limit::new(9, Duration::from_secs(1)).stored();
-        let change = Op::SetRate {
-            limit,
-            keep: false,
-            existing: false,
-        };
-        let change = What::Manage(name(), change, Some(Outcome::Changed(true)));
-        tale.add(by, 20, change);
+        let limit = Limit::new(9, Duration::from_secs(1));
+        tale.set_rate(by, 20, limit, false);
         tale.ask(0, 30, 1).told_again(970);
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("was old");
-        }
+        tale.is(is_legal, "was old");
     }
     // Not yet while it is on its way.
     let (mut tale, last) = spent();
@@ -534,24 +516,14 @@ fn a_call_in_vain_removes_what_has_expired() {
         tale.ask(0, 0, 1).granted(1);
         tale.ask(0, 900, 1).granted(0);
         let waits = tale.ask(1, 998, 2).waits().refused(902, 0, 902);
-        let limit = Limit::new(RATE, Duration::from_secs(10)).stored();
-        let change = Op::SetRate {
-            limit,
-            keep: true,
-            existing: true,
-        };
-        let change = What::Manage(name(), change, Some(Outcome::Changed(true)));
-        tale.add(0, 1002, change);
+        let limit = Limit::new(RATE, Duration::from_secs(10));
+        tale.set_rate(0, 1002, limit, true);
         tale.events[waits].ended = Some(tale.moment(1004));
         tale.count(1006, left);
         if is_called {
             tale.calls.push(vec![waits]);
         }
-        if is_legal {
-            tale.passes();
-        } else {
-            tale.fails("Permits(");
-        }
+        tale.is(is_legal, "Permits(");
     }
 }
 

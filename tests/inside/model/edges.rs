@@ -4,24 +4,18 @@ use redis::Value;
 
 use super::{
     members::Generation,
-    pair::{Clock, How, Lone, Pair, START, Sent},
+    pair::{Clock, How, Key, Lone, Pair, START},
 };
 use crate::store::redis::wire::{
     self,
     arguments::Arguments,
     script::Script,
-    sliding_log::{ACQUIRE, ACQUIRE_LIST, VERBS},
+    sliding_log::{ACQUIRE, ACQUIRE_LIST, SCRIPTS, VERBS},
 };
 use crate::{
     algorithm::answer::{Changed, Verdict},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-};
-
-const STORED: How = How {
-    limit: LimitSource::Store,
-    rewrite: false,
-    exact: true,
 };
 
 fn overall() -> Pair {
@@ -48,7 +42,7 @@ fn the_largest_numbers_are_counted_exactly() {
     const MOST: u64 = (1 << 53) - 1;
     let mut pair = with_limit(MOST, 1000);
     for _ in 0..3 {
-        let answer = pair.acquire(u32::MAX, STORED).unwrap();
+        let answer = pair.acquire(u32::MAX, How::EXACT).unwrap();
         assert_eq!(answer.verdict, Verdict::Granted);
         pair.advance(1);
     }
@@ -62,7 +56,7 @@ fn the_largest_numbers_are_counted_exactly() {
 fn permits_of_unknown_age_are_restored_in_parts_that_fit_a_member() {
     let mut pair = with_limit(3 << 32, 1000);
     pair.set_value(1);
-    let answer = pair.acquire(7, STORED).unwrap();
+    let answer = pair.acquire(7, How::EXACT).unwrap();
     assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 1000));
     assert_eq!(pair.model.log.entries().count(), 4);
     pair.advance(1000);
@@ -74,9 +68,9 @@ fn a_repair_does_not_block_the_server() {
     // One that is idle, and whose rate an operator raises by hand: what is missing looks as if it were in use.
     let mut pair = with_limit((1 << 53) - 1, 1000);
     pair.set_value(5);
-    assert_eq!(pair.acquire(6, STORED).unwrap().wait, 1000);
+    assert_eq!(pair.acquire(6, How::EXACT).unwrap().wait, 1000);
     assert_eq!(pair.model.log.entries().count(), 100);
-    assert_eq!(pair.acquire(5, STORED).unwrap().verdict, Verdict::Granted);
+    pair.grants(5, How::EXACT);
     pair.advance(1000);
     assert_eq!(pair.available(), Ok((1 << 53) - 1));
 }
@@ -86,15 +80,18 @@ fn a_deficit_of_many_small_grants_is_paid_by_one_call() {
     for exact in [false, true] {
         let mut pair = with_limit(200, 1000);
         for _ in 0..180 {
-            pair.acquire(1, STORED).unwrap();
+            pair.acquire(1, How::EXACT).unwrap();
         }
         pair.advance(500);
-        pair.acquire(1, STORED).unwrap();
+        pair.acquire(1, How::EXACT).unwrap();
         let lower = code(&pair, 5, 1000);
         assert_eq!(pair.acquire(1, lower).unwrap().remaining, -176);
         pair.advance(500);
-        let how = How { exact, ..STORED };
-        assert_eq!(pair.acquire(4, how).unwrap().verdict, Verdict::Granted);
+        let how = How {
+            exact,
+            ..How::EXACT
+        };
+        pair.grants(4, how);
         assert_eq!(pair.acquire(1, how).unwrap().wait, 500);
     }
 }
@@ -102,7 +99,10 @@ fn a_deficit_of_many_small_grants_is_paid_by_one_call() {
 #[test]
 fn a_swept_log_is_longer_than_a_page() {
     for exact in [false, true] {
-        let how = How { exact, ..STORED };
+        let how = How {
+            exact,
+            ..How::EXACT
+        };
         let mut pair = with_limit(1000, 1000);
         for _ in 0..350 {
             pair.acquire(2, how).unwrap();
@@ -112,17 +112,11 @@ fn a_swept_log_is_longer_than_a_page() {
         pair.acquire(299, how).unwrap();
         // The walk goes over several pages, then the sweep does, with its budget.
         for permits in [1, 200, 450, 700, 701, 1000] {
-            assert_eq!(
-                pair.acquire(permits, how).unwrap().verdict,
-                Verdict::Refused
-            );
+            pair.refuses(permits, how);
         }
         pair.advance(500);
         for permits in [1, 3, 250, 150] {
-            assert_eq!(
-                pair.acquire(permits, how).unwrap().verdict,
-                Verdict::Granted
-            );
+            pair.grants(permits, how);
         }
         assert_eq!(pair.available(), Ok(296));
     }
@@ -132,7 +126,10 @@ fn a_swept_log_is_longer_than_a_page() {
 fn members_without_permits_are_passed_over() {
     // Java's tryAcquire(0) leaves one.
     for exact in [false, true] {
-        let how = How { exact, ..STORED };
+        let how = How {
+            exact,
+            ..How::EXACT
+        };
         let mut pair = with_limit(3, 1000);
         for _ in 0..130 {
             pair.plant(Generation::Bytes21, START, 0);
@@ -143,9 +140,9 @@ fn members_without_permits_are_passed_over() {
         }
         assert_eq!(pair.acquire(2, how).unwrap().wait, 1000);
         pair.advance(999);
-        assert_eq!(pair.acquire(2, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(2, how);
         pair.advance(1);
-        assert_eq!(pair.acquire(2, how).unwrap().verdict, Verdict::Granted);
+        pair.grants(2, how);
     }
 }
 
@@ -161,9 +158,9 @@ fn every_generation_is_counted() {
         // Missing, so that it is counted from the log.
         pair.plant(generation, START, 4);
         assert_eq!(pair.available(), Ok(1), "{generation:?}");
-        assert_eq!(pair.acquire(2, STORED).unwrap().wait, 1000);
+        assert_eq!(pair.acquire(2, How::EXACT).unwrap().wait, 1000);
         pair.advance(1000);
-        assert_eq!(pair.acquire(5, STORED).unwrap().verdict, Verdict::Granted);
+        pair.grants(5, How::EXACT);
     }
 }
 
@@ -182,7 +179,7 @@ fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
         pair.plant(Generation::Bytes21, now, 1);
         pair.plant(Generation::Bytes21, now + 600_000, 2);
         pair.plant(Generation::Bytes13, now + 700_000, 2);
-        let answer = pair.acquire(4, STORED).unwrap();
+        let answer = pair.acquire(4, How::EXACT).unwrap();
         assert_eq!(
             (answer.verdict, answer.repaired),
             (Verdict::Refused, repaired)
@@ -196,7 +193,7 @@ fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
 #[test]
 fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
     let mut pair = with_limit(10, 1000);
-    pair.acquire(8, STORED).unwrap();
+    pair.acquire(8, How::EXACT).unwrap();
     let sent = pair.sent[0];
     let lower = code(&pair, 5, 1000);
     let answer = pair.acquire(1, lower).unwrap();
@@ -206,15 +203,11 @@ fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
     );
 
     // A duplicate that arrives late: the first one's caller was told that it has its permits.
-    let again = pair.send(sent, STORED).unwrap();
+    let again = pair.send(sent, How::EXACT).unwrap();
     assert_eq!((again.verdict, again.remaining), (Verdict::Granted, -3));
-    let other = Sent {
-        id: pair.new_id(),
-        permits: 8,
-        lead: 0,
-    };
+    let other = pair.unsent(8);
     assert_eq!(
-        pair.send(other, STORED).unwrap().verdict,
+        pair.send(other, How::EXACT).unwrap().verdict,
         Verdict::AboveRate
     );
 
@@ -229,10 +222,10 @@ fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
 #[test]
 fn two_entries_of_one_acquire_shrink_one_after_the_other() {
     let mut pair = with_limit(10, 1000);
-    pair.acquire(3, STORED).unwrap();
+    pair.acquire(3, How::EXACT).unwrap();
     let sent = pair.sent[0];
     pair.release(1);
-    pair.send(sent, STORED).unwrap();
+    pair.send(sent, How::EXACT).unwrap();
     pair.release(3);
     assert_eq!(pair.available(), Ok(8));
 }
@@ -240,25 +233,25 @@ fn two_entries_of_one_acquire_shrink_one_after_the_other() {
 #[test]
 fn nothing_is_credited_where_nothing_is_counted() {
     let mut pair = with_limit(10, 1000);
-    pair.acquire(3, STORED).unwrap();
-    pair.acquire(4, STORED).unwrap();
+    pair.acquire(3, How::EXACT).unwrap();
+    pair.acquire(4, How::EXACT).unwrap();
     let sent = pair.sent[0];
-    pair.lose_limit();
-    pair.lose_value();
+    pair.lose(Key::Limit);
+    pair.lose(Key::Value);
     assert!(pair.give_back(sent));
     let lower = code(&pair, 5, 1000);
-    assert_eq!(pair.acquire(2, lower).unwrap().verdict, Verdict::Refused);
-    assert_eq!(pair.acquire(1, lower).unwrap().verdict, Verdict::Granted);
+    pair.refuses(2, lower);
+    pair.grants(1, lower);
 }
 
 #[test]
 fn a_limit_that_is_no_number_is_an_error_that_changes_nothing() {
     for (field, text) in [("rate", "many"), ("interval", ""), ("rate", "1,5")] {
         let mut pair = with_limit(5, 1000);
-        pair.acquire(2, STORED).unwrap();
+        pair.acquire(2, How::EXACT).unwrap();
         let key = pair.keys[0].clone();
         pair.command(&["HSET", &key, field, text]);
-        cannot_acquire(&mut pair, STORED);
+        cannot_acquire(&mut pair, How::EXACT);
         cannot_count(&mut pair);
 
         // Half a limit that is not one either: nothing is written to complete it.
@@ -266,7 +259,7 @@ fn a_limit_that_is_no_number_is_an_error_that_changes_nothing() {
         pair.command(&["HDEL", &key, other]);
         let init = How {
             limit: LimitSource::StoreOrInit(pair.limit(5, 1000)),
-            ..STORED
+            ..How::EXACT
         };
         cannot_acquire(&mut pair, init);
     }
@@ -274,14 +267,18 @@ fn a_limit_that_is_no_number_is_an_error_that_changes_nothing() {
 
 #[test]
 fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
-    let missing_value = |pair: &mut Pair| pair.lose_value();
+    let missing_value = |pair: &mut Pair| pair.lose(Key::Value);
     let value_above_rate = |pair: &mut Pair| pair.set_value(50);
     let spent = |pair: &mut Pair| pair.set_value(0);
     for foreign in ["x", "0123456789abcdefghijk-"] {
-        for how in [STORED, code(&overall(), 9, 1000), code(&overall(), 5, 5000)] {
+        for how in [
+            How::EXACT,
+            code(&overall(), 9, 1000),
+            code(&overall(), 5, 5000),
+        ] {
             for spoil in [missing_value as fn(&mut Pair), value_above_rate, spent] {
                 let mut pair = with_limit(5, 1000);
-                pair.acquire(2, STORED).unwrap();
+                pair.acquire(2, How::EXACT).unwrap();
                 spoil(&mut pair);
                 let (log, score) = (pair.log_key(), (START - 1).to_string());
                 pair.command(&["ZADD", &log, &score, foreign]);
@@ -300,29 +297,30 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
 #[test]
 fn a_foreign_member_among_expired_ones_is_an_error() {
     let mut pair = with_limit(5, 1000);
-    pair.acquire(4, STORED).unwrap();
+    pair.acquire(4, How::EXACT).unwrap();
     let (log, score) = (pair.log_key(), (START + 1).to_string());
     pair.command(&["ZADD", &log, &score, "x"]);
     pair.advance(500);
     pair.plant(Generation::Bytes21, START + 500, 1);
     pair.set_value(0);
     pair.advance(600);
-    cannot_acquire(&mut pair, STORED);
+    cannot_acquire(&mut pair, How::EXACT);
     cannot_count(&mut pair);
 }
 
 #[test]
 fn a_give_back_beside_a_foreign_member_makes_no_room() {
     let mut pair = with_limit(5, 1000);
-    pair.acquire(2, STORED).unwrap();
-    pair.acquire(3, STORED).unwrap();
+    pair.acquire(2, How::EXACT).unwrap();
+    pair.acquire(3, How::EXACT).unwrap();
     let (sent, log) = (pair.sent[0], pair.log_key());
     pair.command(&["ZADD", &log, &START.to_string(), "x"]);
-    pair.lose_value();
-    let arguments = pair.give_back_arguments(sent, START);
-    pair.call(&VERBS, &arguments).unwrap();
+    pair.lose(Key::Value);
+    let receipt = pair.receipt(sent, LimitSource::Store);
+    let call = (SCRIPTS.settle)(&receipt, 0, pair.asks_at(Some(START))).unwrap();
+    pair.call(call.script, &call.arguments).unwrap();
     // What is left is still to be counted, and cannot be.
-    cannot_acquire(&mut pair, STORED);
+    cannot_acquire(&mut pair, How::EXACT);
 }
 
 #[test]
@@ -336,12 +334,9 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
             pair.command(&["LPUSH", &key, "x"]);
         }
         let how = code(&pair, 5, 1000);
-        let sent = Sent {
-            id: pair.new_id(),
-            permits: 1,
-            lead: 0,
-        };
-        for (script, arguments) in lone_calls(&pair, sent, how) {
+        let sent = pair.unsent(1);
+        let arguments = pair.acquire_arguments(sent, how);
+        for script in [&ACQUIRE, &ACQUIRE_LIST] {
             let error = pair.call(script, &arguments).unwrap_err();
             assert_eq!(
                 wire::failure(error).kind(),
@@ -360,11 +355,11 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
 fn a_value_that_is_no_number_is_counted_anew() {
     for text in ["lots", "nan"] {
         let mut pair = with_limit(5, 1000);
-        pair.acquire(2, STORED).unwrap();
+        pair.acquire(2, How::EXACT).unwrap();
         let value = pair.value_key();
         pair.command(&["SET", &value, text]);
         pair.model.value = None;
-        assert_eq!(pair.acquire(4, STORED).unwrap().remaining, 3);
+        assert_eq!(pair.acquire(4, How::EXACT).unwrap().remaining, 3);
     }
 }
 
@@ -372,19 +367,15 @@ fn a_value_that_is_no_number_is_counted_anew() {
 fn a_number_that_is_spelled_otherwise_is_one() {
     for (field, text) in [("rate", "5.0"), ("interval", "1e3")] {
         let mut pair = with_limit(5, 1000);
-        pair.acquire(1, STORED).unwrap();
+        pair.acquire(1, How::EXACT).unwrap();
         let (hash, value) = (pair.keys[0].clone(), pair.value_key());
         pair.command(&["HSET", &hash, field, text]);
         // INCRBY refuses it.
         pair.command(&["SET", &value, "4.0"]);
-        let sent = Sent {
-            id: pair.new_id(),
-            permits: 1,
-            lead: 0,
-        };
+        let sent = pair.unsent(1);
         let how = How {
             exact: false,
-            ..STORED
+            ..How::EXACT
         };
         let arguments = pair.acquire_arguments(sent, how);
         let reply = pair.call(&ACQUIRE, &arguments).unwrap();
@@ -401,16 +392,12 @@ fn a_number_that_is_spelled_otherwise_is_one() {
 fn who_comes_again_for_more_than_the_rate_closes_no_line() {
     let mut pair = Pair::new(RateType::Overall, Clock::Given(START));
     pair.set_rate(pair.limit(5, 1000), false, false);
-    pair.acquire(5, STORED).unwrap();
+    pair.acquire(5, How::EXACT).unwrap();
     let again = pair.sent[0];
     pair.set_rate(pair.limit(3, 1000), true, false);
     pair.advance(1000);
-    let behind = Sent {
-        id: pair.new_id(),
-        permits: 1,
-        lead: 0,
-    };
-    let answers = pair.send_run(&[(again, true), (behind, true)], STORED);
+    let behind = pair.unsent(1);
+    let answers = pair.send_run(&[(again, true), (behind, true)], How::EXACT);
     let answers = answers.unwrap();
     assert_eq!(answers[0].verdict, Verdict::AboveRate);
     assert_eq!(
@@ -421,22 +408,11 @@ fn who_comes_again_for_more_than_the_rate_closes_no_line() {
 
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
-    let sent = Sent {
-        id: pair.new_id(),
-        permits: 1,
-        lead: 0,
-    };
-    for (script, arguments) in lone_calls(pair, sent, how) {
+    let sent = pair.unsent(1);
+    let arguments = pair.acquire_arguments(sent, how);
+    for script in [&ACQUIRE, &ACQUIRE_LIST] {
         changes_nothing(pair, script, &arguments);
     }
-}
-
-/// The same call for one caller, and for a run of one.
-fn lone_calls(pair: &Pair, sent: Sent, how: How) -> [(&'static Script, Arguments); 2] {
-    [
-        (&ACQUIRE, pair.acquire_arguments(sent, how)),
-        (&ACQUIRE_LIST, pair.run_arguments(&[(sent, false)], how)),
-    ]
 }
 
 /// The same for the count of free permits.
@@ -446,7 +422,7 @@ fn cannot_count(pair: &mut Pair) {
     changes_nothing(pair, &VERBS, &arguments);
 }
 
-fn changes_nothing(pair: &mut Pair, script: &Script, arguments: &Arguments) {
+pub(crate) fn changes_nothing(pair: &mut Pair, script: &Script, arguments: &Arguments) {
     let before = pair.raw();
     let reply: Value = pair.call(script, arguments).unwrap();
     let error = wire::reply::second(&reply).unwrap_err();

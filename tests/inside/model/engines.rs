@@ -2,12 +2,9 @@
 
 use redis::Value;
 
-use super::pair::{Clock, How, Pair, START, Sent};
+use super::pair::{Clock, How, Pair, START};
 use crate::store::redis::wire::{self, sliding_log::ACQUIRE_LIST};
-use crate::{
-    error::ErrorKind,
-    limit::{LimitSource, RateType},
-};
+use crate::{error::ErrorKind, limit::RateType};
 
 /// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
 const NEWER_LUA: &str = "
@@ -61,23 +58,11 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     let mut pair = pair();
     let limit = pair.limit(5, 1000);
     pair.set_rate(limit, false, false);
-    let how = How {
-        limit: LimitSource::Store,
-        rewrite: false,
-        exact: false,
-    };
+    let how = How::STORED;
     pair.acquire(2, how).unwrap();
     let log = pair.log_key();
     pair.command(&["ZADD", &log, &(START - 1).to_string(), "x"]);
-    let run = [1, 5].map(|permits| {
-        let id = pair.new_id();
-        let sent = Sent {
-            id,
-            permits,
-            lead: 0,
-        };
-        (sent, false)
-    });
+    let run = pair.unsent_run([1, 5]);
     let arguments = pair.run_arguments(&run, how);
     let before = pair.raw();
     let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());

@@ -1,245 +1,48 @@
-//! Random histories of GCRA limiters: the scripts against the pure functions of
-//! `algorithm/gcra.rs`, by a clock that is moved.
+//! GCRA in Redis and as a [`Limiter`], by a clock that is moved.
 //!
-//! That clock tells milliseconds. By the server's, which tells microseconds, each step is held against what it says of
-//! itself: see the end.
+//! That clock tells milliseconds. By the server's, which tells microseconds, each step is held
+//! against what it says of itself: see the end.
 
 use proptest::{prelude::*, sample::Index};
-use redis::{Connection, Value};
+use redis::Value;
 
 use super::{
-    pair::{CLIENT, START},
-    support::{RedisServer, unique},
+    histories::{config, live, rate_type, steps},
+    pair::{CLIENT, Clock, How, Key, Kind, Pair, START, Sent, decide, replied},
 };
-use crate::store::redis::wire::{
-    self,
-    arguments::{Arguments, Word},
-    gcra::{self, Lone},
-    script::{Script, is_unknown_script},
-    verbs,
-};
+use crate::store::redis::wire::gcra::{self, Lone, SCRIPTS};
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
         gcra::{Limiter, Pace, State},
     },
-    clock::{Millis, Now},
-    demand::{Charge, Labels},
+    clock::Now,
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    list::List,
-    name::Name,
     receipt::{PermitId, Taken, Tat},
 };
 
+/// Both that a limiter's keys hold: a rule goes by the value's own limit, and looks at no hash.
 #[derive(Clone, Debug)]
-enum Step {
-    Acquire {
-        callers: Vec<(u32, bool)>,
-        source: Source,
-        rewrite: bool,
-    },
-    /// By the script that looks at no limit
-    Lone(u32, Choice),
-    Advance(i64),
-    SetRate {
-        choice: Choice,
-        keep: bool,
-        existing: bool,
-    },
-    TrySetRate(Choice),
-    Release(u32),
-    Settle {
-        which: Index,
-        keep: u32,
-        source: Source,
-    },
-    Available,
-    Repair,
-    LoseLimit,
-    LoseValue,
-    /// What another algorithm leaves there
-    SetValue(i64),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    Code(Choice),
-    Store,
-    StoreOrInit(Choice),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Choice {
-    rate: u64,
-    interval: u64,
-    vanishing: bool,
-}
-
-fn choice() -> impl Strategy<Value = Choice> {
-    let rate = prop_oneof![6 => Just(5u64), 1 => Just(1), 2 => Just(3), 1 => Just(7000)];
-    let interval = prop_oneof![6 => Just(1000u64), 1 => Just(7), 1 => Just(60_000)];
-    (rate, interval, any::<bool>()).prop_map(|(rate, interval, vanishing)| Choice {
-        rate,
-        interval,
-        vanishing,
-    })
-}
-
-fn source() -> impl Strategy<Value = Source> {
-    prop_oneof![
-        6 => choice().prop_map(Source::Code),
-        4 => Just(Source::Store),
-        3 => choice().prop_map(Source::StoreOrInit),
-    ]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let permits = prop_oneof![12 => 1u32..4, 3 => 1u32..12, 1 => Just(6000), 1 => Just(u32::MAX)];
-    let callers = proptest::collection::vec((permits.clone(), any::<bool>()), 1..5);
-    let moves = prop_oneof![
-        4 => 0i64..700,
-        1 => Just(1000),
-        1 => Just(200),
-        1 => Just(70_000),
-        // A clock that is set back
-        1 => Just(-150),
-    ];
-    prop_oneof![
-        10 => (callers, source(), proptest::bool::weighted(0.7)).prop_map(
-            |(callers, source, rewrite)| Step::Acquire { callers, source, rewrite }
-        ),
-        10 => (permits, choice()).prop_map(|(permits, choice)| Step::Lone(permits, choice)),
-        8 => moves.prop_map(Step::Advance),
-        2 => (choice(), any::<bool>(), any::<bool>())
-            .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
-        1 => choice().prop_map(Step::TrySetRate),
-        2 => (1u32..9).prop_map(Step::Release),
-        6 => (any::<Index>(), prop_oneof![3 => Just(0u32), 1 => 0u32..9], source())
-            .prop_map(|(which, keep, source)| Step::Settle { which, keep, source }),
-        2 => Just(Step::Available),
-        1 => Just(Step::Repair),
-        1 => Just(Step::LoseLimit),
-        1 => Just(Step::LoseValue),
-        1 => (-3i64..15).prop_map(Step::SetValue),
-    ]
-}
-
-struct Pair {
-    connection: Connection,
-    name: Name,
-    keys: [String; 5],
-    rate_type: RateType,
-    now: i64,
+struct Model {
     hash: Option<StoredLimit>,
     state: Option<State>,
-    /// What receipts know
-    granted: Vec<(u32, Tat)>,
+    rate_type: RateType,
 }
 
-impl Pair {
-    fn new(rate_type: RateType) -> Self {
-        let client = redis::Client::open(RedisServer::shared().url()).unwrap();
-        let name = Name::exact(&unique("gcra")).unwrap();
-        Self {
-            connection: client.get_connection().unwrap(),
-            keys: wire::keys(&name, CLIENT),
-            name: name.counted_by(Algorithm::Gcra),
-            rate_type,
-            now: START,
-            hash: None,
-            state: None,
-            granted: Vec::new(),
-        }
-    }
-
-    fn limit(&self, choice: Choice) -> Limit {
-        let interval = std::time::Duration::from_millis(choice.interval);
-        let limit = Limit::new(choice.rate, interval);
-        let limit = match self.rate_type {
-            RateType::Overall => limit,
-            RateType::PerClient => limit.per_client(),
-        };
-        if choice.vanishing {
-            limit.for_request_key()
-        } else {
-            limit
-        }
-    }
-
-    fn source(&self, source: Source) -> LimitSource {
-        match source {
-            Source::Code(choice) => LimitSource::Code(self.limit(choice)),
-            Source::Store => LimitSource::Store,
-            Source::StoreOrInit(choice) => LimitSource::StoreOrInit(self.limit(choice)),
-        }
-    }
-
-    fn value(&self) -> String {
-        self.keys[1 + usize::from(self.rate_type == RateType::PerClient)].clone()
-    }
-
-    fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
-        let mut built = redis::cmd(command[0]);
-        built.arg(&command[1..]);
-        built.query(&mut self.connection).unwrap()
-    }
-
-    fn call(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> Value {
-        let arguments = verbs::arguments(&self.keys, verb, argv);
-        self.send(&gcra::VERBS, &arguments)
-    }
-
-    fn send(&mut self, script: &Script, arguments: &Arguments) -> Value {
-        match script.command(arguments, false).query(&mut self.connection) {
-            Err(error) if is_unknown_script(&error) => script
-                .command(arguments, true)
-                .query(&mut self.connection)
-                .unwrap(),
-            reply => reply.unwrap(),
-        }
-    }
-
-    fn time(&self) -> Option<Millis> {
-        Some(self.now.unsigned_abs())
-    }
-
-    fn instant(&self) -> Now {
-        Now::millis(self.now).given()
-    }
-
-    fn stored_state(&mut self) -> Option<State> {
-        let value = self.value();
-        gcra::state(&self.ask::<Option<Vec<u8>>>(&["GET", &value])?)
-    }
-
-    fn compare(&mut self) {
-        let hash = self.keys[0].clone();
-        let reply: Value = self.ask(&["HMGET", &hash, "rate", "interval", "type", "keepAliveTime"]);
-        assert_eq!(wire::stored_limit(&reply).unwrap(), self.hash);
-        assert_eq!(self.stored_state(), self.state);
-        let Some(state) = self.state else {
-            return;
-        };
-        // It lives for as long as it counts, and not for ever.
-        let value = self.value();
-        let life: i64 = self.ask(&["PTTL", &value]);
-        assert!(life > 0, "{life}");
-        assert!(state.tat.at - self.now * 1000 <= life * 1000, "{life}");
-    }
-
-    /// The limiter as who goes by the value's own limit sees it: a rule, or a verb where there is no hash.
+impl Model {
+    /// The limiter as who goes by the value's own limit sees it: a rule, or a verb where there is
+    /// no hash.
     fn of_value(&self, keep_alive: u64) -> Limiter {
+        let limit = self.state.map(|state| StoredLimit {
+            rate: state.rate,
+            interval: state.interval,
+            rate_type: self.rate_type,
+            keep_alive,
+        });
         Limiter {
-            limit: self.state.map(|state| StoredLimit {
-                rate: state.rate,
-                interval: state.interval,
-                rate_type: self.rate_type,
-                keep_alive,
-            }),
-            state: self.state,
-            ..Limiter::default()
+            limit,
+            ..self.of_hash()
         }
     }
 
@@ -258,316 +61,245 @@ impl Pair {
         }
     }
 
-    fn charge(&self, permits: u32, limit: LimitSource) -> Charge {
-        Charge {
-            id: PermitId([0; 16]),
-            ..Charge::named(
-                self.name.clone(),
-                limit,
-                Labels::new("model", false, None),
-                permits,
-            )
+    /// Does what a verb does, that writes no limit.
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut Limiter) -> T) -> T {
+        let mut limiter = self.of_verb();
+        let done = verb(&mut limiter);
+        self.state = limiter.state;
+        done
+    }
+
+    fn adopt(&mut self, limiter: &Limiter, source: LimitSource) {
+        self.state = limiter.state;
+        if !of_code(source) {
+            self.hash = limiter.limit;
+        }
+    }
+}
+
+fn of_code(source: LimitSource) -> bool {
+    matches!(source, LimitSource::Code(_))
+}
+
+impl Kind for Model {
+    const ALGORITHM: Algorithm = Algorithm::Gcra;
+    const RATES: &'static [u64] = &[5, 5, 5, 5, 5, 5, 1, 3, 3, 7000];
+    const INTERVALS: &'static [u64] = &[1000, 1000, 1000, 1000, 1000, 1000, 7, 60_000];
+    const MANY: u32 = 6000;
+
+    fn moves() -> BoxedStrategy<i64> {
+        prop_oneof![
+            4 => 0i64..700,
+            1 => Just(1000),
+            1 => Just(200),
+            1 => Just(70_000),
+            // A clock that is set back
+            1 => Just(-150),
+        ]
+        .boxed()
+    }
+
+    fn new(rate_type: RateType) -> Self {
+        Self {
+            hash: None,
+            state: None,
+            rate_type,
         }
     }
 
-    /// What the pure functions answer, and the limiter that they leave.
-    fn expect(
-        &self,
-        callers: &[(u32, bool)],
-        limit: LimitSource,
-        rewrite: bool,
-    ) -> (Result<Vec<Answer>, ErrorKind>, Limiter) {
-        let mut limiter = match limit {
-            LimitSource::Code(limit) => self.of_value(limit.stored().keep_alive),
-            LimitSource::Store | LimitSource::StoreOrInit(_) => self.of_hash(),
-        };
-        let ask = Ask {
-            limit,
-            rewrite,
-            exact: false,
-            resendable: false,
-        };
-        let callers: Vec<_> = callers
-            .iter()
-            .map(|(permits, waits)| Caller {
-                waits: *waits,
-                takes: List::one(Take {
-                    permits: *permits,
-                    id: PermitId([0; 16]),
-                    shadow: false,
-                    lead: 0,
-                }),
-            })
-            .collect();
-        let limiters = std::iter::once((&mut limiter as &mut dyn Counts, ask));
-        let mut answers = call::acquire(limiters, &callers, self.instant());
-        for answer in answers.iter_mut().flat_map(|answers| answers.iter_mut()) {
-            answer.now = Now::millis(self.now);
+    fn limit(&self) -> Option<StoredLimit> {
+        self.hash
+    }
+
+    fn in_force(&self) -> Option<StoredLimit> {
+        self.of_verb().limit
+    }
+
+    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+        let mut limiter = self.of_hash();
+        limiter.set_rate(limit, keep, now);
+        self.adopt(&limiter, LimitSource::Store);
+    }
+
+    fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        let mut limiter = self.of_hash();
+        let set = limiter.try_set_rate(limit);
+        self.adopt(&limiter, LimitSource::Store);
+        set
+    }
+
+    fn release(&mut self, permits: i64, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
+        self.verb(|limiter| limiter.release(permits, now))
+    }
+
+    fn available(&mut self, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
+        self.verb(|limiter| limiter.available(now))
+    }
+
+    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        self.verb(|limiter| limiter.repair(now))
+    }
+
+    fn lose(&mut self, key: Key) {
+        match key {
+            Key::Limit => self.hash = None,
+            Key::Value => self.state = None,
+            Key::Log => {}
         }
-        (answers.map(|answers| answers.to_vec()), limiter)
     }
 
-    fn acquire(&mut self, callers: &[(u32, bool)], limit: LimitSource, rewrite: bool) {
-        let charges: Vec<_> = callers
-            .iter()
-            .map(|(permits, waits)| (self.charge(*permits, limit), *waits))
-            .collect();
-        let limiters = charges[..1].iter().map(|(charge, _)| (charge, rewrite));
-        let run = charges.iter();
-        let run = run.map(|(charge, waits)| (std::iter::once(charge), *waits));
-        let ask = wire::Ask {
-            client_id: CLIENT,
-            now: self.time(),
-            exact: false,
-        };
-        let arguments = wire::acquire(limiters, run, ask);
-        let reply = self.send(&gcra::ACQUIRE_RUN, &arguments);
-        let replied = wire::read_answers(&reply, 1, callers.len(), true)
-            .map(|answers| answers.to_vec())
-            .map_err(|error| error.kind());
-        let (expected, limiter) = self.expect(callers, limit, rewrite);
-        self.adopt(callers, limit, &replied, &expected, &limiter);
-    }
-
-    fn lone(&mut self, permits: u32, limit: Limit) {
-        let source = LimitSource::Code(limit);
-        let callers = [(permits, false)];
-        let Some(lone) = Lone::new(&self.charge(permits, source)) else {
-            assert!(u64::from(permits) > limit.permits());
+    fn compare(pair: &mut Pair<Self>, _ends: bool) {
+        assert_eq!(pair.stored_limit(), pair.model.hash);
+        let state = pair.stored_state();
+        assert_eq!(state, pair.model.state);
+        let Some(state) = state else {
             return;
         };
-        let arguments = lone.arguments(&self.name, CLIENT, self.time());
-        let reply = self.send(&gcra::ACQUIRE, &arguments);
-        let Some(replied) = lone.answer(&reply).unwrap() else {
-            // By another limit, which is for the other script to change, or no value of this algorithm.
-            let stored = self.stored_state();
-            let of_it = |state: State| (state.rate, state.interval);
-            let limit = limit.stored();
-            assert_ne!(stored.map(of_it), Some((limit.rate, limit.interval)));
-            return self.acquire(&callers, source, true);
-        };
-        let (expected, limiter) = self.expect(&callers, source, true);
-        let replied = Answer {
-            // Not told to who is refused.
-            now: Now::millis(self.now),
-            ..replied
-        };
-        self.adopt(&callers, source, &Ok(vec![replied]), &expected, &limiter);
+        // It lives for as long as it counts, and not for ever.
+        let [_, life, _] = pair.ttls();
+        assert!(life > 0, "{life}");
+        assert!(state.tat.at - pair.now() * 1000 <= life * 1000, "{life}");
     }
 
-    fn adopt(
-        &mut self,
-        callers: &[(u32, bool)],
-        limit: LimitSource,
-        replied: &Result<Vec<Answer>, ErrorKind>,
-        expected: &Result<Vec<Answer>, ErrorKind>,
-        limiter: &Limiter,
-    ) {
-        let of_code = matches!(limit, LimitSource::Code(_));
+    /// Here the clock is given, and moved.
+    fn set_back(_pair: &mut Pair<Self>, _by: i64) {}
+
+    fn acquire(pair: &mut Pair<Self>, run: &[(Sent, bool)], how: How) {
+        let answers = match (run, how.limit) {
+            ([(sent, false)], LimitSource::Code(limit)) if how.rewrite => pair.lone(*sent, limit),
+            _ => None,
+        };
+        let answers = answers.unwrap_or_else(|| {
+            let arguments = pair.run_arguments(run, how);
+            let reply = pair.call(&gcra::ACQUIRE_RUN, &arguments).unwrap();
+            replied(&SCRIPTS, &reply, 1, run.len())
+        });
+        let (now, terms, acquires) = (pair.now(), pair.terms(how), pair.acquires(run, how));
+        let mut limiter = match how.limit {
+            LimitSource::Code(limit) => pair.model.of_value(limit.stored().keep_alive),
+            LimitSource::Store | LimitSource::StoreOrInit(_) => pair.model.of_hash(),
+        };
+        let expected = decide(&mut limiter, terms, &acquires, pair.instant(now));
         let told = |answer: &Answer| Answer {
             // A rule's limit is kept nowhere until something is taken.
             changed: match answer.changed {
-                Changed::Created if of_code => Changed::Nothing,
+                Changed::Created if of_code(how.limit) => Changed::Nothing,
                 changed => changed,
             },
             tat: answer.tat.filter(|_| answer.verdict == Verdict::Granted),
             ..*answer
         };
         let all = |answers: &Vec<Answer>| answers.iter().map(told).collect::<Vec<_>>();
-        assert_eq!(replied.as_ref().map(all), expected.as_ref().map(all));
-        self.state = limiter.state;
-        if !of_code {
-            self.hash = limiter.limit;
-        }
-        for (answer, (permits, _)) in replied.iter().flatten().zip(callers) {
+        assert_eq!(answers.as_ref().map(all), expected.as_ref().map(all));
+        pair.model.adopt(&limiter, how.limit);
+        for (answer, (sent, _)) in answers.iter().flatten().zip(run) {
             if answer.verdict == Verdict::Granted {
-                self.granted.push((*permits, answer.tat.unwrap()));
+                let tat = answer.tat.unwrap();
+                pair.granted.push((*sent, Taken::Tat(tat)));
             }
         }
-        self.compare();
+        pair.compare();
     }
 
-    fn settle(&mut self, (permits, tat): (u32, Tat), keep: u32, source: LimitSource) {
-        let receipt = self.charge(permits, source).receipt();
-        let receipt = receipt.taken(Taken::Tat(tat));
-        let ask = wire::Ask {
-            client_id: CLIENT,
-            now: self.time(),
-            exact: false,
+    fn settle(pair: &mut Pair<Self>, which: Index, keep: u32, source: LimitSource) {
+        let (sent, taken) = pair.grant(which, Taken::Tat(Tat { at: 0, given: 0 }));
+        let Taken::Tat(tat) = taken else {
+            panic!("{taken:?} of GCRA");
         };
-        let call = (gcra::SCRIPTS.settle)(&receipt, keep, ask).unwrap();
-        let reply = self.send(call.script, &call.arguments);
-        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-        let of_code = matches!(source, LimitSource::Code(_));
-        let mut limiter = match (source, self.state) {
-            (LimitSource::Code(_), Some(_)) => self.of_value(0),
+        if keep == sent.permits {
+            return;
+        }
+        let receipt = pair.receipt(sent, source).taken(taken);
+        let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(true)).unwrap();
+        let (_, replied) = pair.number(call.script, &call.arguments);
+        let mut limiter = match (source, pair.model.state) {
+            (LimitSource::Code(_), Some(_)) => pair.model.of_value(0),
             // There is nothing to give back to.
-            (LimitSource::Code(_), None) if keep <= permits => {
+            (LimitSource::Code(_), None) if keep <= sent.permits => {
                 assert_eq!(replied, Ok(0));
                 return;
             }
             (LimitSource::Code(_), None) => Limiter::default(),
-            _ => self.of_hash(),
+            _ => pair.model.of_hash(),
         };
-        let credited = i64::from(permits) - i64::from(keep);
-        let given = source.given().map(Limit::stored);
-        let expected = limiter.settle(credited, tat, given, self.instant());
+        let credited = i64::from(sent.permits) - i64::from(keep);
+        let now = pair.now();
+        let limit = source.given().map(Limit::stored);
+        let expected = limiter.settle(credited, tat, limit, pair.instant(now));
         assert_eq!(replied, expected);
         if expected.is_ok() {
-            self.state = limiter.state;
-            if !of_code {
-                self.hash = limiter.limit;
-            }
+            pair.model.adopt(&limiter, source);
         }
-        self.compare();
+        pair.compare();
     }
 
-    fn carry_out(&mut self, step: &Step) {
-        let now = self.instant();
-        match *step {
-            Step::Acquire {
-                ref callers,
-                source,
-                rewrite,
-            } => self.acquire(callers, self.source(source), rewrite),
-            Step::Lone(permits, choice) => self.lone(permits, self.limit(choice)),
-            Step::Advance(by) => self.now += by,
-            Step::SetRate {
-                choice,
-                keep,
-                existing,
-            } => {
-                let limit = self.limit(choice).stored();
-                let mut argv: Vec<_> = wire::format::limit_fields(&limit).into();
-                argv.push(wire::format::time(self.time()));
-                argv.extend([
-                    wire::format::flag_byte(keep),
-                    wire::format::flag_byte(existing),
-                ]);
-                let reply = self.call("set_rate", argv);
-                let expected = !existing || self.hash.is_some();
-                assert_eq!(wire::reply::flag(&reply).unwrap(), expected);
-                if expected {
-                    let mut limiter = self.of_hash();
-                    limiter.set_rate(limit, keep, now);
-                    (self.hash, self.state) = (limiter.limit, limiter.state);
-                }
-                self.compare();
-            }
-            Step::TrySetRate(choice) => {
-                let limit = self.limit(choice).stored();
-                let reply = self.call("try_set_rate", wire::format::limit_fields(&limit));
-                let mut limiter = self.of_hash();
-                assert_eq!(
-                    wire::reply::flag(&reply).unwrap(),
-                    limiter.try_set_rate(limit)
-                );
-                self.hash = limiter.limit;
-                self.compare();
-            }
-            Step::Release(permits) => {
-                let argv = [
-                    Word::number(permits),
-                    wire::format::time(self.time()),
-                    Word::default(),
-                ];
-                let reply = self.call("release", argv);
-                let mut limiter = self.of_verb();
-                let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-                assert_eq!(replied, limiter.release(permits.into(), now));
-                self.state = limiter.state;
-                self.compare();
-            }
-            Step::Settle {
-                which,
-                keep,
-                source,
-            } => {
-                if self.granted.is_empty() {
-                    return;
-                }
-                let at = which.index(self.granted.len());
-                let grant = self.granted.swap_remove(at);
-                if keep != grant.0 {
-                    self.settle(grant, keep, self.source(source));
-                }
-            }
-            Step::Available => {
-                let argv = [wire::format::time(self.time()), Word::default()];
-                let reply = self.call("available", argv);
-                let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-                assert_eq!(replied, self.of_verb().available(now));
-                self.compare();
-            }
-            Step::Repair => {
-                let reply = self.call("repair", [wire::format::time(self.time())]);
-                let mut limiter = self.of_verb();
-                let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-                assert_eq!(replied, limiter.repair(now));
-                self.state = limiter.state;
-                self.compare();
-            }
-            Step::LoseLimit => {
-                let hash = self.keys[0].clone();
-                let _: i64 = self.ask(&["DEL", &hash]);
-                self.hash = None;
-            }
-            Step::LoseValue => {
-                let value = self.value();
-                let _: i64 = self.ask(&["DEL", &value]);
-                self.state = None;
-            }
-            Step::SetValue(number) => {
-                let value = self.value();
-                let _: Value = self.ask(&["SET", &value, &number.to_string()]);
-                self.state = None;
-            }
-        }
+    /// As another algorithm leaves it.
+    fn drift(pair: &mut Pair<Self>, value: i64) {
+        let key = pair.value_key();
+        pair.command(&["SET", &key, &value.to_string()]);
+        pair.model.state = None;
     }
 }
 
-fn run(rate_type: RateType, steps: &[Step]) {
-    let mut pair = Pair::new(rate_type);
-    for step in steps {
-        pair.carry_out(step);
+impl Pair<Model> {
+    fn stored_state(&mut self) -> Option<State> {
+        let value = self.value_key();
+        gcra::state(&self.ask::<Option<Vec<u8>>>(&["GET", &value])?)
+    }
+
+    /// Asks by the script that looks at no limit; `None` where that leaves it to the other one.
+    fn lone(&mut self, sent: Sent, limit: Limit) -> Option<Result<Vec<Answer>, ErrorKind>> {
+        let charge = self.charge(sent, LimitSource::Code(limit));
+        let stored = limit.stored();
+        let Some(lone) = Lone::new(&charge) else {
+            assert!(u64::from(sent.permits) > limit.permits());
+            return None;
+        };
+        let arguments = lone.arguments(&self.name, CLIENT, self.asks(true).now);
+        let reply = self.call(&gcra::ACQUIRE, &arguments).unwrap();
+        let Some(answer) = lone.answer(&reply).unwrap() else {
+            // By another limit, which is for the other script to change, or no value of this
+            // algorithm.
+            let limit = self
+                .stored_state()
+                .map(|state| (state.rate, state.interval));
+            assert_ne!(limit, Some((stored.rate, stored.interval)));
+            return None;
+        };
+        // The time is not in the reply to a refusal.
+        let now = Now::millis(self.now());
+        Some(Ok(vec![Answer { now, ..answer }]))
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn arrivals_of_all(steps in proptest::collection::vec(step(), 1..60)) {
-        run(RateType::Overall, &steps);
-    }
-
-    #[test]
-    fn arrivals_of_each_client(steps in proptest::collection::vec(step(), 1..60)) {
-        run(RateType::PerClient, &steps);
+    fn a_history(rate_type in rate_type(1), steps in steps::<Model>(60)) {
+        live(Pair::<Model>::of_kind(rate_type, Clock::Given(START)), steps);
     }
 }
 
-/// By the server's clock a grant says when it was, and a refusal by how much it came too early: both must lie between two
-/// looks at that clock, and what is stored must be what follows from them.
+/// By the server's clock a grant says when it was, and a refusal by how much it came too early:
+/// both must lie between two looks at that clock, and what is stored must be what follows from
+/// them.
 #[test]
 fn by_the_servers_clock_it_counts_in_microseconds() {
-    let mut pair = Pair::new(RateType::Overall);
-    let limit = Limit::new(40, std::time::Duration::from_millis(8)).stored();
+    let mut pair = Pair::<Model>::of_kind(RateType::Overall, Clock::Server);
+    let limit = pair.limit(40, 8);
+    let (source, limit) = (LimitSource::Code(limit), limit.stored());
     let pace = Pace::of(limit.rate, limit.interval).unwrap();
-    let source = LimitSource::Code(limit.limit().unwrap());
     let (mut granted, mut refused, mut within_ms) = (0, 0, false);
-    let time = |pair: &mut Pair| -> i64 {
-        let (seconds, micros): (i64, i64) = pair.ask(&["TIME"]);
-        seconds * 1_000_000 + micros
-    };
     while granted < 200 || refused < 200 {
         let permits = 1 + u32::try_from((granted + refused) % 9).unwrap();
-        let lone = Lone::new(&pair.charge(permits, source)).unwrap();
+        let sent = pair.unsent(permits);
+        let lone = Lone::new(&pair.charge(sent, source)).unwrap();
         let arguments = lone.arguments(&pair.name, CLIENT, None);
         let stored = pair.stored_state();
-        let before = time(&mut pair);
-        let reply = pair.send(&gcra::ACQUIRE, &arguments);
-        let after = time(&mut pair);
+        let before = pair.micros();
+        let reply = pair.call(&gcra::ACQUIRE, &arguments).unwrap();
+        let after = pair.micros();
         let answer = lone.answer(&reply).unwrap().unwrap();
         let cost = pace.cost(permits.into());
         let now = match (&reply, stored) {

@@ -1,12 +1,18 @@
-//! Random histories: grants, refusals, resends, give-backs, changed limits, lost keys, drift, other writers.
+//! Random histories of every kind: grants, refusals, resends, give-backs, changed limits, lost keys,
+//! drift, other writers.
+
+use std::time::Duration;
 
 use proptest::{prelude::*, sample::Index};
 
 use super::{
     members::Generation,
-    pair::{Clock, How, Lone, Pair, START, Sent},
+    pair::{Clock, How, Key, Kind, Lone, Pair, Plant, START},
 };
-use crate::limit::{Limit, LimitSource, RateType};
+use crate::{
+    algorithm::sliding_log::Limiter,
+    limit::{Algorithm, Limit, LimitSource, RateType},
+};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
@@ -19,7 +25,8 @@ pub(crate) enum Step {
         which: Index,
         whose: Whose,
     },
-    /// Several callers at once, some of whom wait in line; the last, if it does not, may be scored ahead
+    /// Several callers at once, some of whom wait in line; the last, if it does not, may be scored
+    /// ahead
     Run {
         callers: [(u32, bool); 4],
         lead: i64,
@@ -32,27 +39,20 @@ pub(crate) enum Step {
         existing: bool,
     },
     Release(u32),
-    GiveBack(Index),
-    GiveBackUnsent,
-    /// At what was used, and once more if the reply was lost
+    /// At what was used
     Settle {
         which: Index,
         keep: u32,
         whose: Whose,
     },
+    GiveBackUnsent,
     Available,
     TrySetRate(Choice),
     Repair,
     Lose(Key),
     /// As `release` or an operator leaves it
     Drift(i64),
-    /// A grant of another writer, who also counts it (or does not: drift)
-    Plant {
-        generation: Generation,
-        age: i64,
-        permits: u32,
-        counted: bool,
-    },
+    Plant(Plant),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,59 +78,41 @@ pub(crate) struct Choice {
     vanishing: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Key {
-    Limit,
-    Value,
-    Log,
+pub(crate) fn steps<K: Kind>(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    proptest::collection::vec(step::<K>(), 1..most)
 }
 
-/// Times around which something happens with the intervals below.
-const MOVES: [i64; 16] = [
-    0, 1, 1, 3, 7, 50, 99, 100, 101, 900, 999, 1000, 1001, 3000, -1, -40,
-];
-
-pub(crate) fn moves() -> impl Strategy<Value = i64> {
-    proptest::sample::select(&MOVES[..])
-}
-
-pub(crate) fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step<K: Kind>() -> impl Strategy<Value = Step> {
     let lost = prop_oneof![Just(Key::Limit), Just(Key::Value), Just(Key::Log)];
-    let generation = prop_oneof![
-        Just(Generation::Bytes8),
-        Just(Generation::Bytes13),
-        Just(Generation::Bytes20),
-        Just(Generation::Bytes21),
-    ];
+    let settle = (any::<Index>(), kept(), whose::<K>());
+    let back = (any::<Index>(), Just(0), Just(Whose::STORED));
     prop_oneof![
-        12 => (permits(), whose()).prop_map(|(permits, whose)| Step::Acquire { permits, whose }),
-        3 => (any::<Index>(), whose()).prop_map(|(which, whose)| Step::Resend { which, whose }),
-        4 => (proptest::array::uniform4((permits(), any::<bool>())), lead(), whose())
+        12 => (permits::<K>(), whose::<K>())
+            .prop_map(|(permits, whose)| Step::Acquire { permits, whose }),
+        3 => (any::<Index>(), whose::<K>()).prop_map(|(which, whose)| Step::Resend { which, whose }),
+        4 => (proptest::array::uniform4((permits::<K>(), any::<bool>())), lead(), whose::<K>())
             .prop_map(|(callers, lead, whose)| Step::Run { callers, lead, whose }),
-        1 => (choice(), any::<bool>(), any::<bool>())
+        1 => (choice::<K>(), any::<bool>(), any::<bool>())
             .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
         2 => (1u32..9).prop_map(Step::Release),
-        8 => moves().prop_map(Step::Advance),
-        3 => any::<Index>().prop_map(Step::GiveBack),
+        8 => K::moves().prop_map(Step::Advance),
         1 => Just(Step::GiveBackUnsent),
-        4 => (any::<Index>(), kept(), whose())
+        7 => prop_oneof![3 => back.boxed(), 4 => settle.boxed()]
             .prop_map(|(which, keep, whose)| Step::Settle { which, keep, whose }),
         2 => Just(Step::Available),
-        1 => choice().prop_map(Step::TrySetRate),
+        1 => choice::<K>().prop_map(Step::TrySetRate),
         2 => Just(Step::Repair),
         2 => lost.prop_map(Step::Lose),
         1 => (-12i64..15).prop_map(Step::Drift),
-        2 => (generation, -1500i64..4000, 0u32..4, any::<bool>()).prop_map(
-            |(generation, age, permits, counted)| Step::Plant { generation, age, permits, counted }
-        ),
+        2 => plant().prop_map(Step::Plant),
     ]
 }
 
-pub(crate) fn permits() -> impl Strategy<Value = u32> {
-    prop_oneof![8 => Just(1), 12 => 1u32..4, 4 => 1u32..12, 1 => Just(u32::MAX)]
+pub(crate) fn permits<K: Kind>() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => Just(1), 12 => 1u32..4, 4 => 1u32..12, 1 => Just(K::MANY), 1 => Just(u32::MAX)]
 }
 
-/// More than a tenth of any interval below, too.
+/// More than a tenth of any interval of a log, too.
 fn lead() -> impl Strategy<Value = i64> {
     prop_oneof![2 => Just(0), 4 => 1i64..120, 1 => Just(4000)]
 }
@@ -140,12 +122,28 @@ fn kept() -> impl Strategy<Value = u32> {
     prop_oneof![12 => 0u32..6, 4 => 0u32..30, 1 => Just(u32::MAX)]
 }
 
-pub(crate) fn whose() -> impl Strategy<Value = Whose> {
+fn plant() -> impl Strategy<Value = Plant> {
+    let generation = prop_oneof![
+        Just(Generation::Bytes8),
+        Just(Generation::Bytes13),
+        Just(Generation::Bytes20),
+        Just(Generation::Bytes21),
+    ];
+    let plant = (generation, -1500i64..4000, 0u32..4, any::<bool>());
+    plant.prop_map(|(generation, age, permits, counted)| Plant {
+        generation,
+        age,
+        permits,
+        counted,
+    })
+}
+
+pub(crate) fn whose<K: Kind>() -> impl Strategy<Value = Whose> {
     let source = prop_oneof![
-        8 => choice().prop_map(Source::Code),
-        1 => choice().prop_map(Source::CodeOfOtherType),
+        8 => choice::<K>().prop_map(Source::Code),
+        1 => choice::<K>().prop_map(Source::CodeOfOtherType),
         4 => Just(Source::Store),
-        3 => choice().prop_map(Source::StoreOrInit),
+        3 => choice::<K>().prop_map(Source::StoreOrInit),
     ];
     (source, proptest::bool::weighted(0.7), any::<bool>()).prop_map(|(source, rewrite, exact)| {
         Whose {
@@ -156,9 +154,9 @@ pub(crate) fn whose() -> impl Strategy<Value = Whose> {
     })
 }
 
-fn choice() -> impl Strategy<Value = Choice> {
-    let rate = prop_oneof![6 => Just(5u64), 1 => Just(1), 1 => Just(3), 1 => Just(10)];
-    let interval = prop_oneof![8 => Just(1000u64), 1 => Just(100), 1 => Just(3000)];
+fn choice<K: Kind>() -> impl Strategy<Value = Choice> {
+    let rate = proptest::sample::select(K::RATES);
+    let interval = proptest::sample::select(K::INTERVALS);
     (rate, interval, any::<bool>()).prop_map(|(rate, interval, vanishing)| Choice {
         rate,
         interval,
@@ -167,7 +165,7 @@ fn choice() -> impl Strategy<Value = Choice> {
 }
 
 impl Choice {
-    fn limit(self, pair: &Pair) -> Limit {
+    fn limit<K: Kind>(self, pair: &Pair<K>) -> Limit {
         let limit = pair.limit(self.rate, self.interval);
         if self.vanishing {
             limit.for_request_key()
@@ -185,11 +183,16 @@ impl Whose {
         exact: false,
     };
 
-    pub(crate) fn how(self, pair: &Pair) -> How {
+    pub(crate) fn how<K: Kind>(self, pair: &Pair<K>) -> How {
         let limit = match self.source {
             Source::Code(choice) => LimitSource::Code(choice.limit(pair)),
-            // Where nothing is stored, it would make the limiter one of the other type.
-            Source::CodeOfOtherType(_) if pair.model.limit.is_none() => LimitSource::Store,
+            // Where nothing is stored, or no hash is looked at, it would make the limiter one of
+            // the other type.
+            Source::CodeOfOtherType(_)
+                if pair.model.limit().is_none() || K::ALGORITHM == Algorithm::Gcra =>
+            {
+                LimitSource::Store
+            }
             Source::CodeOfOtherType(choice) => LimitSource::Code(other_type(pair, choice)),
             Source::Store => LimitSource::Store,
             Source::StoreOrInit(choice) => LimitSource::StoreOrInit(choice.limit(pair)),
@@ -202,153 +205,99 @@ impl Whose {
     }
 }
 
-fn other_type(pair: &Pair, choice: Choice) -> Limit {
-    let limit = Limit::new(
-        choice.rate,
-        std::time::Duration::from_millis(choice.interval),
-    );
-    match choice.limit(pair).rate_type() {
+fn other_type<K: Kind>(pair: &Pair<K>, choice: Choice) -> Limit {
+    let limit = Limit::new(choice.rate, Duration::from_millis(choice.interval));
+    match pair.rate_type {
         RateType::Overall => limit.per_client(),
         RateType::PerClient => limit,
     }
 }
 
-pub(crate) fn take(pair: &mut Pair, step: Step) {
+pub(crate) fn take<K: Kind>(pair: &mut Pair<K>, step: Step) {
+    K::read(pair);
     match step {
         Step::Acquire { permits, whose } => {
-            let how = whose.how(pair);
-            let _ = pair.acquire(permits, how);
+            let sent = pair.unsent(permits);
+            pair.sent.push(sent);
+            K::acquire(pair, &[(sent, false)], whose.how(pair));
         }
         Step::Resend { which, whose } if !pair.sent.is_empty() => {
-            let how = whose.how(pair);
             let sent = *which.get(&pair.sent);
-            // What is scored ahead is never asked for alone.
-            let _ = if sent.lead > 0 {
-                pair.send_run(&[(sent, false)], how).map(drop)
-            } else {
-                pair.send(sent, how).map(drop)
-            };
+            K::acquire(pair, &[(sent, false)], whose.how(pair));
         }
         Step::Run {
             callers,
             lead,
             whose,
         } => {
-            let how = whose.how(pair);
-            let mut run = callers.map(|(permits, waits)| {
-                let sent = Sent {
-                    id: pair.new_id(),
-                    permits,
-                    lead: 0,
-                };
-                (sent, waits)
-            });
+            let mut run = callers.map(|(permits, waits)| (pair.unsent(permits), waits));
             if let Some((last, false)) = run.last_mut() {
                 last.lead = lead;
             }
             pair.sent.extend(run.iter().map(|(sent, _)| *sent));
-            let _ = pair.send_run(&run, how);
+            K::acquire(pair, &run, whose.how(pair));
         }
         Step::SetRate {
             choice,
             keep,
             existing,
-        } => {
-            let limit = choice.limit(pair);
-            pair.set_rate(limit, keep, existing);
-        }
+        } => pair.set_rate(choice.limit(pair), keep, existing),
         Step::Release(permits) => pair.release(permits),
         Step::Advance(by) => pair.advance(by),
-        Step::GiveBack(which) if !pair.sent.is_empty() => {
-            let sent = *which.get(&pair.sent);
-            pair.give_back(sent);
-            assert!(!pair.give_back(sent), "given back twice");
-        }
         Step::Settle { which, keep, whose } if !pair.sent.is_empty() => {
             let limit = whose.how(pair).limit;
-            let sent = *which.get(&pair.sent);
-            if pair.settle(sent, keep, limit).is_ok() {
-                assert_eq!(pair.settle(sent, keep, limit), Ok(0), "settled twice");
-            }
+            K::settle(pair, which, keep, limit);
         }
-        Step::Resend { .. } | Step::GiveBack(_) | Step::Settle { .. } => {}
-        Step::GiveBackUnsent => {
-            let sent = Sent {
-                id: pair.new_id(),
-                permits: 2,
-                lead: 0,
-            };
-            assert!(!pair.give_back(sent));
-        }
-        Step::Available => {
-            let _ = pair.available();
-        }
-        Step::TrySetRate(choice) => {
-            let limit = choice.limit(pair);
-            pair.try_set_rate(limit);
-        }
+        Step::Resend { .. } | Step::Settle { .. } => {}
+        Step::GiveBackUnsent => K::give_back_unsent(pair),
+        Step::Available => drop(pair.available()),
+        Step::TrySetRate(choice) => drop(pair.try_set_rate(choice.limit(pair))),
         Step::Repair => {
             if pair.repair().is_ok() {
                 assert_eq!(pair.repair(), Ok(0), "repaired twice");
             }
         }
-        Step::Lose(Key::Limit) => pair.lose_limit(),
-        Step::Lose(Key::Value) => pair.lose_value(),
-        Step::Lose(Key::Log) => pair.lose_log(),
-        Step::Drift(value) => pair.set_value(value),
-        Step::Plant {
-            generation,
-            age,
-            permits,
-            counted,
-        } => {
-            let score = pair.now() - age;
-            pair.plant(generation, score, permits);
-            if let (true, Some(value)) = (counted, pair.model.value) {
-                pair.set_value(value - i64::from(permits));
-            }
-        }
+        Step::Lose(key) => pair.lose(key),
+        Step::Drift(value) => K::drift(pair, value),
+        Step::Plant(plant) => K::plant(pair, plant),
     }
 }
 
-fn live(rate_type: RateType, clock: Clock, lone: Lone, steps: Vec<Step>) {
-    let mut pair = Pair::new(rate_type, clock).through(lone);
+pub(crate) fn live<K: Kind>(mut pair: Pair<K>, steps: Vec<Step>) {
     for step in steps {
         take(&mut pair, step);
     }
 }
 
-pub(crate) fn config() -> ProptestConfig {
+/// So many cases, or as many as PROPTEST_CASES asks for if that is more.
+pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        // PROPTEST_CASES asks for more.
-        cases: ProptestConfig::default().cases.max(400),
+        cases: ProptestConfig::default().cases.max(cases),
         // A sequence that failed becomes a test of its own in `edges.rs`.
         failure_persistence: None,
         ..ProptestConfig::default()
     }
 }
 
-pub(crate) fn rate_type() -> impl Strategy<Value = RateType> {
-    prop_oneof![4 => Just(RateType::Overall), 1 => Just(RateType::PerClient)]
+/// So many overall for each per client.
+pub(crate) fn rate_type(overall: u32) -> impl Strategy<Value = RateType> {
+    prop_oneof![overall => Just(RateType::Overall), 1 => Just(RateType::PerClient)]
+}
+
+pub(crate) fn clock() -> impl Strategy<Value = Clock> {
+    proptest::sample::select(&[Clock::Given(START), Clock::Server][..])
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn a_history_by_the_callers_clock(
-        rate_type in rate_type(),
-        steps in proptest::collection::vec(step(), 1..40),
-    ) {
-        live(rate_type, Clock::Given(START), Lone::Own, steps);
+    fn a_history(rate_type in rate_type(4), clock in clock(), steps in steps::<Limiter>(40)) {
+        live(Pair::new(rate_type, clock), steps);
     }
 
     #[test]
-    fn a_history_by_the_servers_clock(
-        rate_type in rate_type(),
-        steps in proptest::collection::vec(step(), 1..40),
-    ) {
-        live(rate_type, Clock::Server, Lone::Own, steps.clone());
-        live(rate_type, Clock::Server, Lone::Run, steps);
+    fn a_history_of_runs_of_one(rate_type in rate_type(4), steps in steps::<Limiter>(40)) {
+        live(Pair::new(rate_type, Clock::Server).through(Lone::Run), steps);
     }
 }

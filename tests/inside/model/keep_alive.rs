@@ -2,18 +2,13 @@
 
 use std::time::Duration;
 
-use super::pair::{Clock, How, Pair, START, Sent};
+use super::pair::{Clock, How, Key, Pair, START};
 use crate::store::redis::wire::sliding_log::ACQUIRE;
 use crate::{
     algorithm::answer::Verdict,
     limit::{LimitSource, RateType},
 };
 
-const STORED: How = How {
-    limit: LimitSource::Store,
-    rewrite: false,
-    exact: false,
-};
 /// A limiter that a rule made: 5 in 1000 ms, kept for 60 s.
 const KEPT: i64 = 60_000;
 
@@ -39,13 +34,9 @@ fn expire(pair: &mut Pair, millis: i64) {
 }
 
 /// Without looking at what came of it: the model knows no life, and the tests here look closer.
-fn acquire_only(pair: &mut Pair) {
-    let sent = Sent {
-        id: pair.new_id(),
-        permits: 1,
-        lead: 0,
-    };
-    let arguments = pair.acquire_arguments(sent, STORED);
+fn acquire_only(pair: &mut Pair, permits: u32, how: How) {
+    let sent = pair.unsent(permits);
+    let arguments = pair.acquire_arguments(sent, how);
     pair.call(&ACQUIRE, &arguments).unwrap();
 }
 
@@ -61,12 +52,18 @@ fn all_live(pair: &mut Pair, expected: i64) {
     assert!(ttls.iter().all(|ttl| about(*ttl, expected)), "{ttls:?}");
 }
 
+/// After an acquire each of the keys lives as long as a rule has it.
+#[track_caller]
+fn keeps(pair: &mut Pair, permits: u32, how: How) {
+    pair.acquire(permits, how).unwrap();
+    all_live(pair, KEPT);
+}
+
 #[test]
 fn limiters_of_rules_vanish_when_idle() {
     for mut pair in pairs() {
         let how = of_a_rule(&pair);
-        pair.acquire(1, how).unwrap();
-        all_live(&mut pair, KEPT);
+        keeps(&mut pair, 1, how);
     }
 }
 
@@ -74,7 +71,7 @@ fn limiters_of_rules_vanish_when_idle() {
 fn a_life_is_renewed_when_half_of_it_is_gone() {
     for mut pair in pairs() {
         let how = of_a_rule(&pair);
-        for (permits, how) in [(1, how), (1, STORED), (5, STORED)] {
+        for (permits, how) in [(1, how), (1, How::STORED), (5, How::STORED)] {
             // The last is refused, and keeps alive all the same.
             pair.acquire(permits, how).unwrap();
             expire(&mut pair, KEPT - 11_000);
@@ -82,8 +79,7 @@ fn a_life_is_renewed_when_half_of_it_is_gone() {
             assert!(pair.ttls().iter().all(|ttl| *ttl <= KEPT - 11_000));
 
             expire(&mut pair, KEPT / 2 - 1);
-            pair.acquire(permits, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, permits, how);
         }
     }
 }
@@ -94,14 +90,14 @@ fn a_refusal_renews_no_life_where_the_limit_can_be_written_again() {
         let how = of_a_rule(&pair);
         pair.acquire(1, how).unwrap();
         expire(&mut pair, 11_000);
-        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(5, how);
         all_live(&mut pair, 11_000);
         // One that credits what has expired does: it has written.
         pair.advance(500);
         pair.acquire(4, how).unwrap();
         expire(&mut pair, 11_000);
         pair.advance(500);
-        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(5, how);
         all_live(&mut pair, KEPT);
     }
 }
@@ -111,12 +107,11 @@ fn a_value_with_a_short_life_renews_all() {
     for mut pair in pairs() {
         let how = of_a_rule(&pair);
         pair.acquire(1, how).unwrap();
-        for how in [how, STORED] {
+        for how in [how, How::STORED] {
             let value = pair.value_key();
             expire(&mut pair, KEPT - 11_000);
             pair.command(&["PEXPIRE", &value, "5000"]);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, 1, how);
         }
     }
 }
@@ -125,9 +120,9 @@ fn a_value_with_a_short_life_renews_all() {
 fn hows(pair: &Pair) -> [How; 3] {
     let init = How {
         limit: LimitSource::StoreOrInit(pair.limit(5, 1000).for_request_key()),
-        ..STORED
+        ..How::STORED
     };
-    [STORED, init, of_a_rule(pair)]
+    [How::STORED, init, of_a_rule(pair)]
 }
 
 // Redisson's `availablePermits` takes the life off value, and its next acquire puts it back. The
@@ -155,17 +150,7 @@ fn a_value_whose_life_was_dropped_has_it_back_with_the_next_acquire() {
                     all_live(&mut pair, KEPT);
 
                     pair.command(&["PERSIST", &value]);
-                    let run = [5, 4].map(|permits| {
-                        let id = pair.new_id();
-                        (
-                            Sent {
-                                id,
-                                permits,
-                                lead: 0,
-                            },
-                            false,
-                        )
-                    });
+                    let run = pair.unsent_run([5, 4]);
                     pair.send_run(&run, how).unwrap();
                     all_live(&mut pair, KEPT);
                     pair.advance(1000);
@@ -187,16 +172,13 @@ fn a_log_that_is_made_anew_lives_as_long_as_the_value() {
                 pair.acquire(2, how).unwrap();
                 // All has expired.
                 pair.advance(1000);
-                pair.acquire(1, how).unwrap();
-                all_live(&mut pair, KEPT);
+                keeps(&mut pair, 1, how);
                 // All was given back.
                 pair.release(5);
-                pair.acquire(1, how).unwrap();
-                all_live(&mut pair, KEPT);
+                keeps(&mut pair, 1, how);
                 // It was lost, and what is in use is put back.
-                pair.lose_log();
-                pair.acquire(1, how).unwrap();
-                all_live(&mut pair, KEPT);
+                pair.lose(Key::Log);
+                keeps(&mut pair, 1, how);
             }
         }
     }
@@ -219,21 +201,12 @@ fn a_value_whose_life_was_dropped_gets_what_expire_has_set() {
         }) {
             let limit = pair.limit(5, 1000);
             pair.set_rate(limit, false, false);
-            acquire_only(&mut pair);
+            acquire_only(&mut pair, 1, How::STORED);
             expire(&mut pair, KEPT);
             for permits in [1, 5] {
                 let value = pair.value_key();
                 pair.command(&["PERSIST", &value]);
-                let id = pair.new_id();
-                let arguments = pair.acquire_arguments(
-                    Sent {
-                        id,
-                        permits,
-                        lead: 0,
-                    },
-                    how,
-                );
-                pair.call(&ACQUIRE, &arguments).unwrap();
+                acquire_only(&mut pair, permits, how);
                 all_live(&mut pair, KEPT);
             }
         }
@@ -251,39 +224,27 @@ fn what_another_client_did_to_the_hash_lasts_until_the_next_acquire() {
         pair.acquire(1, how).unwrap();
         for command in [&["PEXPIRE", &hash, "5000"][..], &["PERSIST", &hash]] {
             pair.command(command);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
+            keeps(&mut pair, 1, how);
             pair.command(command);
-            let run = [1, 5].map(|permits| {
-                let id = pair.new_id();
-                (
-                    Sent {
-                        id,
-                        permits,
-                        lead: 0,
-                    },
-                    false,
-                )
-            });
+            let run = pair.unsent_run([1, 5]);
             pair.send_run(&run, how).unwrap();
             all_live(&mut pair, KEPT);
         }
         // One that is only refused leaves no hash that never vanishes.
         pair.command(&["PERSIST", &hash]);
-        assert_eq!(pair.acquire(5, how).unwrap().verdict, Verdict::Refused);
+        pair.refuses(5, how);
         all_live(&mut pair, KEPT);
     }
 }
 
 #[test]
 fn a_key_that_was_lost_lives_as_long_as_the_others() {
-    for lose in [Pair::lose_limit, Pair::lose_value, Pair::lose_log] {
+    for lose in [Key::Limit, Key::Value, Key::Log] {
         for mut pair in pairs() {
             let how = of_a_rule(&pair);
             pair.acquire(1, how).unwrap();
-            lose(&mut pair);
-            pair.acquire(1, how).unwrap();
-            all_live(&mut pair, KEPT);
+            pair.lose(lose);
+            keeps(&mut pair, 1, how);
         }
     }
 }
@@ -295,10 +256,10 @@ fn no_life_ends_before_what_it_counts_does() {
         let interval = Duration::from_secs(1000);
         let limit = pair.limit(5, 1_000_000).keep_alive(interval).unwrap();
         pair.try_set_rate(limit);
-        acquire_only(&mut pair);
+        acquire_only(&mut pair, 1, How::STORED);
         all_live(&mut pair, 1_100_000);
         expire(&mut pair, 1_050_000);
-        acquire_only(&mut pair);
+        acquire_only(&mut pair, 1, How::STORED);
         all_live(&mut pair, 1_100_000);
     }
 }
@@ -308,13 +269,13 @@ fn what_expire_sets_is_passed_on() {
     for mut pair in pairs() {
         let limit = pair.limit(5, 1000);
         pair.try_set_rate(limit);
-        pair.acquire(1, STORED).unwrap();
+        pair.acquire(1, How::STORED).unwrap();
         assert_eq!(pair.ttls(), [-1; 3]);
 
         let key = pair.keys[0].clone();
         for life in [50_000, 90_000] {
             pair.command(&["PEXPIRE", &key, &life.to_string()]);
-            acquire_only(&mut pair);
+            acquire_only(&mut pair, 1, How::STORED);
             all_live(&mut pair, life);
         }
     }
@@ -329,18 +290,18 @@ fn a_limit_without_a_life_takes_it_off_what_an_earlier_one_left() {
         let lasting = pair.limit(5, 1000);
         for init in [false, true] {
             pair.acquire(1, how).unwrap();
-            pair.lose_limit();
+            pair.lose(Key::Limit);
             if init {
                 let how = How {
                     limit: LimitSource::StoreOrInit(lasting),
-                    ..STORED
+                    ..How::STORED
                 };
                 pair.acquire(1, how).unwrap();
             } else {
                 pair.try_set_rate(lasting);
             }
             assert_eq!(pair.ttls(), [-1; 3]);
-            pair.lose_limit();
+            pair.lose(Key::Limit);
         }
     }
 }

@@ -3,21 +3,24 @@
 use proptest::{prelude::*, sample::Index};
 
 use super::{
-    histories::{Step, Whose, config, moves, permits, rate_type, step, take, whose},
-    pair::{Clock, How, Pair, START, Sent},
+    histories::{Step, Whose, clock, config, permits, rate_type, step, take, whose},
+    pair::{Clock, How, Kind, Pair, START, Sent, decide_all, replied},
 };
-use crate::store::redis::wire::{self, script::Script, sliding_log::ACQUIRE_LIST, slots};
+use crate::store::redis::wire::{
+    self,
+    script::Script,
+    sliding_log::{ACQUIRE_LIST, SCRIPTS},
+    slots,
+};
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
+        call::{Counts, Terms},
+        sliding_log::Limiter,
     },
-    clock::Now,
-    demand::{Charge, Labels},
+    demand::{Acquire, Charge},
     error::ErrorKind,
     limit::{LimitSource, RateType},
-    list::List,
-    receipt::PermitId,
 };
 
 const LIMITERS: usize = 3;
@@ -67,21 +70,21 @@ fn slotted_step() -> impl Strategy<Value = ListStep> {
 }
 
 fn list_step() -> impl Strategy<Value = ListStep> {
-    let one = (0..LIMITERS, step()).prop_filter("moves all clocks", |(_, step)| {
+    let one = (0..LIMITERS, step::<Limiter>()).prop_filter("moves all clocks", |(_, step)| {
         !matches!(step, Step::Advance(_))
     });
-    let take = || (permits(), proptest::bool::weighted(0.2));
+    let take = || (permits::<Limiter>(), proptest::bool::weighted(0.2));
     let caller = (any::<bool>(), proptest::array::uniform3(take()))
         .prop_map(|(waits, takes)| NewCaller { waits, takes });
     let acquire = (
         proptest::array::uniform3(proptest::bool::weighted(0.7)),
-        proptest::array::uniform3(whose()),
+        proptest::array::uniform3(whose::<Limiter>()),
         any::<bool>(),
         proptest::collection::vec(caller, 1..4),
     );
     prop_oneof![
         6 => one.prop_map(|(limiter, step)| ListStep::One(limiter, step)),
-        6 => moves().prop_map(ListStep::Advance),
+        6 => Limiter::moves().prop_map(ListStep::Advance),
         12 => acquire.prop_map(|(which, whose, exact, callers)| ListStep::Acquire {
             which,
             whose,
@@ -153,12 +156,7 @@ impl Stage {
         let take = |limiter: &usize| {
             let (permits, shadow) = caller.takes[*limiter];
             let pair = &mut self.pairs[*limiter];
-            let id = pair.new_id();
-            let sent = Sent {
-                id,
-                permits,
-                lead: 0,
-            };
+            let sent = pair.unsent(permits);
             pair.sent.push(sent);
             (sent, shadow)
         };
@@ -183,14 +181,8 @@ impl Stage {
                 let charges = takes.iter().zip(&list.which).zip(&hows);
                 charges
                     .map(|(((sent, shadow), limiter), how)| Charge {
-                        id: sent.id,
                         shadow: *shadow,
-                        ..Charge::named(
-                            self.pairs[*limiter].name.clone(),
-                            how.limit,
-                            Labels::new("model", false, None),
-                            sent.permits,
-                        )
+                        ..self.pairs[*limiter].charge(*sent, how.limit)
                     })
                     .collect()
             })
@@ -204,10 +196,7 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let script = in_slots.unwrap_or(&ACQUIRE_LIST);
         let reply = self.pairs[0].call(script, &arguments).unwrap();
-        let replied = wire::read_answers(&reply, list.which.len(), list.callers.len(), false);
-        let replied = replied
-            .map(|answers| answers.to_vec())
-            .map_err(|error| error.kind());
+        let replied = replied(&SCRIPTS, &reply, list.which.len(), list.callers.len());
         let now = match (clock, &replied) {
             (Clock::Given(now), _) => now,
             (Clock::Server, Ok(answers)) => answers[0].now.tick,
@@ -215,42 +204,28 @@ impl Stage {
             (Clock::Server, Err(_)) => 0,
         };
 
-        let callers: Vec<_> = list
-            .callers
-            .iter()
-            .map(|(waits, takes)| Caller {
-                waits: *waits,
-                takes: takes
-                    .iter()
-                    .map(|(sent, shadow)| Take {
-                        permits: sent.permits,
-                        id: sent.id,
-                        shadow: *shadow,
-                        lead: 0,
-                    })
-                    .collect::<List<_>>(),
+        let waiting = list.callers.iter().map(|(waits, _)| *waits);
+        let run = charges.into_iter().zip(waiting);
+        let run: Vec<_> = run
+            .map(|(charges, waits)| Acquire {
+                remaining: list.exact,
+                ..Acquire::of(charges, waits)
             })
             .collect();
-        let asks: Vec<_> = list
-            .which
+        let terms: Vec<_> = hows
             .iter()
-            .zip(&hows)
-            .map(|(limiter, how)| Ask {
+            .map(|how| Terms {
+                rewrite: how.rewrite,
                 resendable: in_slots.is_none(),
-                ..self.pairs[*limiter].ask_for(*how)
             })
             .collect();
         let instant = self.pairs[0].instant(now);
         let asked = self.pairs.iter_mut().enumerate();
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
         let limiters = asked
-            .zip(asks)
-            .map(|((_, pair), ask)| (&mut pair.model as &mut dyn Counts, ask));
-        let mut expected = call::acquire(limiters, &callers, instant);
-        for answer in expected.iter_mut().flat_map(|answers| answers.iter_mut()) {
-            answer.now = Now::millis(now);
-        }
-        let expected = expected.map(|answers| answers.to_vec());
+            .zip(terms)
+            .map(|((_, pair), terms)| (&mut pair.model as &mut dyn Counts, terms));
+        let expected = decide_all(limiters, &run, instant);
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);
         expected
@@ -275,15 +250,8 @@ fn a_key_that_is_no_log_changes_nothing() {
     let log = second.log_key();
     second.command(&["SET", &log, "no log"]);
     let lower = LimitSource::Code(first.limit(10, 1000));
-    let charges = [&*first, &*second].map(|pair| Charge {
-        id: PermitId([7; 16]),
-        ..Charge::named(
-            pair.name.clone(),
-            lower,
-            Labels::new("model", false, None),
-            1,
-        )
-    });
+    let sent = first.unsent(1);
+    let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));
     let arguments = wire::acquire(limiters, callers, first.asks(true));
@@ -301,11 +269,7 @@ fn room_that_a_later_caller_takes_is_none() {
         let limit = pair.limit(rate, 1000);
         assert!(pair.try_set_rate(limit));
     }
-    let how = How {
-        limit: LimitSource::Store,
-        rewrite: false,
-        exact: false,
-    };
+    let how = How::STORED;
     stage.pairs[0].acquire(1, how).unwrap();
     stage.pairs.iter_mut().for_each(|pair| pair.advance(400));
     let which = vec![0, 1];
@@ -337,37 +301,23 @@ fn room_that_a_later_caller_takes_is_none() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn a_history_of_lists_by_the_callers_clock(
-        rate_type in rate_type(),
+    fn a_history_of_lists(
+        rate_type in rate_type(4),
+        clock in clock(),
         steps in proptest::collection::vec(list_step(), 1..40),
     ) {
-        live(rate_type, Clock::Given(START), steps);
+        live(rate_type, clock, steps);
     }
 
     #[test]
-    fn a_history_of_lists_by_the_servers_clock(
-        rate_type in rate_type(),
-        steps in proptest::collection::vec(list_step(), 1..40),
-    ) {
-        live(rate_type, Clock::Server, steps);
-    }
-
-    #[test]
-    fn a_history_of_lists_in_slots_by_the_callers_clock(
-        rate_type in rate_type(),
+    fn a_history_of_lists_in_slots(
+        rate_type in rate_type(4),
+        clock in clock(),
         steps in proptest::collection::vec(slotted_step(), 1..40),
     ) {
-        live(rate_type, Clock::Given(START), steps);
-    }
-
-    #[test]
-    fn a_history_of_lists_in_slots_by_the_servers_clock(
-        rate_type in rate_type(),
-        steps in proptest::collection::vec(slotted_step(), 1..40),
-    ) {
-        live(rate_type, Clock::Server, steps);
+        live(rate_type, clock, steps);
     }
 }

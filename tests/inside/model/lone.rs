@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-use super::pair::{Clock, How, Pair, START, Sent};
+use super::pair::{Clock, How, Key, Pair, START, Sent};
 use crate::store::redis::wire::{
-    self,
-    sliding_log::{self, ACQUIRE},
+    format::member,
+    sliding_log::{ACQUIRE, lone_answer},
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
@@ -30,7 +30,7 @@ fn taken(granted: usize) -> Pair {
     assert!(pair.try_set_rate(limit));
     for _ in 0..granted {
         let how = how(&pair, false);
-        assert_eq!(pair.acquire(1, how).unwrap().verdict, Verdict::Granted);
+        pair.grants(1, how);
         pair.advance(10);
     }
     pair
@@ -41,16 +41,8 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     let arguments = pair.acquire_arguments(sent, how);
     let reply = pair.call(&ACQUIRE, &arguments).unwrap();
     let now = pair.asks(how.exact).now;
-    let answer = sliding_log::lone_answer(&reply, &pair.charge(sent, how), now).unwrap();
+    let answer = lone_answer(&reply, &pair.charge(sent, how.limit), now).unwrap();
     (reply, answer)
-}
-
-fn new(pair: &mut Pair, permits: u32) -> Sent {
-    Sent {
-        id: pair.new_id(),
-        permits,
-        lead: 0,
-    }
 }
 
 #[test]
@@ -65,7 +57,7 @@ fn what_has_expired_is_not_looked_at_while_enough_is_left() {
     other.advance(1000);
     let exactly = how(&other, true);
     assert_eq!(other.acquire(1, exactly).unwrap().remaining, 4);
-    assert_eq!(pair.acquire(3, hasty).unwrap().verdict, Verdict::Granted);
+    pair.grants(3, hasty);
     assert_eq!(pair.model.log.entries().count(), 2);
 }
 
@@ -81,7 +73,7 @@ fn a_drift_ends_with_an_idle_interval_although_enough_is_left() {
 #[test]
 fn a_log_that_was_lost_is_noticed_although_enough_is_left() {
     let mut pair = taken(2);
-    pair.lose_log();
+    pair.lose(Key::Log);
     let hasty = how(&pair, false);
     assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
     // What was granted before is in use for one more interval.
@@ -95,7 +87,7 @@ fn what_is_usual_is_told_in_one_number_or_three() {
     let mut pair = taken(1);
     for left in (0..4).rev() {
         let exact = left % 2 == 0;
-        let (sent, how) = (new(&mut pair, 1), how(&pair, exact));
+        let (sent, how) = (pair.unsent(1), how(&pair, exact));
         let (reply, answer) = replied(&mut pair, sent, how);
         // The first of all was 10 ms before the second, and the others followed 100 ms apart.
         let next = if exact { 990 - 100 * (3 - left) } else { 0 };
@@ -110,7 +102,7 @@ fn what_is_usual_is_told_in_one_number_or_three() {
         assert_eq!(Some(answer.now.tick.cast_unsigned()), pair.asks(false).now);
         pair.advance(100);
     }
-    let (sent, hasty) = (new(&mut pair, 1), how(&pair, false));
+    let (sent, hasty) = (pair.unsent(1), how(&pair, false));
     let (reply, answer) = replied(&mut pair, sent, hasty);
     assert_eq!(reply, Value::Int(-590));
     assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 590));
@@ -126,7 +118,7 @@ fn what_is_not_usual_is_told_in_full() {
     let long = |reply: &Value| matches!(reply, Value::BulkString(text) if text.starts_with(b"1 "));
     // Refused, though some is left.
     let mut pair = taken(3);
-    let (sent, hasty) = (new(&mut pair, 4), how(&pair, false));
+    let (sent, hasty) = (pair.unsent(4), how(&pair, false));
     let (reply, answer) = replied(&mut pair, sent, hasty);
     assert!(long(&reply), "{reply:?}");
     assert_eq!((answer.verdict, answer.remaining), (Verdict::Refused, 2));
@@ -142,17 +134,17 @@ fn what_is_not_usual_is_told_in_full() {
         limit: LimitSource::Store,
         ..hasty
     };
-    let sent = new(&mut pair, 1);
+    let sent = pair.unsent(1);
     let (reply, answer) = replied(&mut pair, sent, stored);
     assert!(long(&reply), "{reply:?}");
     assert_eq!((answer.rate, answer.remaining), (5, 3));
     // A wait of less than a millisecond is no grant.
     let mut pair = taken(0);
     let (value, log) = (pair.value_key(), pair.log_key());
-    let member = String::from_utf8(wire::format::member(PermitId([b'a'; 16]), 5).to_vec()).unwrap();
+    let member = String::from_utf8(member(PermitId([b'a'; 16]), 5).to_vec()).unwrap();
     pair.command(&["ZADD", &log, &format!("{}.5", START - 1000), &member]);
     pair.command(&["SET", &value, "0"]);
-    let sent = new(&mut pair, 1);
+    let sent = pair.unsent(1);
     let (_, answer) = replied(&mut pair, sent, hasty);
     assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 0));
 }
@@ -171,13 +163,13 @@ fn a_brief_reply_to_who_brought_no_limit_is_an_error() {
             limit,
             ..how(&pair, false)
         };
-        let charge = pair.charge(sent, how);
+        let charge = pair.charge(sent, how.limit);
         for reply in [
             Value::Int(3),
             Value::Int(-3),
             Value::BulkString(b"0 1 2".to_vec()),
         ] {
-            let error = sliding_log::lone_answer(&reply, &charge, None).unwrap_err();
+            let error = lone_answer(&reply, &charge, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
         }
     }

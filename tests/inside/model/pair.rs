@@ -1,52 +1,110 @@
-//! One limiter twice: in Redis, and as a [`Limiter`].
+//! One limiter twice, however it counts: in Redis, and as pure functions of state and now.
 
-use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use redis::{Connection, RedisError, Value};
+use proptest::{sample::Index, strategy::BoxedStrategy};
+use redis::{Connection, FromRedisValue, RedisError, Value};
 
 use super::{
-    members::{Generation, packed, unpacked},
+    members::Generation,
     support::{RedisServer, unique},
 };
 use crate::store::redis::wire::{
     self,
-    arguments::{Arguments, Word},
-    script::{Script, is_unknown_script},
-    sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
-    slots, verbs,
+    arguments::Arguments,
+    script::{Script, Scripts, is_unknown_script},
 };
 use crate::{
     algorithm::{
-        answer::{Answer, Changed, Verdict},
-        call::{self, Ask, Caller, Counts, Take},
-        sliding_log::{Entry, Limiter, Log},
+        answer::Answer,
+        call::{self, Counts, Terms},
+        sliding_log,
     },
-    clock::{Millis, Now},
-    demand::{Charge, Labels},
+    clock::Now,
+    demand::{Acquire, Charge, Labels},
     error::ErrorKind,
-    limit::{Limit, LimitSource, RateType, Slots, StoredLimit, ahead_of},
-    list::List,
+    limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
     name::Name,
-    receipt::PermitId,
+    receipt::{PermitId, Receipt, Taken},
 };
 
 pub(crate) const CLIENT: &str = "7d9";
 /// Where the given clock begins: a number of milliseconds as long as today's.
 pub(crate) const START: i64 = 1_704_153_600_000;
 
-pub(crate) struct Pair {
+/// What differs from one way to count to another: how its keys are read and held against the
+/// model, and which scripts take and settle.
+pub(crate) trait Kind: Clone + 'static {
+    const ALGORITHM: Algorithm;
+    /// Rates and intervals of the limits, the usual ones more often.
+    const RATES: &'static [u64];
+    const INTERVALS: &'static [u64];
+    /// More permits than most limits have.
+    const MANY: u32;
+
+    /// Times that pass.
+    fn moves() -> BoxedStrategy<i64>;
+
+    fn new(rate_type: RateType) -> Self;
+
+    /// The limit in the hash.
+    fn limit(&self) -> Option<StoredLimit>;
+
+    /// The limit that a verb counts by.
+    fn in_force(&self) -> Option<StoredLimit> {
+        self.limit()
+    }
+
+    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now);
+    fn try_set_rate(&mut self, limit: StoredLimit) -> bool;
+    fn release(&mut self, permits: i64, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
+    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
+    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind>;
+
+    /// Does what the loss of a key does to the model.
+    fn lose(&mut self, key: Key);
+
+    /// Has the model begin from what the keys hold, where a key can vanish by itself.
+    fn read(_pair: &mut Pair<Self>) {}
+
+    /// Holds the keys against the model; `ends` unless the step may move the end of a window.
+    fn compare(pair: &mut Pair<Self>, ends: bool);
+
+    /// Lets time pass where the clock is the server's, which cannot be moved.
+    fn set_back(pair: &mut Pair<Self>, by: i64);
+
+    /// Takes permits for callers of one call, by the script and by the model.
+    fn acquire(pair: &mut Pair<Self>, run: &[(Sent, bool)], how: How);
+
+    /// Settles one of the grants at `keep` permits.
+    fn settle(pair: &mut Pair<Self>, which: Index, keep: u32, limit: LimitSource);
+
+    /// Gives back what no call has sent.
+    fn give_back_unsent(_pair: &mut Pair<Self>) {}
+
+    /// Writes the value as `release`, an operator, or another algorithm does.
+    fn drift(pair: &mut Pair<Self>, value: i64);
+
+    /// Writes an entry of a log, as another writer or another algorithm does.
+    fn plant(_pair: &mut Pair<Self>, _plant: Plant) {}
+}
+
+pub(crate) struct Pair<K = sliding_log::Limiter> {
     connection: Connection,
     pub(crate) name: Name,
     pub(crate) keys: [String; 5],
     pub(crate) rate_type: RateType,
-    pub(crate) model: Limiter,
+    pub(crate) model: K,
     pub(crate) clock: Clock,
-    lone: Lone,
+    pub(crate) lone: Lone,
     ids: u64,
     pub(crate) sent: Vec<Sent>,
+    /// What receipts know of grants that are not found by their ids.
+    pub(crate) granted: Vec<(Sent, Taken)>,
 }
 
-/// Which script decides for a lone caller. By a given clock the other one always does so, too, on a copy of the keys.
+/// Which script decides for a lone caller. By a given clock the other one always does so, too, on a
+/// copy of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Lone {
     /// `sliding_log/acquire.lua`
@@ -60,7 +118,7 @@ pub(crate) enum Lone {
 pub(crate) enum Clock {
     /// The time is an argument
     Given(i64),
-    /// The server's. It cannot be moved: the log is, the other way
+    /// The server's
     Server,
 }
 
@@ -81,219 +139,81 @@ pub(crate) struct How {
     pub(crate) exact: bool,
 }
 
-/// What the keys hold.
-#[derive(Debug, PartialEq)]
-struct State {
-    limit: Option<[Vec<u8>; 4]>,
-    value: Option<i64>,
-    /// Score, id, permits
-    log: Vec<(i64, [u8; 16], u32)>,
-    /// Keys of the other rate type
-    others: i64,
+impl How {
+    /// By the stored limit, as it is.
+    pub(crate) const STORED: Self = Self {
+        limit: LimitSource::Store,
+        rewrite: false,
+        exact: false,
+    };
+    /// The same, and the permits left are wanted exactly.
+    pub(crate) const EXACT: Self = Self {
+        exact: true,
+        ..Self::STORED
+    };
 }
 
-impl Pair {
-    pub(crate) fn new(rate_type: RateType, clock: Clock) -> Self {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Key {
+    Limit,
+    Value,
+    Log,
+}
+
+/// A grant of another writer, who also counts it (or does not: drift).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plant {
+    pub(crate) generation: Generation,
+    pub(crate) age: i64,
+    pub(crate) permits: u32,
+    pub(crate) counted: bool,
+}
+
+impl<K: Kind> Pair<K> {
+    pub(crate) fn of_kind(rate_type: RateType, clock: Clock) -> Self {
         let client = redis::Client::open(RedisServer::shared().url()).unwrap();
         let name = Name::exact(&unique("model")).unwrap();
         Self {
             connection: client.get_connection().unwrap(),
             keys: wire::keys(&name, CLIENT),
-            name,
+            name: name.counted_by(K::ALGORITHM),
             rate_type,
-            model: Limiter::default(),
+            model: K::new(rate_type),
             clock,
             lone: Lone::Own,
             ids: 0,
             sent: Vec::new(),
+            granted: Vec::new(),
         }
     }
 
     pub(crate) fn limit(&self, rate: u64, interval: u64) -> Limit {
-        let limit = Limit::new(rate, std::time::Duration::from_millis(interval));
+        let limit = Limit::new(rate, Duration::from_millis(interval));
         match self.rate_type {
             RateType::Overall => limit,
             RateType::PerClient => limit.per_client(),
         }
     }
 
-    pub(crate) fn through(self, lone: Lone) -> Self {
-        Self { lone, ..self }
-    }
-
-    /// Notes grants in slots from now on, or else one by one.
-    pub(crate) fn note_in(&mut self, slots: Option<u32>) {
-        let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
-        self.name = self.name.clone().noted_in(slots);
-        self.model.note_in(slots);
-    }
-
     /// The time by the clock under test.
     pub(crate) fn now(&mut self) -> i64 {
         match self.clock {
             Clock::Given(now) => now,
-            Clock::Server => {
-                let time: (i64, i64) = self.ask(&["TIME"]);
-                time.0 * 1000 + time.1 / 1000
-            }
+            Clock::Server => self.micros() / 1000,
         }
+    }
+
+    /// The server's time.
+    pub(crate) fn micros(&mut self) -> i64 {
+        let (seconds, micros): (i64, i64) = self.ask(&["TIME"]);
+        seconds * 1_000_000 + micros
     }
 
     /// Lets time pass, also backwards.
     pub(crate) fn advance(&mut self, by: i64) {
-        if let Clock::Given(now) = &mut self.clock {
-            *now += by;
-            return;
-        }
-        self.set_back(by);
-    }
-
-    /// Sets all scores back.
-    pub(crate) fn set_back(&mut self, by: i64) {
-        let mut moved = Log::default();
-        let scores: Vec<(Vec<u8>, i64)> =
-            self.ask(&["ZRANGE", &self.log_key(), "0", "-1", "WITHSCORES"]);
-        for (member, score) in scores {
-            let mut zadd = redis::cmd("ZADD");
-            zadd.arg(self.log_key()).arg(score - by).arg(member);
-            zadd.query::<i64>(&mut self.connection).unwrap();
-        }
-        for entry in self.model.log.entries() {
-            moved.insert(Entry {
-                score: entry.score - by,
-                ..*entry
-            });
-        }
-        self.model.log = moved;
-    }
-
-    /// Sends an acquire that was not sent before.
-    pub(crate) fn acquire(&mut self, permits: u32, how: How) -> Result<Answer, ErrorKind> {
-        let sent = Sent {
-            id: self.new_id(),
-            permits,
-            lead: 0,
-        };
-        self.sent.push(sent);
-        self.send(sent, how)
-    }
-
-    pub(crate) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        let run = [(sent, false)];
-        if self.name.slots().is_some() {
-            return self.send_run(&run, how).map(|answers| answers[0]);
-        }
-        let calls = [
-            (&*ACQUIRE, self.acquire_arguments(sent, how)),
-            (&*ACQUIRE_LIST, self.run_arguments(&run, how)),
-        ];
-        let [(script, arguments), (other, others)] = match self.lone {
-            Lone::Own => calls,
-            Lone::Run => {
-                let [own, run] = calls;
-                [run, own]
-            }
-        };
-        let copy = matches!(self.clock, Clock::Given(_)).then(|| {
-            let copies = self.copies();
-            let reply = self.call(other, &others.on(copies.clone())).unwrap();
-            (copies, reply)
-        });
-        let since = self.now();
-        let reply = self.call(script, &arguments).unwrap();
-        let until = self.now();
-        let answer = self.read(&reply, sent, how);
-        if let Some((copies, replied)) = copy {
-            let run = self.read(&replied, sent, how);
-            assert_eq!(answer, run, "one caller, and a run of one");
-            let (own, others) = (self.raw(), self.raw_of(&copies));
-            assert_eq!(own, others, "keys after one caller, and after a run of one");
-        }
-        let replied = answer.map(|answer| vec![answer]);
-        self.replied(replied, &run, how, since..=until)
-            .map(|answers| answers[0])
-    }
-
-    /// What a lone caller is told, by whichever script.
-    fn read(&self, reply: &Value, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        let asks = self.asks(how.exact);
-        sliding_log::lone_answer(reply, &self.charge(sent, how), asks.now)
-            .map_err(|error| error.kind())
-    }
-
-    /// Sends a call of several callers; each with whether it waits in line.
-    pub(crate) fn send_run(
-        &mut self,
-        run: &[(Sent, bool)],
-        how: How,
-    ) -> Result<Vec<Answer>, ErrorKind> {
-        let arguments = self.run_arguments(run, how);
-        let script = if self.name.slots().is_some() {
-            &*slots::ACQUIRE_LIST
-        } else {
-            &*ACQUIRE_LIST
-        };
-        let since = self.now();
-        let reply = self.call(script, &arguments).unwrap();
-        let until = self.now();
-        let replied = wire::read_answers(&reply, 1, run.len(), false).map_err(|error| error.kind());
-        let replied = replied.map(|answers| answers.to_vec());
-        self.replied(replied, run, how, since..=until)
-    }
-
-    /// Has the model answer the same, and compares. Where the reply does not tell its time, there must be one `within` the
-    /// call at which the model answers so.
-    fn replied(
-        &mut self,
-        replied: Result<Vec<Answer>, ErrorKind>,
-        run: &[(Sent, bool)],
-        how: How,
-        within: RangeInclusive<i64>,
-    ) -> Result<Vec<Answer>, ErrorKind> {
-        let told = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
-        let within = if told == 0 { within } else { told..=told };
-        let ask = self.ask_for(how);
-        let callers: Vec<_> = run
-            .iter()
-            .map(|(sent, waits)| Caller {
-                waits: *waits,
-                takes: List::one(Take {
-                    permits: sent.permits,
-                    id: sent.id,
-                    shadow: false,
-                    lead: sent.lead,
-                }),
-            })
-            .collect();
-        let (state, before) = (self.state(), self.model.clone());
-        let until = *within.end();
-        for now in within {
-            self.model = before.clone();
-            let instant = self.instant(now);
-            let limiters = std::iter::once((&mut self.model as &mut dyn Counts, ask));
-            let mut expected =
-                call::acquire(limiters, &callers, instant).map(|answers| answers.to_vec());
-            for answer in expected.iter_mut().flatten() {
-                answer.now = Now::millis(answer.now.tick.min(told));
-            }
-            if now == until || (&replied, &state) == (&expected, &self.modelled()) {
-                assert_eq!(replied, expected, "{ask:?} {callers:?}");
-                break;
-            }
-        }
-        self.compare();
-        if let Ok(answers) = &replied {
-            self.check_expiry(&answers[0]);
-        }
-        replied
-    }
-
-    pub(crate) fn ask_for(&self, how: How) -> Ask {
-        Ask {
-            limit: how.limit,
-            rewrite: how.rewrite,
-            exact: how.exact,
-            resendable: self.name.slots().is_none(),
+        match &mut self.clock {
+            Clock::Given(now) => *now += by,
+            Clock::Server => K::set_back(self, by),
         }
     }
 
@@ -305,46 +225,34 @@ impl Pair {
         }
     }
 
-    pub(crate) fn lose_limit(&mut self) {
-        self.command(&["DEL", &self.keys[0].clone()]);
-        self.model.limit = None;
-    }
-
-    pub(crate) fn lose_value(&mut self) {
-        self.command(&["DEL", &self.value_key()]);
-        self.model.value = None;
-    }
-
-    pub(crate) fn lose_log(&mut self) {
-        self.command(&["DEL", &self.log_key()]);
-        self.model.log.clear();
-    }
-
-    pub(crate) fn set_value(&mut self, value: i64) {
-        self.command(&["SET", &self.value_key(), &value.to_string()]);
-        self.model.value = Some(value);
-    }
-
-    /// Puts a grant into the log that no acquire of ours made.
-    pub(crate) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
-        let id = self.new_id();
-        let (id, member) = packed(generation, id, self.ids, permits);
-        let mut zadd = redis::cmd("ZADD");
-        zadd.arg(self.log_key()).arg(score).arg(member);
-        zadd.query::<i64>(&mut self.connection).unwrap();
-        // As every Redisson does since 3.17.3, the first to pass on a life.
-        let life: i64 = self.ask(&["PTTL", &self.keys[0].clone()]);
-        if life > 0 {
-            let (value, log) = (self.value_key(), self.log_key());
-            self.command(&["PEXPIRE", &value, &life.to_string()]);
-            self.command(&["PEXPIRE", &log, &life.to_string()]);
+    pub(crate) fn terms(&self, how: How) -> Terms {
+        Terms {
+            rewrite: how.rewrite,
+            resendable: self.name.slots().is_none(),
         }
-        self.model.log.insert(Entry { score, permits, id });
-        Sent {
-            id,
-            permits,
-            lead: 0,
-        }
+    }
+
+    /// The callers of a call, as the pure functions get them.
+    pub(crate) fn acquires(&self, run: &[(Sent, bool)], how: How) -> Vec<Acquire> {
+        let acquires = run.iter().map(|(sent, waits)| Acquire {
+            remaining: how.exact,
+            ..Acquire::of([self.charge(*sent, how.limit)], *waits)
+        });
+        acquires.collect()
+    }
+
+    pub(crate) fn compare(&mut self) {
+        K::compare(self, true);
+    }
+
+    pub(crate) fn lose(&mut self, key: Key) {
+        let place = match key {
+            Key::Limit => self.keys[0].clone(),
+            Key::Value => self.value_key(),
+            Key::Log => self.log_key(),
+        };
+        self.command(&["DEL", &place]);
+        self.model.lose(key);
     }
 
     pub(crate) fn value_key(&self) -> String {
@@ -359,7 +267,7 @@ impl Pair {
         self.ask(command)
     }
 
-    pub(crate) fn ask<T: redis::FromRedisValue>(&mut self, command: &[&str]) -> T {
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &[&str]) -> T {
         redis::cmd(command[0])
             .arg(&command[1..])
             .query(&mut self.connection)
@@ -383,6 +291,17 @@ impl Pair {
         }
     }
 
+    /// Has a script carried out that answers with an error or a number, and maybe more.
+    pub(crate) fn number(
+        &mut self,
+        script: &Script,
+        arguments: &Arguments,
+    ) -> (Value, Result<i64, ErrorKind>) {
+        let reply = self.call(script, arguments).unwrap();
+        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
+        (reply, replied)
+    }
+
     pub(crate) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
         self.run_arguments(&[(sent, false)], how)
     }
@@ -390,7 +309,7 @@ impl Pair {
     pub(crate) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
         let charges: Vec<_> = run
             .iter()
-            .map(|(sent, waits)| (self.charge(*sent, how), *waits))
+            .map(|(sent, waits)| (self.charge(*sent, how.limit), *waits))
             .collect();
         let limiters = charges[..1].iter();
         let limiters = limiters.map(|(charge, _)| (charge, how.rewrite));
@@ -399,17 +318,21 @@ impl Pair {
         wire::acquire(limiters, callers, self.asks(how.exact))
     }
 
-    pub(crate) fn charge(&self, sent: Sent, how: How) -> Charge {
+    pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> Charge {
         Charge {
             id: sent.id,
             lead: sent.lead,
             ..Charge::named(
                 self.name.clone(),
-                how.limit,
+                limit,
                 Labels::new("model", false, None),
                 sent.permits,
             )
         }
+    }
+
+    pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {
+        self.charge(sent, limit).receipt()
     }
 
     pub(crate) fn asks(&self, exact: bool) -> wire::Ask<'static> {
@@ -423,20 +346,43 @@ impl Pair {
         }
     }
 
-    pub(crate) fn give_back_arguments(&self, sent: Sent, now: i64) -> Arguments {
-        let receipt = self.receipt(sent, LimitSource::Store);
-        let ask = wire::Ask {
-            now: Some(now.cast_unsigned()),
-            ..self.asks(false)
-        };
-        (sliding_log::SCRIPTS.settle)(&receipt, 0, ask)
-            .unwrap()
-            .arguments
+    pub(crate) fn stored_limit(&mut self) -> Option<StoredLimit> {
+        let hash = self.keys[0].clone();
+        let reply: Value = self.ask(&["HMGET", &hash, "rate", "interval", "type", "keepAliveTime"]);
+        wire::stored_limit(&reply).unwrap()
     }
 
-    pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
-        let argv = [wire::format::time(given), Word::from(id.0)];
-        verbs::arguments(&self.keys, "available", argv)
+    /// An acquire of so many permits that was not sent before.
+    pub(crate) fn unsent(&mut self, permits: u32) -> Sent {
+        Sent {
+            id: self.new_id(),
+            permits,
+            lead: 0,
+        }
+    }
+
+    /// Callers of one call, none of whom waits in line.
+    pub(crate) fn unsent_run<const N: usize>(&mut self, permits: [u32; N]) -> [(Sent, bool); N] {
+        permits.map(|permits| (self.unsent(permits), false))
+    }
+
+    /// Takes one of the grants that can be settled, or `none` where there are none: a charge needs
+    /// no grant.
+    pub(crate) fn grant(&mut self, which: Index, none: Taken) -> (Sent, Taken) {
+        if self.granted.is_empty() {
+            return (self.unsent(0), none);
+        }
+        let place = which.index(self.granted.len());
+        self.granted.swap_remove(place)
+    }
+
+    /// PTTL of hash, value and log.
+    pub(crate) fn ttls(&mut self) -> [i64; 3] {
+        let mut pipeline = redis::pipe();
+        for key in [&self.keys[0], &self.value_key(), &self.log_key()] {
+            pipeline.cmd("PTTL").arg(key);
+        }
+        pipeline.query(&mut self.connection).unwrap()
     }
 
     /// An id in no particular order to the others, above those of older generations' members.
@@ -450,137 +396,42 @@ impl Pair {
         PermitId(id)
     }
 
-    /// PTTL of hash, value and log.
-    pub(crate) fn ttls(&mut self) -> [i64; 3] {
-        let mut pipeline = redis::pipe();
-        for key in [&self.keys[0], &self.value_key(), &self.log_key()] {
-            pipeline.cmd("PTTL").arg(key);
-        }
-        pipeline.query(&mut self.connection).unwrap()
+    /// The number of the last id.
+    pub(crate) fn last_id(&self) -> u64 {
+        self.ids
     }
+}
 
-    /// The keys as they stand, raw.
-    pub(crate) fn raw(&mut self) -> Value {
-        let keys = self.keys.clone();
-        self.raw_of(&keys)
-    }
+/// The answers of the pure functions to callers of one limiter, at a time in milliseconds.
+pub(crate) fn decide(
+    limiter: &mut dyn Counts,
+    terms: Terms,
+    run: &[Acquire],
+    now: Now,
+) -> Result<Vec<Answer>, ErrorKind> {
+    decide_all(std::iter::once((limiter, terms)), run, now)
+}
 
-    /// Copies of the keys, with their lives, under another name.
-    fn copies(&mut self) -> [String; 5] {
-        let name = Name::exact(&format!("{}.copy", self.name.as_str())).unwrap();
-        let copies = wire::keys(&name, CLIENT);
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("DEL").arg(&copies).ignore();
-        for (key, copy) in self.keys.iter().zip(&copies) {
-            pipeline.cmd("COPY").arg(key).arg(copy).ignore();
-        }
-        pipeline.query::<()>(&mut self.connection).unwrap();
-        copies
+/// The same to callers of several limiters.
+pub(crate) fn decide_all<'a>(
+    limiters: impl Iterator<Item = (&'a mut dyn Counts, Terms)>,
+    run: &[Acquire],
+    now: Now,
+) -> Result<Vec<Answer>, ErrorKind> {
+    let mut answers = call::acquire(limiters, run, now)?;
+    for answer in answers.iter_mut() {
+        answer.now = Now::millis(answer.now.tick);
     }
+    Ok(answers.to_vec())
+}
 
-    fn raw_of(&mut self, keys: &[String; 5]) -> Value {
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("HGETALL").arg(&keys[0]);
-        for key in &keys[1..3] {
-            pipeline.cmd("GET").arg(key);
-        }
-        for key in &keys[3..5] {
-            pipeline
-                .cmd("ZRANGE")
-                .arg(key)
-                .arg(0)
-                .arg(-1)
-                .arg("WITHSCORES");
-        }
-        pipeline.query(&mut self.connection).unwrap()
-    }
-
-    pub(crate) fn compare(&mut self) {
-        assert_eq!(self.state(), self.modelled(), "keys, then model");
-    }
-
-    /// What the keys would hold if they were the model's.
-    fn modelled(&self) -> State {
-        State {
-            limit: self.model.limit.map(|limit: StoredLimit| {
-                wire::format::limit_fields(&limit).map(|field| field.as_ref().to_vec())
-            }),
-            value: self.model.value,
-            log: (self.model.log.entries())
-                .map(|entry| (entry.score, entry.id.0, entry.permits))
-                .collect(),
-            others: 0,
-        }
-    }
-
-    fn state(&mut self) -> State {
-        let others = match self.rate_type {
-            RateType::Overall => [&self.keys[2], &self.keys[4]],
-            RateType::PerClient => [&self.keys[1], &self.keys[3]],
-        };
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&[
-            "rate",
-            "interval",
-            "type",
-            "keepAliveTime",
-        ]);
-        pipeline.cmd("GET").arg(self.value_key());
-        pipeline
-            .cmd("ZRANGE")
-            .arg(self.log_key())
-            .arg(&["0", "-1", "WITHSCORES"]);
-        pipeline.cmd("EXISTS").arg(&others);
-        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>, i64);
-        let (fields, value, log, others): Read = pipeline.query(&mut self.connection).unwrap();
-        let [rate, interval, rate_type, keep_alive] = fields;
-        State {
-            limit: rate.map(|rate| {
-                [
-                    rate,
-                    interval.unwrap(),
-                    rate_type.unwrap(),
-                    keep_alive.unwrap(),
-                ]
-            }),
-            value,
-            log: log
-                .into_iter()
-                .map(|(member, score)| {
-                    let (id, permits) = unpacked(&member);
-                    (score, id, permits)
-                })
-                .collect(),
-            others,
-        }
-    }
-
-    /// With a keep-alive time no key outlives the others, and none dies before its entries.
-    fn check_expiry(&mut self, answer: &Answer) {
-        if answer.verdict == Verdict::AboveRate && answer.changed == Changed::Nothing {
-            return;
-        }
-        self.check_ttls();
-        let limit = self.model.limit.unwrap();
-        let ttls = self.ttls();
-        if limit.keep_alive > 0 {
-            assert!(!ttls.contains(&-1), "one key outlives the others: {ttls:?}");
-        }
-    }
-
-    pub(crate) fn check_ttls(&mut self) {
-        let limit = self.model.limit.unwrap();
-        let [hash, value, log] = self.ttls();
-        if limit.keep_alive == 0 {
-            for ttl in [hash, value, log] {
-                assert!(matches!(ttl, -2 | -1), "{ttl}");
-            }
-            return;
-        }
-        let least = limit.interval + ahead_of(limit.interval);
-        for ttl in [hash, value, log] {
-            // None where these tests have written a key.
-            assert!(ttl < 0 || ttl >= least, "{ttl}");
-        }
-    }
+/// The answers of an algorithm's script to so many callers of so many limiters.
+pub(crate) fn replied(
+    scripts: &Scripts,
+    reply: &Value,
+    limiters: usize,
+    callers: usize,
+) -> Result<Vec<Answer>, ErrorKind> {
+    let answers = wire::read_answers(reply, limiters, callers, scripts.tells_tat);
+    Ok(answers.map_err(|error| error.kind())?.to_vec())
 }

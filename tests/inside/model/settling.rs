@@ -1,16 +1,10 @@
 //! What is settled: single cases, and what is left of them when time has passed.
 
-use super::pair::{Clock, How, Pair, START};
+use super::pair::{Clock, How, Key, Pair, START};
 use crate::{
-    algorithm::answer::{Answer, Verdict},
+    algorithm::answer::Verdict,
     error::ErrorKind,
     limit::{LimitSource, RateType},
-};
-
-const STORED: How = How {
-    limit: LimitSource::Store,
-    rewrite: false,
-    exact: true,
 };
 
 /// 10 in 1000 ms, overall and per client.
@@ -25,27 +19,15 @@ fn pairs() -> impl Iterator<Item = Pair> {
         })
 }
 
-fn granted(pair: &mut Pair, permits: u32) -> Answer {
-    let answer = pair.acquire(permits, STORED).unwrap();
-    assert_eq!(answer.verdict, Verdict::Granted);
-    answer
-}
-
-fn refused_for(pair: &mut Pair, permits: u32) -> i64 {
-    let answer = pair.acquire(permits, STORED).unwrap();
-    assert_eq!(answer.verdict, Verdict::Refused);
-    answer.wait
-}
-
 #[test]
 fn what_stays_expires_when_it_would_have() {
     for mut pair in pairs() {
-        granted(&mut pair, 8);
+        pair.grants(8, How::EXACT);
         let sent = pair.sent[0];
         pair.advance(400);
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(5));
         assert_eq!(pair.available(), Ok(7));
-        assert_eq!(refused_for(&mut pair, 8), 600);
+        assert_eq!(pair.refuses(8, How::EXACT), 600);
         pair.advance(600);
         assert_eq!(pair.available(), Ok(10));
         // Whatever comes late finds nothing.
@@ -57,7 +39,7 @@ fn what_stays_expires_when_it_would_have() {
 #[test]
 fn as_much_again_is_another_member() {
     for mut pair in pairs() {
-        granted(&mut pair, 3);
+        pair.grants(3, How::EXACT);
         let sent = pair.sent[0];
         assert_eq!(pair.settle(sent, 6, LimitSource::Store), Ok(-3));
         assert_eq!(pair.available(), Ok(4));
@@ -67,27 +49,27 @@ fn as_much_again_is_another_member() {
 #[test]
 fn debt_is_paid_before_anybody_is_admitted() {
     for mut pair in pairs() {
-        granted(&mut pair, 1);
+        pair.grants(1, How::EXACT);
         let sent = pair.sent[0];
         pair.advance(500);
         assert_eq!(pair.settle(sent, 26, LimitSource::Store), Ok(-25));
         assert_eq!(pair.available(), Ok(-16));
         // Not when the first permit has expired, but when the debt has.
-        assert_eq!(refused_for(&mut pair, 1), 1000);
+        assert_eq!(pair.refuses(1, How::EXACT), 1000);
         pair.advance(500);
         assert_eq!(pair.available(), Ok(-15));
-        assert_eq!(refused_for(&mut pair, 1), 500);
+        assert_eq!(pair.refuses(1, How::EXACT), 500);
         pair.advance(499);
-        assert_eq!(refused_for(&mut pair, 1), 1);
+        assert_eq!(pair.refuses(1, How::EXACT), 1);
         pair.advance(1);
-        granted(&mut pair, 10);
+        pair.grants(10, How::EXACT);
     }
 }
 
 #[test]
 fn what_has_expired_is_charged_more_all_the_same() {
     for mut pair in pairs() {
-        granted(&mut pair, 2);
+        pair.grants(2, How::EXACT);
         let sent = pair.sent[0];
         pair.advance(5000);
         assert_eq!(pair.settle(sent, 6, LimitSource::Store), Ok(-4));
@@ -101,13 +83,13 @@ fn what_has_expired_is_charged_more_all_the_same() {
 #[test]
 fn a_limiter_that_vanished_is_found_in_debt() {
     for mut pair in pairs() {
-        granted(&mut pair, 2);
+        pair.grants(2, How::EXACT);
         let sent = pair.sent[0];
         let given = LimitSource::Code(pair.limit(10, 1000).for_request_key());
         pair.advance(90_000);
-        pair.lose_limit();
-        pair.lose_value();
-        pair.lose_log();
+        pair.lose(Key::Limit);
+        pair.lose(Key::Value);
+        pair.lose(Key::Log);
         assert_eq!(
             pair.settle(sent, 50, LimitSource::Store),
             Err(ErrorKind::NotInitialized)
@@ -116,7 +98,7 @@ fn a_limiter_that_vanished_is_found_in_debt() {
         assert_eq!(pair.settle(sent, 50, given), Ok(0));
         // It vanishes again when it is paid.
         assert!(pair.ttls().iter().all(|ttl| *ttl > 1000));
-        assert_eq!(refused_for(&mut pair, 1), 1000);
+        assert_eq!(pair.refuses(1, How::EXACT), 1000);
         pair.advance(1000);
         assert_eq!(pair.available(), Ok(10));
     }
@@ -125,12 +107,15 @@ fn a_limiter_that_vanished_is_found_in_debt() {
 #[test]
 fn an_acquire_that_comes_late_is_settled_by_the_second_sending() {
     for mut pair in pairs() {
-        granted(&mut pair, 8);
+        pair.grants(8, How::EXACT);
         let sent = pair.sent[0];
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(5));
         pair.release(3);
         pair.advance(1);
-        assert_eq!(pair.send(sent, STORED).unwrap().verdict, Verdict::Granted);
+        assert_eq!(
+            pair.send(sent, How::EXACT).unwrap().verdict,
+            Verdict::Granted
+        );
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(5));
         assert_eq!(pair.available(), Ok(7));
         assert_eq!(pair.settle(sent, 3, LimitSource::Store), Ok(0));
@@ -142,12 +127,15 @@ fn an_acquire_that_comes_late_is_settled_by_the_second_sending() {
 #[test]
 fn what_stays_is_not_counted_twice() {
     for mut pair in pairs() {
-        granted(&mut pair, 4);
+        pair.grants(4, How::EXACT);
         let sent = pair.sent[0];
         assert_eq!(pair.settle(sent, 2, LimitSource::Store), Ok(2));
         pair.advance(1);
         // The duplicate takes four more; its settlement finds the two of the first.
-        assert_eq!(pair.send(sent, STORED).unwrap().verdict, Verdict::Granted);
+        assert_eq!(
+            pair.send(sent, How::EXACT).unwrap().verdict,
+            Verdict::Granted
+        );
         assert_eq!(pair.settle(sent, 2, LimitSource::Store), Ok(4));
         assert_eq!(pair.available(), Ok(8));
     }
@@ -157,7 +145,7 @@ fn what_stays_is_not_counted_twice() {
 #[test]
 fn two_members_of_one_receipt_may_become_one() {
     for mut pair in pairs() {
-        granted(&mut pair, 2);
+        pair.grants(2, How::EXACT);
         let sent = pair.sent[0];
         assert_eq!(pair.settle(sent, 26, LimitSource::Store), Ok(-24));
         pair.advance(1);

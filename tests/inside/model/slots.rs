@@ -1,30 +1,22 @@
 //! A log whose grants are noted in slots: random histories, beside callers that note each grant, and single cases.
 
-use proptest::{prelude::*, sample::Index};
-use redis::Value;
-
 use super::{
-    histories::{Step, Whose, config, rate_type, step, take, whose},
+    edges::changes_nothing,
+    histories::{Step, Whose, clock, config, rate_type, step, take, whose},
     members::Generation,
-    pair::{Clock, How, Lone, Pair, START, Sent},
+    pair::{Clock, How, Key, Kind, Lone, Pair, START, Sent},
 };
-use crate::store::redis::wire::{self, slots};
+use crate::store::redis::wire::{format::member, slots};
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        sliding_log::Entry,
+        sliding_log::{Entry, Limiter},
     },
-    clock::Now,
     error::ErrorKind,
     limit::{LimitSource, RateType},
     receipt::{PermitId, Taken},
 };
-
-const STORED: How = How {
-    limit: LimitSource::Store,
-    rewrite: false,
-    exact: false,
-};
+use proptest::{prelude::*, sample::Index};
 
 #[derive(Clone, Copy, Debug)]
 enum SlotStep {
@@ -46,20 +38,19 @@ struct Slotted {
 }
 
 fn slot_step() -> impl Strategy<Value = SlotStep> {
-    let slots = proptest::sample::select(
-        &[
-            None,
-            Some(10),
-            Some(10),
-            Some(100),
-            Some(1000),
-            Some(10_000),
-        ][..],
-    );
+    let often = [
+        None,
+        Some(10),
+        Some(10),
+        Some(100),
+        Some(1000),
+        Some(10_000),
+    ];
+    let slots = proptest::sample::select(often.to_vec());
     prop_oneof![
-        20 => step().prop_map(SlotStep::Any),
+        20 => step::<Limiter>().prop_map(SlotStep::Any),
         3 => slots.prop_map(SlotStep::NoteIn),
-        3 => (any::<Index>(), 0u32..30, whose())
+        3 => (any::<Index>(), 0u32..30, whose::<Limiter>())
             .prop_map(|(which, keep, whose)| SlotStep::Settle { which, keep, whose }),
     ]
 }
@@ -114,34 +105,11 @@ fn settle(
     }
     let id = pair.new_id();
     let receipt = pair.receipt(Sent { id, ..sent }, limit);
-    let given = (pair.clock != Clock::Server || keep < sent.permits).then(|| pair.now());
+    let given = pair.given_to_settle(sent, keep);
     let taken = receipt.clone().taken(Taken::Slot(end));
-    let ask = wire::Ask {
-        now: given.map(i64::cast_unsigned),
-        ..pair.asks(false)
-    };
-    let call = (slots::SCRIPTS.settle)(&taken, keep, ask).unwrap();
-    let reply = pair.call(call.script, &call.arguments).unwrap();
-    let now = match (given, &reply) {
-        (Some(now), _) => now,
-        (None, Value::Array(numbers)) if numbers.len() == 3 => {
-            redis::from_redis_value(numbers[2].clone()).unwrap()
-        }
-        // Errors of the model come before it looks at the time.
-        (None, _) => 0,
-    };
-    let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-    // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
-    let lost = pair.rate_type == RateType::PerClient && pair.model.limit.is_none();
-    let expected = if lost && keep < sent.permits {
-        Ok(0)
-    } else {
-        pair.model
-            .settle_in_slot(&receipt, keep, end, Now::millis(now))
-    };
-    assert_eq!(replied, expected, "{granted:?} at {keep}");
-    pair.compare();
-    replied
+    let call = (slots::SCRIPTS.settle)(&taken, keep, pair.asks_at(given)).unwrap();
+    let by_model = |model: &mut Limiter, now| model.settle_in_slot(&receipt, keep, end, now);
+    pair.settled(&call, (sent, keep), given, by_model)
 }
 
 /// A limiter with slots of 10 ms: `rate` in 1000 ms.
@@ -155,7 +123,7 @@ fn with_limit(rate: u64) -> Pair {
 
 /// Takes, and tells what was granted.
 fn take_now(pair: &mut Pair, permits: u32) -> Slotted {
-    let answer = pair.acquire(permits, STORED);
+    let answer = pair.acquire(permits, How::STORED);
     granted(pair, answer).expect("a grant")
 }
 
@@ -187,7 +155,7 @@ fn grants_of_one_slot_are_one_entry() {
     take_now(&mut pair, 1);
     assert_eq!(log(&pair), [(0, 2), (10, 6), (50, 3)]);
     pair.note_in(None);
-    pair.acquire(1, STORED).unwrap();
+    pair.acquire(1, How::STORED).unwrap();
     assert_eq!(log(&pair), [(0, 2), (10, 6), (48, 1), (50, 3)]);
 }
 
@@ -196,10 +164,10 @@ fn a_slot_counts_until_an_interval_after_its_end() {
     let mut pair = with_limit(5);
     pair.advance(1);
     take_now(&mut pair, 5);
-    let refused = pair.acquire(1, STORED).unwrap();
+    let refused = pair.acquire(1, How::STORED).unwrap();
     assert_eq!((refused.verdict, refused.wait), (Verdict::Refused, 1009));
     pair.advance(1008);
-    assert_eq!(pair.acquire(1, STORED).unwrap().wait, 1);
+    assert_eq!(pair.acquire(1, How::STORED).unwrap().wait, 1);
     pair.advance(1);
     take_now(&mut pair, 5);
 }
@@ -209,18 +177,8 @@ fn callers_of_one_call_are_one_entry() {
     let mut pair = with_limit(10);
     pair.advance(3);
     let run = [(1, false), (9, true), (3, false), (4, true)];
-    let run = run.map(|(permits, waits)| {
-        let id = pair.new_id();
-        (
-            Sent {
-                id,
-                permits,
-                lead: 0,
-            },
-            waits,
-        )
-    });
-    let answers = pair.send_run(&run, STORED).unwrap();
+    let run = run.map(|(permits, waits)| (pair.unsent(permits), waits));
+    let answers = pair.send_run(&run, How::STORED).unwrap();
     // Nobody finds room behind them before the slot has expired.
     let waits: Vec<_> = answers.iter().map(|answer| answer.wait).collect();
     assert_eq!(waits, [0, 0, 1007, 1007]);
@@ -251,7 +209,7 @@ fn a_new_slot_takes_the_place_of_two_that_have_expired() {
     assert_eq!(log(&pair), [(40, 1), (1030, 2), (1040, 1)]);
     // What is refused makes no slot.
     pair.advance(1500);
-    pair.acquire(1_000_001, STORED).unwrap();
+    pair.acquire(1_000_001, How::STORED).unwrap();
     assert_eq!(log(&pair).len(), 3);
 }
 
@@ -282,18 +240,8 @@ fn a_full_entry_makes_room_for_another() {
         assert_eq!(log(&pair).len(), entries, "{permits}");
     }
     // And of several callers at once.
-    let run = [most, most, 5, most - 5].map(|permits| {
-        let id = pair.new_id();
-        (
-            Sent {
-                id,
-                permits,
-                lead: 0,
-            },
-            false,
-        )
-    });
-    pair.send_run(&run, STORED).unwrap();
+    let run = pair.unsent_run([most, most, 5, most - 5]);
+    pair.send_run(&run, How::STORED).unwrap();
     assert_eq!(
         pair.available(),
         Ok((1 << 40) - 5 * i64::from(most) - i64::from(most) - 1)
@@ -308,7 +256,7 @@ fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     id[8..].copy_from_slice(&end.to_be_bytes());
     let id = PermitId(id);
     let (key, score_text) = (pair.log_key(), score.to_string());
-    let member = wire::format::member(id, permits);
+    let member = member(id, permits);
     let added: i64 = redis::cmd("ZADD")
         .arg(key)
         .arg(score_text)
@@ -348,14 +296,14 @@ fn what_is_taken_twice_under_one_id_is_in_the_log_twice() {
     let mut pair = with_limit(10);
     pair.note_in(None);
     pair.advance(1);
-    pair.acquire(2, STORED).unwrap();
-    pair.acquire(1, STORED).unwrap();
+    pair.acquire(2, How::STORED).unwrap();
+    pair.acquire(1, How::STORED).unwrap();
     let again = *pair.sent.last().unwrap();
     pair.note_in(Some(100));
     take_now(&mut pair, 1);
     for taken in 1..4 {
-        pair.set_back(1);
-        pair.send(again, STORED).unwrap();
+        Limiter::set_back(&mut pair, 1);
+        pair.send(again, How::STORED).unwrap();
         let log = log(&pair);
         assert_eq!(log.len(), 3 + taken, "{log:?}");
         assert_eq!(pair.available(), Ok(6 - taken as i64));
@@ -390,8 +338,8 @@ fn what_was_taken_in_a_slot_is_given_back() {
     assert_eq!(log(&pair), [(10, 2), (510, 29)]);
     // And where the limiter vanished meanwhile.
     let given = LimitSource::Code(pair.limit(20, 1000).for_request_key());
-    for lose in [Pair::lose_limit, Pair::lose_value, Pair::lose_log] {
-        lose(&mut pair);
+    for lose in [Key::Limit, Key::Value, Key::Log] {
+        pair.lose(lose);
     }
     assert_eq!(settle(&mut pair, fourth, 0, stored), Ok(0));
     assert_eq!(
@@ -413,25 +361,9 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     // The grant would be in the same slot as what there is, and the refusal walks into the foreign member before.
     let (log, score) = (pair.log_key(), (START + 500).to_string());
     pair.command(&["ZADD", &log, &score, "x"]);
-    let run = [1, 5].map(|permits| {
-        let id = pair.new_id();
-        (
-            Sent {
-                id,
-                permits,
-                lead: 0,
-            },
-            false,
-        )
-    });
-    let before = pair.raw();
-    let arguments = pair.run_arguments(&run, STORED);
-    let reply = pair.call(&slots::ACQUIRE_LIST, &arguments).unwrap();
-    assert_eq!(
-        wire::reply::second(&reply).unwrap_err().kind(),
-        ErrorKind::ForeignState
-    );
-    assert_eq!(pair.raw(), before);
+    let run = pair.unsent_run([1, 5]);
+    let arguments = pair.run_arguments(&run, How::STORED);
+    changes_nothing(&mut pair, &slots::ACQUIRE_LIST, &arguments);
 }
 
 #[test]
@@ -450,21 +382,14 @@ fn members_of_others_in_the_slots_last_millisecond_are_left_alone() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(800))]
 
     #[test]
-    fn a_history_by_the_callers_clock(
-        rate_type in rate_type(),
+    fn a_history(
+        rate_type in rate_type(4),
+        clock in clock(),
         steps in proptest::collection::vec(slot_step(), 1..50),
     ) {
-        live(rate_type, Clock::Given(START), steps);
-    }
-
-    #[test]
-    fn a_history_by_the_servers_clock(
-        rate_type in rate_type(),
-        steps in proptest::collection::vec(slot_step(), 1..50),
-    ) {
-        live(rate_type, Clock::Server, steps);
+        live(rate_type, clock, steps);
     }
 }

@@ -1,70 +1,115 @@
-//! The verbs that take no permits, carried out in Redis and by the model.
+//! The verbs that take no permits, carried out in Redis and by the model: those of every kind, and
+//! how a sliding log settles.
 
 use redis::Value;
 
-use super::pair::{Clock, How, Pair, Sent};
+use super::pair::{Clock, Kind, Pair, Sent};
 use crate::store::redis::wire::{
     self,
-    arguments::Word,
-    sliding_log::{SCRIPTS, VERBS},
-    verbs,
+    arguments::{Arguments, Word},
+    format::{flag_byte, limit_fields, time},
+    reply::flag,
+    script::Call,
+    sliding_log, verbs,
 };
 use crate::{
-    clock::Now,
+    algorithm::sliding_log::Limiter,
+    clock::{Millis, Now},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType},
-    receipt::Receipt,
+    receipt::PermitId,
 };
 
-impl Pair {
-    fn verb(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> Value {
+impl<K: Kind> Pair<K> {
+    /// Has a verb carried out whose reply is a flag.
+    fn changes(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> bool {
         let arguments = verbs::arguments(&self.keys, verb, argv);
-        self.call(&VERBS, &arguments).unwrap()
+        let script = wire::scripts(&self.name).verbs;
+        flag(&self.call(script, &arguments).unwrap()).unwrap()
+    }
+
+    /// Has a verb carried out whose reply is an error or numbers.
+    fn counts(&mut self, arguments: &Arguments) -> (Value, Result<i64, ErrorKind>) {
+        self.number(wire::scripts(&self.name).verbs, arguments)
+    }
+
+    /// The time that a verb is given, and what the model takes for it.
+    fn given(&mut self) -> (Word, i64) {
+        let now = self.now();
+        (time(Some(now.cast_unsigned())), now)
     }
 
     pub(crate) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
-        let now = self.now();
-        let mut argv: Vec<_> = wire::format::limit_fields(&limit.stored()).into();
-        argv.push(wire::format::time(Some(now.cast_unsigned())));
-        argv.push(wire::format::flag_byte(keep));
-        argv.push(wire::format::flag_byte(existing));
-        let reply = self.verb("set_rate", argv);
-        let expected = !existing || self.model.limit.is_some();
-        assert_eq!(wire::reply::flag(&reply).unwrap(), expected);
+        let (given, now) = self.given();
+        let mut argv: Vec<_> = limit_fields(&limit.stored()).into();
+        argv.extend([given, flag_byte(keep), flag_byte(existing)]);
+        let expected = !existing || self.model.limit().is_some();
+        assert_eq!(self.changes("set_rate", argv), expected);
         if expected {
-            self.model.set_rate(limit.stored(), keep, Now::millis(now));
+            let now = self.instant(now);
+            self.model.set_rate(limit.stored(), keep, now);
         }
         self.compare();
     }
 
+    pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
+        let limit = limit.stored();
+        let set = self.changes("try_set_rate", limit_fields(&limit));
+        assert_eq!(set, self.model.try_set_rate(limit));
+        // It may be the script of a log, which passes on the limit's life; the next call of a window
+        // mends its end.
+        K::compare(self, false);
+        set
+    }
+
     pub(crate) fn release(&mut self, permits: u32) {
-        let (now, id) = (self.now(), self.new_id());
-        let now_given = wire::format::time(Some(now.cast_unsigned()));
-        let argv = [Word::number(permits), now_given, Word::from(id.0)];
-        let reply = self.verb("release", argv);
-        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-        assert_eq!(
-            replied,
-            self.model.release(permits.into(), Now::millis(now), id)
-        );
+        let ((given, now), id) = (self.given(), self.new_id());
+        let argv = [Word::number(permits), given, Word::from(id.0)];
+        let (_, replied) = self.counts(&verbs::arguments(&self.keys, "release", argv));
+        let now = self.instant(now);
+        assert_eq!(replied, self.model.release(permits.into(), now, id));
         self.compare();
     }
 
     pub(crate) fn repair(&mut self) -> Result<i64, ErrorKind> {
-        let now = self.now();
-        let argv = [wire::format::time(Some(now.cast_unsigned()))];
-        let reply = self.verb("repair", argv);
-        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-        assert_eq!(replied, self.model.repair(Now::millis(now)));
-        if let (Ok(lost), Some(limit)) = (replied, self.model.limit) {
-            let left = self.model.value.unwrap_or(limit.rate);
+        let (given, now) = self.given();
+        let (reply, replied) = self.counts(&verbs::arguments(&self.keys, "repair", [given]));
+        let now = self.instant(now);
+        assert_eq!(replied, self.model.repair(now));
+        if let Ok(lost) = replied {
+            let left = self.model.clone().available(now, PermitId([0; 16]));
             let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
-            assert_eq!(numbers, [1, lost, left]);
+            assert_eq!(numbers, [1, lost, left.unwrap()]);
         }
         self.compare();
         replied
     }
 
+    pub(crate) fn available(&mut self) -> Result<i64, ErrorKind> {
+        let id = self.new_id();
+        let arguments = self.available_arguments(id, self.asks(true).now);
+        let (reply, replied) = self.counts(&arguments);
+        let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
+        let now = match (self.clock, &*numbers) {
+            (Clock::Given(now), _) | (Clock::Server, &[_, _, now, _, _]) => now,
+            // Errors of the model come before it looks at the time.
+            (Clock::Server, _) => 0,
+        };
+        let instant = self.instant(now);
+        assert_eq!(replied, self.model.available(instant, id));
+        if let (Ok(available), Some(limit)) = (&replied, self.model.in_force()) {
+            assert_eq!(numbers, [1, *available, now, limit.rate, limit.interval]);
+        }
+        self.compare();
+        replied
+    }
+
+    pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
+        verbs::arguments(&self.keys, "available", [time(given), Word::from(id.0)])
+    }
+}
+
+impl Pair {
     pub(crate) fn give_back(&mut self, sent: Sent) -> bool {
         self.settle(sent, 0, LimitSource::Store).unwrap() != 0
     }
@@ -80,15 +125,40 @@ impl Pair {
             return Ok(0);
         }
         let receipt = self.receipt(sent, limit);
-        // What is given back says nothing of the time it used.
-        let given = (self.clock != Clock::Server || keep < sent.permits).then(|| self.now());
-        let ask = wire::Ask {
+        let given = self.given_to_settle(sent, keep);
+        let call = (sliding_log::SCRIPTS.settle)(&receipt, keep, self.asks_at(given)).unwrap();
+        let replied = self.settled(&call, (sent, keep), given, |model, now| {
+            model.settle(&receipt, keep, now)
+        });
+        if let Ok(..0) = replied {
+            self.check_ttls();
+        }
+        replied
+    }
+
+    /// What is given back says nothing of the time it used, and so is given one.
+    pub(crate) fn given_to_settle(&mut self, sent: Sent, keep: u32) -> Option<i64> {
+        (self.clock != Clock::Server || keep < sent.permits).then(|| self.now())
+    }
+
+    /// What a settlement says of its caller.
+    pub(crate) fn asks_at(&self, given: Option<i64>) -> wire::Ask<'static> {
+        wire::Ask {
             now: given.map(i64::cast_unsigned),
             ..self.asks(false)
-        };
-        let call = (SCRIPTS.settle)(&receipt, keep, ask).unwrap();
-        let reply = self.call(call.script, &call.arguments).unwrap();
-        let now = match (given, &reply) {
+        }
+    }
+
+    /// Has a receipt settled by the script and by the model.
+    pub(crate) fn settled(
+        &mut self,
+        call: &Call,
+        (sent, keep): (Sent, u32),
+        given: Option<i64>,
+        by_model: impl FnOnce(&mut Limiter, Now) -> Result<i64, ErrorKind>,
+    ) -> Result<i64, ErrorKind> {
+        let (reply, replied) = self.number(call.script, &call.arguments);
+        let now = match (given, reply) {
             (Some(now), _) => now,
             (None, Value::Array(numbers)) if numbers.len() == 3 => {
                 redis::from_redis_value(numbers[2].clone()).unwrap()
@@ -96,63 +166,16 @@ impl Pair {
             // Errors of the model come before it looks at the time.
             (None, _) => 0,
         };
-        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-        // Without the hash nobody knows whose keys those of a limit per client are: nothing is found then.
+        // Without the hash nothing says which client's keys those of a limit per client are, so
+        // nothing is found then.
         let lost = self.rate_type == RateType::PerClient && self.model.limit.is_none();
         let expected = if lost && keep < sent.permits {
             Ok(0)
         } else {
-            self.model.settle(&receipt, keep, Now::millis(now))
+            by_model(&mut self.model, Now::millis(now))
         };
         assert_eq!(replied, expected, "{sent:?} at {keep}");
         self.compare();
-        if let Ok(..0) = replied {
-            self.check_ttls();
-        }
         replied
-    }
-
-    pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {
-        let how = How {
-            limit,
-            rewrite: false,
-            exact: false,
-        };
-        let charge = self.charge(sent, how);
-        charge.receipt()
-    }
-
-    pub(crate) fn available(&mut self) -> Result<i64, ErrorKind> {
-        let id = self.new_id();
-        let given = match self.clock {
-            Clock::Given(now) => Some(now.cast_unsigned()),
-            Clock::Server => None,
-        };
-        let reply = self
-            .call(&VERBS, &self.available_arguments(id, given))
-            .unwrap();
-        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
-        let now = match (&reply, self.clock) {
-            (_, Clock::Given(now)) => now,
-            (Value::Array(numbers), Clock::Server) if numbers.len() == 5 => {
-                redis::from_redis_value(numbers[2].clone()).unwrap()
-            }
-            _ => 0,
-        };
-        assert_eq!(replied, self.model.available(Now::millis(now), id));
-        if let (Ok(available), Some(limit)) = (&replied, self.model.limit) {
-            let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
-            assert_eq!(numbers, [1, *available, now, limit.rate, limit.interval]);
-        }
-        self.compare();
-        replied
-    }
-
-    pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
-        let reply = self.verb("try_set_rate", wire::format::limit_fields(&limit.stored()));
-        let set = wire::reply::flag(&reply).unwrap();
-        assert_eq!(set, self.model.try_set_rate(limit.stored()));
-        self.compare();
-        set
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::{GOOD, file};
 
 /// The line that is named of the good file after a change, and what is said of it.
-fn told(from: &str, to: &str) -> (String, String) {
+fn error_of(from: &str, to: &str) -> (String, String) {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
     let Err(error) = file().parse(&text) else {
@@ -46,7 +46,7 @@ fn each_mistake_is_named_with_its_line() {
     let mut wrong = Vec::new();
     for Mistake { from, to, at, says } in mistakes.remove("mistake").unwrap() {
         let line = at.unwrap_or_else(|| to.clone());
-        let (at, said) = told(&from, &to);
+        let (at, said) = error_of(&from, &to);
         if at != line || !said.starts_with(&says) {
             wrong.push(format!("{to:?}\n said {at}: {said}\n  not {line}: {says}"));
         }
@@ -58,8 +58,8 @@ fn each_mistake_is_named_with_its_line() {
 #[test]
 fn a_file_without_rules_is_refused() {
     for text in ["", "# nothing yet\n", "[rules]", "[otherwise]\nrules = []"] {
-        let told = file().parse(text).unwrap_err().to_string();
-        assert!(told.contains("there are no rules"), "{told}");
+        let message = file().parse(text).unwrap_err().to_string();
+        assert!(message.contains("there are no rules"), "{message}");
     }
 }
 
@@ -112,9 +112,9 @@ proptest! {
         let piece = &piece[..piece.char_indices().nth(length).map_or(piece.len(), |(at, _)| at)];
         let text = [before, piece, &rest[length.min(rest.len())..]].concat();
         if let Err(error) = file().parse(&text) {
-            let told = error.to_string();
-            prop_assert!(told.starts_with("line "), "{}", told);
-            prop_assert!(!told.contains(['\n', '\r', '\0']), "{:?}", told);
+            let message = error.to_string();
+            prop_assert!(message.starts_with("line "), "{}", message);
+            prop_assert!(!message.contains(['\n', '\r', '\0']), "{:?}", message);
         }
     }
 }

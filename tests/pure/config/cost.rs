@@ -1,4 +1,4 @@
-//! What reading rules costs as their number grows.
+//! The cost of reading rules as their number grows.
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 

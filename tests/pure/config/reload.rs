@@ -139,20 +139,20 @@ async fn fields_change_with_the_rules() {
         .headers([HeaderStyle::Draft6])
         .build()
         .unwrap();
-    let told = async || {
+    let has_fields = async || {
         let answer = send(&layer, get()).await;
         ["ratelimit", "ratelimit-limit"].map(|name| answer.headers().contains_key(name))
     };
-    assert_eq!(told().await, [false, true]);
+    assert_eq!(has_fields().await, [false, true]);
     layer
         .reload(rules(9).headers([HeaderStyle::Draft11]))
         .unwrap();
-    assert_eq!(told().await, [true, false]);
+    assert_eq!(has_fields().await, [true, false]);
     layer.reload(rules(9).headers([])).unwrap();
-    assert_eq!(told().await, [false, false]);
+    assert_eq!(has_fields().await, [false, false]);
     // Rules that do not choose take the builder's.
     layer.reload(rules(9)).unwrap();
-    assert_eq!(told().await, [false, true]);
+    assert_eq!(has_fields().await, [false, true]);
 }
 
 /// Requests beside reloads meet one table or the other: both rules of the one or both of the other.
@@ -206,9 +206,9 @@ async fn a_request_sees_one_table() {
     turn.abort();
 }
 
-/// Line and field reach whoever builds the layer, also for what only a store knows.
+/// The error has line and field also for a check that only the store can make.
 #[tokio::test]
-async fn what_only_the_store_knows_is_told_with_the_line() {
+async fn an_error_found_by_the_store_has_the_line() {
     let store = MemoryStore::new();
     let layer = RateLimitLayer::builder(&store)
         .rules(rules(3))
@@ -220,8 +220,8 @@ async fn what_only_the_store_knows_is_told_with_the_line() {
         .rules(parsed.clone())
         .build()
         .unwrap_err();
-    let told = "line 1, rules.all: two rules are named \"all\"";
-    assert!(error.to_string().starts_with(told), "{error}");
+    let expected = "line 1, rules.all: two rules are named \"all\"";
+    assert!(error.to_string().starts_with(expected), "{error}");
     layer.reload(parsed).unwrap();
     assert_eq!(met(&layer, get()).await, one("all", 4, 3));
 }

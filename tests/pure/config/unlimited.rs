@@ -7,8 +7,8 @@ use super::{file, met, one, request};
 
 const RULE: &str = "[rules.all]\nrate = \"5/1m\"\nby = \"peer\"\n";
 
-/// What is said of a file of one rule and this.
-fn told(text: &str) -> String {
+/// Returns the error for a file with one rule and this text.
+fn error_of(text: &str) -> String {
     let text = format!("{RULE}{text}");
     match file().parse(&text) {
         Ok(_) => String::new(),
@@ -39,15 +39,17 @@ async fn an_empty_file_is_refused_wherever_it_is_read() {
     assert!(RulesFile::new().load(&path).is_err());
     let rule = Limit::per_minute(5).by(PeerIp).named("all");
     let layer = RateLimitLayer::new(&MemoryStore::new(), rule);
-    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let watch = layer.watch(RulesFile::new(), &path);
     let watch = watch.report(move |applied| sender.send(applied.is_ok()).unwrap());
     let watching = tokio::spawn(watch.run());
-    let patience = Duration::from_secs(60);
-    let told = tokio::time::timeout(patience, told.recv()).await.unwrap();
+    let time_limit = Duration::from_secs(60);
+    let report = tokio::time::timeout(time_limit, reports.recv())
+        .await
+        .unwrap();
     watching.abort();
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(told, Some(false));
+    assert_eq!(report, Some(false));
     assert_eq!(
         met(&layer, request("GET", "/", &[])).await,
         one("all", 5, 4)
@@ -57,8 +59,9 @@ async fn an_empty_file_is_refused_wherever_it_is_read() {
 #[test]
 fn every_entry_is_reached() {
     const ALL: &str = "rules = [\"all\"]\n";
-    let two =
-        |first: &str, second: &str| told(&format!("[[on]]\n{first}\n{ALL}[[on]]\n{second}\n{ALL}"));
+    let two = |first: &str, second: &str| {
+        error_of(&format!("[[on]]\n{first}\n{ALL}[[on]]\n{second}\n{ALL}"))
+    };
     for (first, second) in [
         ("route = \"POST /login\"", "route = \"POST /login\""),
         ("route = \"/users/{id}\"", "route = \"GET /users/me\""),
@@ -71,10 +74,13 @@ fn every_entry_is_reached() {
         ),
         ("when = \"bulk\"", "when = \"bulk\""),
     ] {
-        let told = two(first, second);
+        let message = two(first, second);
         let line = 6 + first.lines().count();
         let expected = format!("line {line}, on[1]: it is never reached, as the entry in line 4 ");
-        assert!(told.starts_with(&expected), "{first} {second}: {told}");
+        assert!(
+            message.starts_with(&expected),
+            "{first} {second}: {message}"
+        );
     }
     for (first, second) in [
         ("route = \"POST /login\"", "route = \"/login\""),
@@ -91,7 +97,7 @@ fn values_that_limit_nothing_are_named() {
     for (text, expected) in [
         (
             "[[on]]\nmethod = [\"GET\", \"FETCH\"]\nrules = [\"all\"]",
-            "line 5, on[0].method[1]: \"FETCH\": the method is none of GET, HEAD,",
+            "line 5, on[0].method[1]: \"FETCH\": the method is not one of GET, HEAD,",
         ),
         (
             "[[on]]\nroute = \"FETCH /a\"\nrules = [\"all\"]",
@@ -103,14 +109,14 @@ fn values_that_limit_nothing_are_named() {
         ),
         (
             "[[allow]]\nby = \"peer\"\nnetworks = [\"10.0.0.0/8\", \"::/0\"]\n",
-            "line 6, allow[0].networks[1]: \"::/0\": everybody is in it",
+            "line 6, allow[0].networks[1]: \"::/0\": it contains every address",
         ),
         (
             "[rules.free]\nrate = \"1/s\"\nby = \"peer\"\ncost = { GET = 0, otherwise = 0 }\n",
             "line 7, rules.free.cost: every method is free",
         ),
     ] {
-        let told = told(&format!("{text}\n{otherwise}"));
-        assert!(told.starts_with(expected), "{told}");
+        let message = error_of(&format!("{text}\n{otherwise}"));
+        assert!(message.starts_with(expected), "{message}");
     }
 }

@@ -10,7 +10,7 @@ use tower_ratelimit::{RulesFile, key::Key, key::NoKey};
 use super::{file, layer, met, one, request};
 
 /// Longer than anything here takes, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder of its own, gone with the test.
 struct Folder(PathBuf);
@@ -37,10 +37,10 @@ fn text(permits: u64) -> String {
     format!("[rules.all]\nrate = '{permits}/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['all']\n")
 }
 
-/// A layer of another rule that watches a file, and what is told of it.
+/// A layer of another rule that watches a file, and the reports that it received.
 struct Watched {
     layer: RateLimitLayer,
-    told: mpsc::UnboundedReceiver<Option<String>>,
+    reports: mpsc::UnboundedReceiver<Option<String>>,
     task: JoinHandle<()>,
 }
 
@@ -52,20 +52,23 @@ impl Watched {
     fn of(file: RulesFile, path: &Path) -> Self {
         let before = Limit::per_hour(1).by(PeerIp).named("before");
         let layer = RateLimitLayer::new(&MemoryStore::new(), before);
-        let (sender, told) = mpsc::unbounded_channel();
+        let (sender, reports) = mpsc::unbounded_channel();
         let watch = layer.watch(file, path).every(Duration::from_millis(1));
         let watch = watch.report(move |result| {
             sender.send(result.err().map(ToString::to_string)).unwrap();
         });
         Self {
             layer,
-            told,
+            reports,
             task: tokio::spawn(watch.run()),
         }
     }
 
-    async fn told(&mut self) -> Option<String> {
-        timeout(PATIENCE, self.told.recv()).await.unwrap().unwrap()
+    async fn next_report(&mut self) -> Option<String> {
+        timeout(TIMEOUT, self.reports.recv())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// The limit in force.
@@ -80,11 +83,11 @@ async fn a_written_file_is_in_force() {
     let path = folder.join("limits.toml");
     fs::write(&path, text(10)).unwrap();
     let mut watched = Watched::new(&path);
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
     assert_eq!(watched.permits().await, 10);
     // The same length, and perhaps the same time: the text counts.
     fs::write(&path, text(20)).unwrap();
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
     assert_eq!(
         met(&watched.layer, request("GET", "/", &[])).await,
         one("all", 20, 18)
@@ -92,20 +95,20 @@ async fn a_written_file_is_in_force() {
     // A rename, as of an editor that saves.
     fs::write(folder.join("new"), text(30)).unwrap();
     fs::rename(folder.join("new"), &path).unwrap();
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
 }
 
 #[tokio::test]
-async fn a_bad_file_keeps_the_rules_and_is_told_once() {
+async fn a_bad_file_keeps_the_rules_and_is_reported_once() {
     let folder = Folder::new();
     let path = folder.join("limits.toml");
     fs::write(&path, text(10)).unwrap();
     let mut watched = Watched::new(&path);
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
     fs::write(&path, text(20).replace("rate", "rat")).unwrap();
-    let told = watched.told().await.unwrap();
+    let report = watched.next_report().await.unwrap();
     assert_eq!(
-        told,
+        report,
         "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?"
     );
     assert_eq!(watched.permits().await, 10);
@@ -114,28 +117,35 @@ async fn a_bad_file_keeps_the_rules_and_is_told_once() {
     fs::write(&other, text(1)).unwrap();
     let mut beside = Watched::new(&other);
     for permits in 2..5 {
-        assert_eq!(beside.told().await, None);
+        assert_eq!(beside.next_report().await, None);
         fs::write(&other, text(permits)).unwrap();
     }
-    assert!(watched.told.is_empty());
+    assert!(watched.reports.is_empty());
     fs::write(&path, "").unwrap();
-    assert!(watched.told().await.unwrap().contains("there are no rules"));
+    assert!(
+        watched
+            .next_report()
+            .await
+            .unwrap()
+            .contains("there are no rules")
+    );
     fs::remove_file(&path).unwrap();
     assert!(
         watched
-            .told()
+            .next_report()
             .await
             .unwrap()
             .contains("cannot be read: No such file")
     );
     assert_eq!(watched.permits().await, 10);
     fs::write(&path, text(40)).unwrap();
-    // Nothing was told twice in between.
-    assert_eq!(watched.told().await, None);
+    // Nothing was reported twice in between.
+    assert_eq!(watched.next_report().await, None);
     assert_eq!(watched.permits().await, 40);
 }
 
-/// As Kubernetes does: the file is a link through a link to a folder, and the latter link is replaced by a rename.
+/// As in Kubernetes: the file is a link through a link to a folder, and the latter is replaced by a
+/// rename.
 #[tokio::test]
 async fn a_config_map_is_swapped() {
     let folder = Folder::new();
@@ -147,13 +157,13 @@ async fn a_config_map_is_swapped() {
     symlink("..2026_01", folder.join("..data")).unwrap();
     symlink("..data/limits.toml", folder.join("limits.toml")).unwrap();
     let mut watched = Watched::new(&folder.join("limits.toml"));
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
     assert_eq!(watched.permits().await, 10);
     for (next, permits) in [("..2026_02", 20), ("..2026_03", 30)] {
         version(next, permits);
         symlink(next, folder.join("..data_tmp")).unwrap();
         fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
-        assert_eq!(watched.told().await, None);
+        assert_eq!(watched.next_report().await, None);
     }
     fs::remove_dir_all(folder.join("..2026_01")).unwrap();
     let rest = met(&watched.layer, request("GET", "/", &[])).await;
@@ -186,7 +196,7 @@ async fn a_file_is_applied_beside_the_runtime() {
     let threads = Arc::default();
     let file = RulesFile::new().key("noting", Noting(Arc::clone(&threads)));
     let mut watched = Watched::of(file, &path);
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
     let threads = threads.lock().unwrap();
     assert!(threads.len() > 1, "{threads:?}");
     assert!(!threads.contains(&thread::current().id()), "{threads:?}");
@@ -199,12 +209,12 @@ async fn the_watch_ends_with_the_layer() {
     fs::write(&path, text(10)).unwrap();
     let Watched {
         layer,
-        mut told,
+        mut reports,
         task,
     } = Watched::new(&path);
-    assert_eq!(timeout(PATIENCE, told.recv()).await.unwrap(), Some(None));
+    assert_eq!(timeout(TIMEOUT, reports.recv()).await.unwrap(), Some(None));
     drop(layer);
-    timeout(PATIENCE, task).await.unwrap().unwrap();
+    timeout(TIMEOUT, task).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -213,7 +223,7 @@ async fn a_watch_that_is_dropped_leaves_the_rules() {
     let path = folder.join("limits.toml");
     fs::write(&path, text(10)).unwrap();
     let mut watched = Watched::new(&path);
-    assert_eq!(watched.told().await, None);
+    assert_eq!(watched.next_report().await, None);
     watched.task.abort();
     let _ = layer(file().load(&path).unwrap());
     assert_eq!(watched.permits().await, 10);

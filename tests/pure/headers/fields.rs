@@ -56,13 +56,14 @@ fn names(lines: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// One limit of two permits, and what is said of the first, the last, and one too many half an interval later.
+/// One limit of two permits, and the fields of the first request, the last, and one too many half
+/// an interval later.
 #[tokio::test]
 async fn each_style_says_the_same_in_its_own_words() {
     let minute = Limit::new(2, Duration::from_secs(60));
     let odd = Limit::new(2, Duration::from_millis(2500));
-    type Told = &'static [(&'static str, &'static str)];
-    let table: &[(Limit, &[HeaderStyle], [Told; 3])] = &[
+    type Expected = &'static [(&'static str, &'static str)];
+    let table: &[(Limit, &[HeaderStyle], [Expected; 3])] = &[
         (
             minute,
             &[DRAFT11],
@@ -178,22 +179,26 @@ async fn each_style_says_the_same_in_its_own_words() {
         ),
         (minute, &[], [&[], &[], &[("retry-after", "30")]]),
     ];
-    for (limit, styles, told) in table {
+    for (limit, styles, all_expected) in table {
         let (store, clock) = still();
         let layer = layer(&store, by_key(*limit).named("api"), styles);
-        for (nth, expected) in told.iter().enumerate() {
+        for (nth, expected) in all_expected.iter().enumerate() {
             if nth == 2 {
                 clock.advance(limit.interval() / 2);
             }
             let answer = ask(&layer, get(&[])).await;
             assert_eq!(answer.status, if nth < 2 { 200 } else { 429 });
-            assert_eq!(answer.told(), *expected, "{styles:?}, request {nth}");
+            assert_eq!(
+                answer.limit_fields(),
+                *expected,
+                "{styles:?}, request {nth}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn an_instant_is_told_by_the_time_of_day() {
+async fn an_instant_is_a_time_of_day() {
     let now = || {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         now.as_secs()
@@ -226,7 +231,7 @@ async fn styles_that_contradict_each_other_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_counted_is_not_told() {
+async fn permits_that_are_not_counted_have_no_field() {
     for (styles, granted) in [
         (
             &[DRAFT11][..],
@@ -242,23 +247,27 @@ async fn what_is_not_counted_is_not_told() {
             .count_remaining(false)
             .build()
             .unwrap();
-        assert_eq!(ask(&layer, get(&[])).await.told(), granted);
+        assert_eq!(ask(&layer, get(&[])).await.limit_fields(), granted);
         let refused = ask(&layer, get(&[])).await;
         assert_eq!(refused.status, 429);
-        assert!(refused.told().len() > 2, "{:?}", refused.told());
+        assert!(
+            refused.limit_fields().len() > 2,
+            "{:?}",
+            refused.limit_fields()
+        );
     }
     // A cost that never fits has no permits left to tell, and no time to come back.
     let above = by_key(Limit::per_minute(1)).cost_by(|_| 2);
     let refused = ask(&layer(&MemoryStore::new(), above, &[DRAFT11]), get(&[])).await;
     assert_eq!(refused.status, 429);
     assert_eq!(
-        refused.told(),
+        refused.limit_fields(),
         [("ratelimit-policy", r#""default";q=1;w=60"#)]
     );
 }
 
 #[tokio::test]
-async fn what_concerns_no_limit_has_no_fields() {
+async fn a_response_without_a_limit_has_no_fields() {
     let layer = RateLimitLayer::builder(&MemoryStore::new())
         .on("/", by_key(Limit::per_minute(1)))
         .headers([DRAFT11, DELTA])
@@ -266,28 +275,28 @@ async fn what_concerns_no_limit_has_no_fields() {
         .unwrap();
     let mut elsewhere = get(&[]);
     *elsewhere.uri_mut() = "/elsewhere".parse().unwrap();
-    let mut nobody = get(&[]);
-    nobody.headers_mut().remove("x-key");
-    for (request, status) in [(elsewhere, 200), (nobody, 401)] {
+    let mut anonymous = get(&[]);
+    anonymous.headers_mut().remove("x-key");
+    for (request, status) in [(elsewhere, 200), (anonymous, 401)] {
         let answer = ask(&layer, request).await;
-        assert_eq!((answer.status, answer.told()), (status, vec![]));
+        assert_eq!((answer.status, answer.limit_fields()), (status, vec![]));
     }
     // gRPC has its own words.
     for _ in 0..2 {
         let call = [("content-type", "application/grpc"), ("x-key", "g")];
         let call = request("POST", &call);
-        assert_eq!(ask(&layer, call).await.told(), []);
+        assert_eq!(ask(&layer, call).await.limit_fields(), []);
     }
 }
 
 #[tokio::test]
-async fn a_rule_that_hides_is_not_told() {
+async fn a_hidden_rule_has_no_fields() {
     let (store, _clock) = still();
     let rule = by_key(Limit::per_minute(1)).named("account").hide_headers();
     let hidden = layer(&store, rule, &[DRAFT11, DELTA]);
-    assert_eq!(ask(&hidden, get(&[])).await.told(), []);
+    assert_eq!(ask(&hidden, get(&[])).await.limit_fields(), []);
     let refused = ask(&hidden, get(&[])).await;
-    assert_eq!(refused.told(), [("retry-after", "60")]);
+    assert_eq!(refused.limit_fields(), [("retry-after", "60")]);
     assert!(!refused.body.contains("account"), "{}", refused.body);
 
     // Nor is it seen in what a layer around it says.
@@ -307,7 +316,7 @@ async fn a_grant_tells_when_the_next_permit_is_free() {
     let (store, clock) = still();
     let rule = |name| by_key(Limit::per_minute(3)).named(name);
     // At 0, 10 and 20 s; after each: until one more is free, and until all are.
-    for (rule, told) in [
+    for (rule, expected) in [
         (rule("slide"), [(60, 60), (50, 60), (40, 60)]),
         (rule("slots").slots(10), [(66, 66), (56, 62), (46, 64)]),
         (
@@ -323,7 +332,7 @@ async fn a_grant_tells_when_the_next_permit_is_free() {
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);
         // Where a slot begins.
         clock.set(Duration::from_millis(1_704_153_600_001));
-        for (next, all) in told {
+        for (next, all) in expected {
             let answer = ask(&layer, get(&[])).await;
             assert_eq!(answer.status, 200, "{name}");
             let (_, parameters) = &items(&answer.all("ratelimit"))[0];
@@ -352,10 +361,10 @@ async fn layers_add_to_one_another_and_the_tightest_is_first() {
     for (answer, left) in nested.into_iter().zip(["2", "1", "0"]) {
         assert_eq!(answer.status, 200);
         for field in ["ratelimit", "ratelimit-policy"] {
-            let mut told = names(&answer.all(field));
-            assert_eq!(told[0], "tight", "{field}: {told:?}");
-            told.sort();
-            assert_eq!(told, ["mid", "tight", "wide"]);
+            let mut named = names(&answer.all(field));
+            assert_eq!(named[0], "tight", "{field}: {named:?}");
+            named.sort();
+            assert_eq!(named, ["mid", "tight", "wide"]);
         }
         assert_eq!(answer.one("x-ratelimit-limit"), "3");
         assert_eq!(answer.one("x-ratelimit-remaining"), left);
@@ -370,7 +379,7 @@ async fn layers_add_to_one_another_and_the_tightest_is_first() {
 }
 
 #[tokio::test]
-async fn what_another_limiter_says_stays() {
+async fn fields_of_another_limiter_stay() {
     const OTHERS: &[(&str, &str)] = &[
         ("ratelimit", r#""cdn";r=7;t=1"#),
         ("ratelimit", r#""waf";r=8"#),
@@ -389,7 +398,8 @@ async fn what_another_limiter_says_stays() {
     assert_eq!(answer.all("x-ratelimit-remaining"), [""; 0]);
     assert_eq!(answer.one("x-ratelimit-used"), "1");
 
-    // Two of ours around it: the outer one is closer to exhaustion, and does not take it for the inner one's.
+    // Two of our layers around it: the outer limit is closer to exhaustion, and its fields must not
+    // be mixed with those of the inner one.
     let twice = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
     let answer = call(twice.layer(all.layer(inner(OTHERS))), get(&[])).await;
     assert_eq!(answer.all("x-ratelimit-limit"), ["5000"]);
@@ -398,7 +408,7 @@ async fn what_another_limiter_says_stays() {
 
 /// That it has the same limit as ours does not make it ours.
 #[tokio::test]
-async fn what_another_limiter_says_of_the_same_number_stays() {
+async fn fields_of_another_limiter_with_the_same_number_stay() {
     const OTHERS: &[(&str, &str)] = &[
         ("x-ratelimit-limit", "9"),
         ("x-ratelimit-remaining", "7"),
@@ -417,9 +427,9 @@ async fn what_another_limiter_says_of_the_same_number_stays() {
     }
 }
 
-/// What a layer between two of ours has changed is its own.
+/// Fields that a layer between two of ours has changed stay changed.
 #[tokio::test]
-async fn what_was_changed_on_its_way_stays() {
+async fn changed_fields_stay() {
     let (store, _clock) = still();
     let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &[DELTA]);
     let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
@@ -440,7 +450,7 @@ async fn what_was_changed_on_its_way_stays() {
 }
 
 #[test]
-fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
+fn limits_too_large_for_fields_are_refused_unless_hidden() {
     const MOST: u64 = 999_999_999_999_999;
     let build = |rule: Rule, styles: &[HeaderStyle]| {
         let builder = RateLimitLayer::builder(&MemoryStore::new()).on("/a", rule);
@@ -451,7 +461,7 @@ fn limits_that_cannot_be_told_are_refused_unless_they_are_hidden() {
         let error = built.unwrap_err();
         error.kind() == ConfigErrorKind::Rule
             && error.to_string().starts_with(
-                "rule \"big\" has 1000000000000000 permits, and answers can tell at most \
+                "rule \"big\" has 1000000000000000 permits, and response fields can carry at most \
                  999999999999999: ",
             )
     };
@@ -521,7 +531,7 @@ async fn jitter_moves_all_fields_alike_and_only_later() {
     assert!(waits.len() > 10, "scattered: {waits:?}");
 }
 
-/// A gRPC client waits exactly as long as it is told, without a jitter of its own.
+/// A gRPC client waits exactly as long as the pushback says, without jitter of its own.
 #[tokio::test]
 async fn jitter_scatters_grpc_callers_too() {
     let (store, _clock) = still();
@@ -547,10 +557,10 @@ async fn jitter_scatters_grpc_callers_too() {
         let (pushback, delay) = refused("1H").await;
         assert_eq!(pushback, delay, "both say the same");
         waits.insert(pushback);
-        // Half of these waits end after the call: it is the wait that is told that counts.
+        // Half of these waits end after the call; the announced wait is what counts.
         let (pushback, delay) = refused("560S").await;
-        let told = if delay >= 560_000 { -1 } else { delay };
-        assert_eq!(pushback, told, "{delay}");
+        let announced = if delay >= 560_000 { -1 } else { delay };
+        assert_eq!(pushback, announced, "{delay}");
     }
     assert!(
         waits.iter().all(|it| (60_000..=1_060_000).contains(it)),
@@ -571,7 +581,7 @@ proptest! {
     ) {
         let (store, _clock) = still();
         let limit = Limit::new(permits, Duration::from_millis(millis));
-        // Of limits that nobody can look at when the layer is built.
+        // For limits that are unknown when the layer is built.
         let rule = Rule::new(&name, limit_by(move |_| limit), FromHeader::new("x-key")).cost_by(move |_| cost);
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -590,8 +600,8 @@ proptest! {
             let left = permits - u64::from(cost);
             let state = vec![parameter("r", left), parameter("t", millis.div_ceil(1000))];
             prop_assert_eq!(items(&answer.all("ratelimit")), vec![(bare, state)]);
-            let told: i64 = answer.one("x-ratelimit-remaining").parse().unwrap();
-            prop_assert_eq!(told, clamped(left));
+            let remaining: i64 = answer.one("x-ratelimit-remaining").parse().unwrap();
+            prop_assert_eq!(remaining, clamped(left));
         } else {
             prop_assert_eq!(answer.all("ratelimit"), Vec::<&str>::new());
         }

@@ -79,7 +79,7 @@ fn takes(service: &Service, user: &str, cost: u32) -> bool {
     ask(service, user, cost).is_allowed()
 }
 
-/// How many of so many requests are granted.
+/// Returns how many of these requests are granted.
 fn granted(service: &Service, user: &str, requests: usize) -> usize {
     (0..requests).filter(|_| takes(service, user, 1)).count()
 }
@@ -166,8 +166,8 @@ proptest! {
         prop_assert!(world.store.len() <= places);
     }
 
-    /// Nobody else takes anything: a stranger is refused at every instant before its wait is over,
-    /// and granted then.
+    /// If no other caller takes anything, a stranger is refused at every instant before its wait is
+    /// over, and granted then.
     #[test]
     fn a_strangers_wait_is_exact(
         taken in prop::collection::vec((1..4_u32, 0..200_u64), 1..12),
@@ -175,7 +175,7 @@ proptest! {
         way in 0..4_usize,
     ) {
         let world = World::of(1);
-        // Whoever has a place keeps it.
+        // A name that has a place keeps it.
         let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
         prop_assert!(takes(&world.service(lasting), "place", 1));
         let service = world.service(ways()[way].1(rule("api", 8)));
@@ -203,7 +203,7 @@ proptest! {
 ///
 /// With `TOWER_RATELIMIT_KEYS=1000000`, and best in release, it has the size of a default store.
 #[test]
-fn a_flood_of_made_up_keys_locks_nobody_out() {
+fn a_flood_of_made_up_keys_locks_no_user_out() {
     let keys = std::env::var("TOWER_RATELIMIT_KEYS").map_or(30_000, |keys| keys.parse().unwrap());
     let (places, newcomers) = (keys / 10, (keys / 150).clamp(200, 1000));
     let world = World::of(places);
@@ -357,8 +357,8 @@ fn verbs_answer_by_the_estimate() {
     let service = world.service(rule("api", 5));
     world.fill(&service);
     let ann = world.limiter("ann", "api");
-    let nobody = now(ann.available_permits()).unwrap_err();
-    assert_eq!(nobody.kind(), ErrorKind::NotInitialized);
+    let missing = now(ann.available_permits()).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotInitialized);
     assert_eq!(now(ann.limit()).unwrap(), None);
     assert!(takes(&service, "ann", 3));
     assert_eq!(now(ann.available_permits()).unwrap(), 2);
@@ -375,7 +375,7 @@ fn verbs_answer_by_the_estimate() {
 
 /// As it would be without a sketch: its limiter is not made.
 #[test]
-fn what_no_sketch_can_count_finds_a_full_store() {
+fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     let world = World::of(1);
     let large = |permits| {
         let limit = Limit::new(permits, INTERVAL).by(FromHeader::new("user"));
@@ -504,7 +504,7 @@ fn a_stranger_is_charged_more_and_given_back_nothing() {
 
 /// The receipt is a stranger's, and the name has a place by the time it is settled.
 #[test]
-fn what_a_stranger_owes_is_charged_to_its_place() {
+fn a_strangers_debt_is_charged_to_its_place() {
     for (which, counted) in ways() {
         let world = World::of(1);
         let service = world.service(counted(rule("api", 10)));
@@ -533,7 +533,7 @@ fn what_a_stranger_owes_is_charged_to_its_place() {
     }
 }
 
-/// What counts stays for an interval of the clock that goes on from there.
+/// Permits count for an interval of the clock that goes on from there.
 #[test]
 fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
     let hour = Duration::from_secs(3600);

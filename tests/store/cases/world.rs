@@ -1,4 +1,4 @@
-//! What a case is played in: stores, one for each client, and layers on the first of them.
+//! The world of a case: stores, one for each client, and layers on the first of them.
 
 use crate::scene::*;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub(crate) struct World {
     services: HashMap<&'static str, Service>,
 }
 
-/// What a request brings along.
+/// The choices of a request.
 #[derive(Clone)]
 struct Wish {
     permits: u32,

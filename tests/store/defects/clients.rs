@@ -47,8 +47,9 @@ impl Clients {
     }
 }
 
-// Section 8.8, 3: delete leaves the keys of other clients, as their ids are not known. So it is here, on purpose: they are
-// another process's. But what stays is neither admitted twice nor an error once the limit is set again.
+// Section 8.8, 3: delete leaves the keys of other clients, because their ids are unknown. The same
+// is intended here: they belong to another process. But the leftovers are neither admitted twice
+// nor an error once the limit is set again.
 #[tokio::test]
 async fn deleting_leaves_other_clients_alone() {
     let clients = Clients::limited(Limit::per_second(5)).await;
@@ -74,8 +75,8 @@ async fn deleting_leaves_other_clients_alone() {
     assert_eq!(take(&clients.theirs, 5).await, Answer::Granted);
 }
 
-// Section 8.8, #3260, #6200 and others: the keys of instances that have ended stay for ever, as every start has another
-// id. With a keep-alive time each client's keys vanish by themselves.
+// Section 8.8, #3260, #6200 and others: the keys of ended instances stay for ever, because every
+// start has another id. With a keep-alive time each client's keys expire by themselves.
 #[tokio::test]
 async fn keys_of_clients_that_ended_vanish_with_a_keep_alive_time() {
     let limit = Limit::per_second(5).keep_alive(Duration::from_secs(3600));
@@ -108,7 +109,8 @@ async fn a_log_without_an_end_gets_one_again() {
     assert!(lives.iter().all(|left| *left > 0), "{lives:?}");
 }
 
-// Section 8.8, #4301, #6216: nor do keys of single users ever expire, 272 bytes each. What rules make always has an end.
+// Section 8.8, #4301, #6216: keys of single users never expire either, 272 bytes each. Keys made by
+// rules always expire.
 #[tokio::test]
 async fn keys_that_rules_make_vanish() {
     for limit in [Limit::per_second(5), Limit::per_second(5).per_client()] {
@@ -135,8 +137,8 @@ async fn keys_that_rules_make_vanish() {
     }
 }
 
-// Section 8.4: a rate that one client raises meets the old value of another, with nothing in its log: the nil error, with
-// every call.
+// Section 8.4: a rate that one client raises meets the old value of another client, with an empty
+// log: the nil error, with every call.
 #[tokio::test]
 async fn a_rate_raised_by_one_client_is_no_error_to_another() {
     let clients = Clients::limited(Limit::per_second(5)).await;
@@ -164,7 +166,8 @@ async fn a_rate_lowered_by_one_client_holds_for_another() {
     assert_eq!(clients.books(THEIRS), books(0, &[(0, 1), (0, 1)]));
 }
 
-// Section 9, #1870: PER_CLIENT was compared as a number and never worked before 3.10.1; each client has its own permits.
+// Section 9, #1870: PER_CLIENT was compared as a number and never worked before 3.10.1. Here each
+// client has its own permits.
 #[tokio::test]
 async fn each_client_has_its_own_permits() {
     let clients = Clients::limited(Limit::per_second(1)).await;

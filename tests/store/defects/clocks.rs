@@ -13,8 +13,9 @@ fn server_time() -> i64 {
     RedisServer::shared().micros() / 1000 - START
 }
 
-// Section 4.7: Redisson counts by each caller's clock: one that is 5 s ahead takes what the others hold, twice the rate in a
-// window, and starves them. By default no caller's clock is even sent.
+// Section 4.7: Redisson counts by each caller's clock. One that is 5 s ahead takes the permits of
+// the others, twice the rate in a window, and starves them. By default no caller's clock is even
+// sent.
 #[tokio::test]
 async fn no_callers_clock_is_sent() {
     let name = unique("clocks");
@@ -26,20 +27,21 @@ async fn no_callers_clock_is_sent() {
     assert_eq!(take(&ours, 2).await, Answer::Granted);
     let latest = server_time();
     let mut calls = monitor.seen(&name);
-    calls.retain(|command| !command.inner);
+    calls.retain(|command| !command.by_script);
     let [call] = calls.as_slice() else {
         panic!("not one call: {calls:?}");
     };
     // The hash of the script, five keys and how many they are, and then the time.
-    assert_eq!(call.args[8], b"", "{call:?}");
+    assert_eq!(call.words[8], "", "{call:?}");
     let [(score, _)] = Keys::of(&name).books().log[..] else {
         panic!("not one grant");
     };
     assert!((earliest..=latest).contains(&score), "{score}");
 }
 
-// Section 4.7 and 4.1: entries of a clock that is an hour ahead keep the others waiting for that hour and the interval.
-// By the server's clock they were granted no later than now: they are set back, as they are met.
+// Section 4.7 and 4.1: entries of a clock that is an hour ahead keep the others waiting for that
+// hour and the interval. By the server's clock they were granted no later than now: calls that read
+// them set them back.
 #[tokio::test]
 async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
     let name = unique("clocks");
@@ -65,7 +67,7 @@ async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
     }
 }
 
-// Section 4.7: so whoever waits for them waits for the interval, not for the hour.
+// Section 4.7: so a caller waits for them for the interval, not for the hour.
 #[tokio::test]
 async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
     let name = unique("clocks");
@@ -84,8 +86,8 @@ async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
     assert_eq!(permits, [2]);
 }
 
-// Section 4.7: an entry that leads by no more than a tenth of the interval is an honest one: a Java host a little ahead, or
-// a lease.
+// Section 4.7: an entry at most a tenth of the interval ahead is an honest one: a Java host a
+// little ahead, or a lease.
 #[tokio::test]
 async fn grants_from_the_near_future_stay() {
     let name = unique("clocks");
@@ -122,9 +124,10 @@ impl Two {
     }
 }
 
-// Section 4.7: by choice one can count by callers' clocks, as Java does. One that is an hour ahead then takes all that is in
-// use, once; what it leaves is no error to the others, and no permit is lost. A slow clock proves nothing, so no score is
-// set back: they wait until then, as they are told.
+// Section 4.7: by choice one can count by callers' clocks, as Java does. A caller that is an hour
+// ahead then takes all permits in use, once; its entries are no error to the others, and no permit
+// is lost. A slow clock proves nothing, so no score is set back: the others wait until then, as
+// announced.
 #[tokio::test]
 async fn a_client_clock_an_hour_ahead_is_no_error_and_no_loss() {
     let two = Two::limited(5, 1000).await;
@@ -143,8 +146,8 @@ async fn a_client_clock_an_hour_ahead_is_no_error_and_no_loss() {
     assert_eq!(two.honest.take(5).await, Answer::Granted);
 }
 
-// Section 4.7: one that is an hour behind is refused while others' grants are in its future, for exactly as long as they
-// are; Redisson says three milliseconds more, and where the log is empty throws.
+// Section 4.7: a caller that is an hour behind is refused while others' grants are in its future,
+// for exactly as long. Redisson announces three milliseconds more, and throws if the log is empty.
 #[tokio::test]
 async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
     let two = Two::limited(5, 1000).await;
@@ -163,8 +166,8 @@ async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
     assert_eq!(two.honest.take(5).await, Answer::Granted);
 }
 
-// Section 4.8: as the time is taken before the call queues, Redisson admits 11 to 14 in a window of 10. The server's clock
-// is read where the permits are taken.
+// Section 4.8: because the time is read before the call queues, Redisson admits 11 to 14 in a
+// window of 10. Here the server's clock is read when the permits are taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_holds_more_than_the_rate() {
     const INTERVAL: i64 = 200;
@@ -191,13 +194,8 @@ async fn no_window_holds_more_than_the_rate() {
         caller.await.unwrap();
     }
     let mut scores: Vec<i64> = (monitor.seen(&name).iter())
-        .filter(|command| command.inner && command.args[0].eq_ignore_ascii_case(b"ZADD"))
-        .map(|command| {
-            std::str::from_utf8(&command.args[3])
-                .unwrap()
-                .parse()
-                .unwrap()
-        })
+        .filter(|command| command.by_script && command.words[0].eq_ignore_ascii_case("ZADD"))
+        .map(|command| command.words[3].parse().unwrap())
         .collect();
     assert_eq!(scores.len(), 48);
     let sorted = scores.is_sorted();

@@ -1,4 +1,4 @@
-//! What keeps a limiter alive, and what takes it away.
+//! The times to live of a limiter's keys.
 
 use super::world::{Answer, World, books, redis};
 use crate::scene::*;
@@ -18,7 +18,8 @@ async fn kept_alive() -> World {
     world
 }
 
-// Section 8.3 and 4.3: availablePermits writes the value with a plain SET and so strips its TTL; it outlives the others.
+// Section 8.3 and 4.3: availablePermits writes the value with a plain SET and so drops its TTL; it
+// outlives the others.
 #[tokio::test]
 async fn counting_keeps_the_ttl_of_the_value() {
     let world = kept_alive().await;
@@ -55,8 +56,8 @@ async fn counting_keeps_the_ttl_that_expire_set() {
     within_the_hour([hash, value, value]);
 }
 
-// Section 8.7 and 4: setRate without a keep-alive time after one with it writes 0 and leaves the old TTL running: later
-// the limiter vanishes and every call throws.
+// Section 8.7 and 4: setRate without a keep-alive time after one with it writes 0 and leaves the
+// old TTL in place: later the limiter expires and every call throws.
 #[tokio::test]
 async fn a_limit_set_without_keep_alive_stays() {
     let world = kept_alive().await;
@@ -84,7 +85,8 @@ async fn a_limit_changed_without_keep_alive_stays() {
     assert_eq!(world.books(), books(3, &[(0, 2)]));
 }
 
-// Section 8.7: the state that Redisson leaves: keepAliveTime 0, and a TTL that still runs. Setting the limit ends it.
+// Section 8.7: the state that Redisson leaves: keepAliveTime 0, and a TTL that still runs. Setting
+// the limit ends it.
 #[tokio::test]
 async fn setting_a_limit_ends_a_ttl_that_java_left() {
     let world = World::written_by_java("5", 1000);
@@ -95,8 +97,8 @@ async fn setting_a_limit_ends_a_ttl_that_java_left() {
     assert_eq!(world.keys.lives(), [-1, -2, -2]);
 }
 
-// Section 8.7 and 3: on a hash of 3.37 or older trySetRate adds keepAliveTime and answers false: a "no" that switches
-// expiry on.
+// Section 8.7 and 3: on a hash of 3.37 or older trySetRate adds keepAliveTime and returns false: a
+// "no" that switches expiry on.
 #[tokio::test]
 async fn a_limit_of_an_older_redisson_is_left_as_it_is() {
     let world = World::empty();
@@ -115,7 +117,8 @@ async fn a_limit_of_an_older_redisson_is_left_as_it_is() {
     assert_eq!(world.keys.lives(), [-1; 3]);
 }
 
-// Section 8.7 and 4.9: a hash without `type` cannot be read by Redisson's getConfig; trySetRate repairs it and says so.
+// Section 8.7 and 4.9: Redisson's getConfig cannot read a hash without `type`; trySetRate repairs
+// it and returns true.
 #[tokio::test]
 async fn half_a_limit_is_completed() {
     let world = World::empty();

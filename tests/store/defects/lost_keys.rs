@@ -3,8 +3,8 @@
 use super::world::{Answer, World, books, redis};
 use crate::scene::*;
 
-// Section 8.4 and 4.1, #2987, #4680: with the log gone and too little left Redisson throws "attempt to perform arithmetic
-// on a nil value", with every call until somebody deletes the limiter.
+// Section 8.4 and 4.1, #2987, #4680: if the log is lost and too little is left, Redisson throws
+// "attempt to perform arithmetic on a nil value", with every call until the limiter is deleted.
 #[tokio::test]
 async fn a_lost_log_is_an_interval_without_permits() {
     let world = World::limited(5, 1000).await;
@@ -13,7 +13,7 @@ async fn a_lost_log_is_an_interval_without_permits() {
     assert_eq!(world.books(), books(0, &[]));
     world.at(400);
     assert_eq!(world.take(1).await, Answer::Wait(1000));
-    // Nobody knows when they were taken; no later than now.
+    // It is unknown when they were taken; no later than now.
     assert_eq!(world.books(), books(0, &[(400, 5)]));
     world.at(1399);
     assert_eq!(world.take(1).await, Answer::Wait(1));
@@ -22,7 +22,8 @@ async fn a_lost_log_is_an_interval_without_permits() {
     assert_eq!(world.books(), books(0, &[(1400, 5)]));
 }
 
-// Section 8.4 and 4.6: with the value gone Redisson grants a whole fresh quota beside the one in use.
+// Section 8.4 and 4.6: if the value is lost, Redisson grants a whole fresh quota beside the one in
+// use.
 #[tokio::test]
 async fn a_lost_value_is_counted_from_the_log() {
     let world = World::limited(10, 5000).await;
@@ -37,7 +38,8 @@ async fn a_lost_value_is_counted_from_the_log() {
     assert_eq!(world.books(), books(0, &[(0, 7), (100, 3)]));
 }
 
-// Section 8.4 and 4.3: with the hash gone Redisson throws "RateLimiter is not initialized", an error without a type.
+// Section 8.4 and 4.3: if the hash is lost, Redisson throws "RateLimiter is not initialized", an
+// error without a type.
 #[tokio::test]
 async fn a_lost_limit_is_an_error_of_its_own_and_changes_nothing() {
     let world = World::limited(5, 1000).await;

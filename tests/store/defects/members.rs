@@ -20,7 +20,8 @@ fn generations(permits: u32) -> [Vec<u8>; 4] {
     ]
 }
 
-// Section 8.9, #5900: Redisson reads members of other generations as garbage, or fails with "data string too short".
+// Section 8.9, #5900: Redisson reads members of other generations as garbage, or fails with "data
+// string too short".
 #[tokio::test]
 async fn members_of_every_generation_are_counted() {
     let sizes = generations(1).map(|member| member.len());
@@ -55,8 +56,8 @@ async fn members_of_every_generation_are_recounted() {
     }
 }
 
-// Section 8.9: the entry that release shrinks keeps its generation, so that old and new Java processes read what they
-// could read before.
+// Section 8.9: the entry that release shrinks keeps its generation, so that old and new Java
+// processes can read the same entries as before.
 #[tokio::test]
 async fn a_shrunken_member_keeps_its_generation() {
     for member in generations(3) {
@@ -72,13 +73,15 @@ async fn a_shrunken_member_keeps_its_generation() {
     }
 }
 
-// Section 8.9: bytes of any other length are no Redisson's; Redisson counts garbage or throws a Lua error.
+// Section 8.9: members of any other length are not Redisson's; Redisson counts garbage or throws a
+// Lua error.
 #[tokio::test]
 async fn members_of_other_lengths_are_an_error_that_changes_nothing() {
     let foreign = ErrorKind::ForeignState;
     for length in [0, 1, 4, 7, 9, 12, 14, 19, 22, 24, 37, 260] {
         let stranger = vec![b'7'; length];
-        // With too little left it is met on the way to the wait, with the value lost when the log is counted.
+        // If too little is left, it is found on the way to the wait; if the value is lost, when the
+        // log is counted.
         for value in [Some("0"), None] {
             let world = World::written_by_java("5", 1000);
             if let Some(value) = value {
@@ -105,8 +108,9 @@ async fn members_of_other_lengths_are_an_error_that_changes_nothing() {
     }
 }
 
-// Section 8.9: a stranger among expired entries. What was credited before it was met is credited and gone, and nothing
-// else is: the books agree. Once within the first page that is swept, once behind it.
+// Section 8.9: a foreign member among expired entries. Permits credited before it are credited and
+// removed, and nothing else is: the books agree. Once within the first page that is swept, once
+// after it.
 #[tokio::test]
 async fn a_stranger_among_expired_entries_loses_no_permits() {
     for (before, credited) in [(80, 0), (100, 100)] {
@@ -135,8 +139,8 @@ async fn a_stranger_among_expired_entries_loses_no_permits() {
     }
 }
 
-// Section 8.9: a stranger met on behalf of one caller: those whose calls went together with its own are told the same error,
-// so nothing may be taken for them either.
+// Section 8.9: a foreign member found for one caller: callers that shared its call get the same
+// error, so nothing may be taken for them either.
 #[tokio::test]
 async fn a_stranger_takes_nothing_from_callers_in_the_same_call() {
     let world = World::written_by_java("5", 1000);
@@ -172,8 +176,9 @@ fn plant_many(keys: &Keys, count: i64) {
     }
 }
 
-// Section 8.10 and 5: Redisson removes all that has expired in one script: 1.67 s of standing still for a million, 71 ms
-// for 100,000. Here a call removes what it needs and, where permits left are told, a page.
+// Section 8.10 and 5: Redisson removes all expired entries in one script: 1.67 s of blocking for a
+// million, 71 ms for 100,000. Here a call removes what it needs and, if it returns the permits
+// left, a page.
 #[tokio::test]
 async fn a_burst_of_expired_entries_is_swept_in_small_parts() {
     let world = World::written_by_java("20000", 20_000);
@@ -201,7 +206,7 @@ async fn a_burst_of_expired_entries_is_swept_in_small_parts() {
     assert_eq!(world.available().await, 20_000 - 1 - 3 * calls);
 }
 
-// Section 8.10: and where nobody reads what is left, no more than it needs: one more than it takes.
+// Section 8.10: without the permits left, no more than it needs: one more than it takes.
 #[tokio::test]
 async fn without_a_count_a_call_removes_only_what_it_needs() {
     let clock = ManualClock::new();
@@ -243,8 +248,8 @@ async fn a_log_that_expired_whole_is_dropped_at_once() {
     let mut monitor = Monitor::start();
     assert_eq!(world.take(1).await, Answer::Granted);
     let inner: Vec<_> = (monitor.seen(world.limiter.name()).into_iter())
-        .filter(|command| command.inner)
-        .map(|command| String::from_utf8_lossy(&command.args[0]).to_uppercase())
+        .filter(|command| command.by_script)
+        .map(|command| command.words[0].to_uppercase())
         .collect();
     assert!(inner.iter().any(|verb| verb == "UNLINK"), "{inner:?}");
     assert!(

@@ -3,8 +3,8 @@
 use super::{world::Keys, world::store};
 use crate::scene::*;
 
-// Section 1: with `a{b`, `a}b`, `{}x`, `x{}y` and the empty name every call of Redisson's fails with CROSSSLOT. They are
-// refused when the limiter is built; so is nothing that works.
+// Section 1: with `a{b`, `a}b`, `{}x`, `x{}y` and the empty name every call of Redisson's fails
+// with CROSSSLOT. They are refused when the limiter is built; names that work are not.
 #[test]
 fn names_that_break_a_cluster_are_refused_when_built() {
     let cluster = RedisServer::start_with(&["--cluster-enabled", "yes"]);

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::scene::*;
 
-// Section 8.5 and 8.6: Redisson sends any number: 0 leaves a member that stays, a negative one adds permits. Here there is
-// no negative number to say, and zero never leaves the process.
+// Section 8.5 and 8.6: Redisson sends any number: 0 leaves a member that stays, a negative one adds
+// permits. Here negative numbers cannot be written, and zero is never sent.
 #[tokio::test]
 async fn zero_permits_are_refused_without_a_call() {
     let world = World::limited(5, 1000).await;
@@ -44,7 +44,8 @@ async fn members_without_permits_expire_alone() {
     assert_eq!(world.books(), books(2, &[]));
 }
 
-// Section 4.9: 2^53 + 1 loses one permit when something expires. Here a rate is below 2^53, and exact to the last permit.
+// Section 4.9: 2^53 + 1 loses one permit when something expires. Here a rate is below 2^53, and
+// exact to the last permit.
 #[tokio::test]
 async fn the_largest_rate_is_exact() {
     let largest = (1 << 53) - 1;
@@ -69,8 +70,9 @@ async fn the_largest_rate_is_exact() {
     assert_eq!(world.available().await, largest);
 }
 
-// Section 4.9: Java takes any rate. Beyond 2^53 the numbers of a script are no longer exact, and from about 10^17 on it
-// writes `4.6116860184273879e+18`, which DECRBY refuses for ever. A typed error here, and nothing is written.
+// Section 4.9: Java accepts any rate. Beyond 2^53 the numbers of a script are not exact, and from
+// about 10^17 on it writes `4.6116860184273879e+18`, which DECRBY refuses for ever. Here it is a
+// typed error, and nothing is written.
 #[tokio::test]
 async fn a_stored_rate_that_cannot_be_counted_is_an_error_that_changes_nothing() {
     for rate in ["9007199254740993", "4611686018427387904"] {

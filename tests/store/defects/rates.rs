@@ -31,8 +31,9 @@ async fn under_load(world: &World, from: u64, to: u64) -> Vec<u64> {
     granted
 }
 
-// Section 4.4: updateRate(keepState) from 10 to 4 with 10 in use: Redisson forgets the excess, every permit that expires is
-// given out again, and under steady load 10 are admitted in every window for as long as it lasts.
+// Section 4.4: updateRate(keepState) from 10 to 4 with 10 in use: Redisson forgets the excess,
+// grants every expired permit again, and under steady load admits 10 in every window for as long as
+// it lasts.
 #[tokio::test]
 async fn a_lowered_rate_holds_under_steady_load() {
     let world = ten_in_use().await;

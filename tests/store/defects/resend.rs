@@ -5,15 +5,16 @@ use crate::scene::*;
 
 /// Takes permits, and returns the bytes that did it.
 async fn take_and_tell(world: &World, permits: u32) -> Vec<Vec<u8>> {
-    // A server that does not know the script yet is told its text; afterwards one command does all.
+    // A server that does not know the script is sent its text once; afterwards one command is
+    // enough.
     assert_eq!(world.available().await, 5);
     let _ = world.take(6).await;
     let mut monitor = Monitor::start();
     assert_eq!(world.take(permits).await, Answer::Granted);
     let mut calls = monitor.seen(world.limiter.name());
-    calls.retain(|command| !command.inner);
+    calls.retain(|command| !command.by_script);
     assert_eq!(calls.len(), 1, "one round trip: {calls:?}");
-    let call = calls.remove(0).args;
+    let call = calls.remove(0).arguments();
     assert_eq!(call[0], b"EVALSHA");
     call
 }
@@ -40,8 +41,9 @@ fn outcome(reply: &Reply) -> i64 {
     }
 }
 
-// Section 8.1 and 4.2, #3804, #5687: a retry carries the same bytes; Redisson adds one member and takes the permits again:
-// rate 5, one acquire sent three times leaves value 2, and 3 of 5 for ever after.
+// Section 8.1 and 4.2, #3804, #5687: a retry has the same bytes; Redisson adds one member and takes
+// the permits again: rate 5, one acquire sent three times leaves value 2, and 3 of 5 for ever
+// after.
 #[tokio::test]
 async fn an_acquire_that_is_sent_again_takes_nothing_more() {
     let world = World::limited(5, 1000).await;
@@ -59,9 +61,10 @@ async fn an_acquire_that_is_sent_again_takes_nothing_more() {
     assert_eq!(world.take(5).await, Answer::Granted);
 }
 
-// Section 8.1 and 4.2: the retry of an acquire that took the last permits is refused, although they are its own.
+// Section 8.1 and 4.2: the retry of an acquire that took the last permits is refused, although they
+// are its own.
 #[tokio::test]
-async fn who_took_the_last_permits_is_told_so_again() {
+async fn a_repeated_call_for_the_last_permits_is_granted_again() {
     let world = World::limited(5, 1000).await;
     let call = take_and_tell(&world, 5).await;
     assert_eq!(world.books(), books(0, &[(0, 5)]));

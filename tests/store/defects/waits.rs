@@ -1,4 +1,4 @@
-//! How long a caller is told to wait, and how often one that waits asks.
+//! The wait that is announced to a caller, and the number of calls of a waiter.
 
 use super::{
     monitor::Monitor,
@@ -6,9 +6,10 @@ use super::{
 };
 use crate::scene::*;
 
-// Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one for each entry.
+// Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one
+// for each entry.
 #[tokio::test]
-async fn who_waits_for_many_asks_twice() {
+async fn a_waiter_for_many_permits_calls_twice() {
     let world = World::limited(100, 10_000).await;
     for place in 0..100 {
         world.at(50 * place);
@@ -29,8 +30,8 @@ async fn who_waits_for_many_asks_twice() {
     assert_eq!(world.books().log, [(14_950, 100)]);
 }
 
-// Section 4.1: every waiter of Redisson's asks again whenever one of them may go: 100 waiters at 10 a second make some 550
-// calls. Here a process asks once for all of its waiters.
+// Section 4.1: every waiter of Redisson's calls again whenever one of them may go: 100 waiters at
+// 10 a second make some 550 calls. Here a process makes one call for all of its waiters.
 #[tokio::test]
 async fn many_waiters_ask_once_an_interval() {
     let world = World::limited(10, 1000).await;
@@ -50,7 +51,7 @@ async fn many_waiters_ask_once_an_interval() {
     assert!(calls.iter().sum::<usize>() <= 8, "{calls:?}");
 }
 
-/// Lets a waiter go as far as it can, until its line sleeps.
+/// Polls a waiter until its queue sleeps.
 async fn asleep<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     clock.advance(Duration::ZERO);
     until("it sleeps", async || {
@@ -60,7 +61,7 @@ async fn asleep<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     .await;
 }
 
-/// Lets all go as far as they can, and those who are granted leave.
+/// Polls all waiters until they make no progress, and removes those that are granted.
 async fn settled<F: Future + Unpin>(waiting: &mut Vec<F>, clock: &ManualClock) {
     clock.advance(Duration::ZERO);
     until("it sleeps", async || {

@@ -1,4 +1,5 @@
-//! A limiter by a clock that is moved, and what stands in Redis of it, read and written by the format's description.
+//! A limiter by a clock that is moved, and its state in Redis, read and written by the description
+//! of the format.
 
 use crate::scene::*;
 use std::sync::atomic::AtomicU32;
@@ -51,7 +52,7 @@ impl World {
         }
     }
 
-    /// One whose limit was written by a Redisson since 3.38.0, and which nobody has used.
+    /// Creates an unused limiter whose limit was written by a Redisson since 3.38.0.
     pub(crate) fn written_by_java(rate: &str, interval: u64) -> Self {
         let world = Self::empty();
         world.keys.plant_limit(rate, interval, "0");
@@ -219,7 +220,7 @@ pub(crate) fn books(value: i64, log: &[(i64, u32)]) -> Books {
     }
 }
 
-/// What a limiter leaves that nobody has used.
+/// Returns the state of an unused limiter.
 pub(crate) fn unused() -> Books {
     Books {
         value: None,
@@ -232,7 +233,8 @@ pub(crate) fn member(permits: u32) -> Vec<u8> {
     member_with(&[16], &[0x5a; 12], permits)
 }
 
-/// What stands before the id, the id but for its last four bytes, which differ from call to call, and the permits.
+/// Returns a member: the bytes before the id, the id without its last four bytes, which differ from
+/// call to call, and the permits.
 pub(crate) fn member_with(before: &[u8], id: &[u8], permits: u32) -> Vec<u8> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let own = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();

@@ -12,7 +12,8 @@ use tower_ratelimit::LimitState;
 
 const CAP: Duration = Duration::from_secs(1);
 
-/// What happens: by this process, or by another one where `other` says so. `a` and `both` choose the limiters.
+/// A step: by this process, or by another one if `other` is set. `a` and `both` choose the
+/// limiters.
 #[derive(Clone, Debug)]
 enum Step {
     Pause(u64),
@@ -105,7 +106,7 @@ struct World {
     ours: RedisStore,
     other: RedisStore,
     model: MemoryStore,
-    /// How many answers were told again, and how many of those Redis would have granted.
+    /// The number of cached refusals, and of those that Redis would have granted.
     again: Cell<u64>,
     late: Cell<u64>,
 }
@@ -164,7 +165,7 @@ impl World {
                         times,
                     } => {
                         for _ in 0..times {
-                            let (told, true_one) = if is_both {
+                            let (answer, true_one) = if is_both {
                                 (
                                     both.try_acquire_many(permits).await.unwrap(),
                                     model_both.try_acquire_many(permits).await.unwrap(),
@@ -176,8 +177,8 @@ impl World {
                                 )
                             };
                             let lags = others_did.is_some_and(|then| self.clock.now() - then < CAP);
-                            self.compare(&told, &true_one, lags, step);
-                            match (&told, &true_one) {
+                            self.compare(&answer, &true_one, lags, step);
+                            match (&answer, &true_one) {
                                 (Decision::Allow(grant), Decision::Allow(model)) => {
                                     let pairs = grant.receipts().iter().zip(model.receipts());
                                     for (place, (ours, model)) in pairs.enumerate() {
@@ -186,7 +187,7 @@ impl World {
                                         taken.push((ours.clone(), model.clone(), is_a));
                                     }
                                 }
-                                // Nobody has taken it.
+                                // The model did not take it.
                                 (Decision::Deny(_), Decision::Allow(model)) => {
                                     for receipt in model.receipts() {
                                         a.model.give_back(receipt);
@@ -249,7 +250,8 @@ impl World {
                         };
                         let given = by.release(permits).await.unwrap();
                         assert_eq!(given, limiter.model.release(permits).await.unwrap());
-                        // Of grants of one millisecond either may be the oldest, and its receipt void.
+                        // Of grants of one millisecond either may be the oldest, and its receipt
+                        // void.
                         taken.borrow_mut().retain(|(.., of_a)| *of_a != is_a);
                         if other {
                             others_did = Some(self.clock.now());
@@ -284,37 +286,37 @@ impl World {
     }
 
     /// `lags`: another process has done something within the cap.
-    fn compare(&self, told: &Decision, model: &Decision, lags: bool, step: &Step) {
-        let again = told.source() == Source::Cache;
+    fn compare(&self, answer: &Decision, model: &Decision, lags: bool, step: &Step) {
+        let again = answer.source() == Source::Cache;
         self.again.set(self.again.get() + u64::from(again));
         if again && lags {
             // What it did is seen later.
-            assert!(!told.is_allowed());
+            assert!(!answer.is_allowed());
             self.late
                 .set(self.late.get() + u64::from(model.is_allowed()));
             return;
         }
-        let what = format!("{step:?}: {told:?}, but {model:?}");
-        assert_eq!(told.is_allowed(), model.is_allowed(), "{what}");
-        if let (Decision::Deny(told), Decision::Deny(model)) = (told, model) {
-            assert_eq!(told.kind(), model.kind(), "{what}");
-            assert_eq!(told.retry_after(), model.retry_after(), "{what}");
+        let what = format!("{step:?}: {answer:?}, but {model:?}");
+        assert_eq!(answer.is_allowed(), model.is_allowed(), "{what}");
+        if let (Decision::Deny(answer), Decision::Deny(model)) = (answer, model) {
+            assert_eq!(answer.kind(), model.kind(), "{what}");
+            assert_eq!(answer.retry_after(), model.retry_after(), "{what}");
         }
-        let (told, model) = (by_name(told.limits()), by_name(model.limits()));
-        assert_eq!(told.len(), model.len(), "{what}");
-        for (name, told) in told {
+        let (answer, model) = (by_name(answer.limits()), by_name(model.limits()));
+        assert_eq!(answer.len(), model.len(), "{what}");
+        for (name, answer) in answer {
             let model = model[name];
-            assert_eq!(told.permits(), model.permits(), "{what}");
-            assert_eq!(told.interval(), model.interval(), "{what}");
-            assert_eq!(told.is_refused(), model.is_refused(), "{what}");
-            assert_eq!(told.retry_after(), model.retry_after(), "{what}");
-            assert_eq!(told.remaining().is_some(), model.remaining().is_some());
+            assert_eq!(answer.permits(), model.permits(), "{what}");
+            assert_eq!(answer.interval(), model.interval(), "{what}");
+            assert_eq!(answer.is_refused(), model.is_refused(), "{what}");
+            assert_eq!(answer.retry_after(), model.retry_after(), "{what}");
+            assert_eq!(answer.remaining().is_some(), model.remaining().is_some());
             if again {
                 // Some may have become free since, but not what is asked for.
-                assert!(told.remaining() <= model.remaining(), "{what}");
+                assert!(answer.remaining() <= model.remaining(), "{what}");
             } else {
-                assert_eq!(told.remaining(), model.remaining(), "{what}");
-                assert_eq!(told.reset_after(), model.reset_after(), "{what}");
+                assert_eq!(answer.remaining(), model.remaining(), "{what}");
+                assert_eq!(answer.reset_after(), model.reset_after(), "{what}");
             }
         }
     }
@@ -337,11 +339,7 @@ fn check(world: &World, cases: u32, others: bool) {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    println!(
-        "told again: {}, late: {}",
-        world.again.get(),
-        world.late.get()
-    );
+    println!("cached: {}, late: {}", world.again.get(), world.late.get());
 }
 
 #[test]

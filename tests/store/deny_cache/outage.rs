@@ -1,4 +1,4 @@
-//! Who was refused stays refused while Redis is gone.
+//! Refused callers stay refused during an outage of Redis.
 
 use crate::scene::*;
 
@@ -32,7 +32,7 @@ async fn stays_refused(mut gone: impl FnMut(&mut RedisServer), deadline: Duratio
         assert_eq!(decision.source(), Source::Cache);
         decision.assert_retry_after(Duration::from_millis(left));
     }
-    // Nobody knows of these.
+    // These are unknown to the process.
     let (status, decision) = ask(&layer, "bob").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(decision.source(), Source::FailurePolicy);

@@ -68,7 +68,7 @@ async fn one_that_waits_long_enough_stands_in_line() {
     assert_eq!(limiter.release(1).await.unwrap(), 1);
     let decision = waits.await.unwrap().unwrap();
     decision.assert_allowed();
-    // And then nothing that was known before is told.
+    // And then no earlier refusal is repeated.
     let refused = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
     refused.assert_refused();
     assert_eq!(refused.source(), Source::Store);

@@ -1,4 +1,4 @@
-//! What happened to one limiter, as its server saw it, and what the laws say of that.
+//! The history of one limiter, as its server saw it, checked against the laws.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -19,8 +19,8 @@ pub struct Call {
 }
 
 impl History {
-    /// Reads the calls of the acquire script. A grant is the entry that the script adds to the log, scored with the time
-    /// that it was granted at.
+    /// Reads the calls of the acquire script. A grant is the entry that the script adds to the log,
+    /// scored with the time of the grant.
     pub fn read(seen: &[Seen]) -> Self {
         let mut calls: Vec<(String, Call)> = Vec::new();
         // How many callers the last script was called for, and the first ones of all.
@@ -29,8 +29,9 @@ impl History {
         for seen in seen {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
-                // EVALSHA, hash, 5, five keys, time, exactly, whose, four of the limit, and for each caller: waits, permits,
-                // member, shadow: see lua/sliding_log/acquire_list.lua.
+                // EVALSHA, hash, 5, five keys, time, exactly, whose, four of the limit, and for
+                // each caller: waits, permits, member, shadow: see
+                // lua/sliding_log/acquire_list.lua.
                 (false, ["EVALSHA" | "EVAL", _, "5", rest @ ..]) => {
                     let Some([.., "", _, _, _, _, _, _]) = rest.get(..12) else {
                         continue;
@@ -52,7 +53,7 @@ impl History {
                     in_run = callers.len();
                     for [_, permits, member, _] in callers {
                         let call = Call {
-                            at: seen.at as i64,
+                            at: seen.micros / 1000,
                             permits: permits.parse().unwrap(),
                             granted: false,
                         };
@@ -91,7 +92,8 @@ impl History {
         }
     }
 
-    /// The most permits that were granted in any window of this length: law L1 compares it with the rate.
+    /// Returns the most permits granted in any window of this length: law L1 compares it with the
+    /// rate.
     pub fn fullest_window(&self, interval: i64) -> i64 {
         let mut grants: Vec<_> = self.grants().collect();
         grants.sort_by_key(|call| call.at);
@@ -131,7 +133,7 @@ impl History {
         refused
     }
 
-    /// What a limiter without fault would have granted to the same calls.
+    /// Returns the permits that a perfect limiter would have granted to the same calls.
     pub fn ideal(&self, rate: i64, interval: i64) -> i64 {
         let (mut free, mut granted) = (rate, 0);
         let mut log = VecDeque::new();

@@ -1,4 +1,5 @@
-//! The address's limit before that of who the request says it is: over the first, nobody makes up names.
+//! The limit of the address comes before that of the claimed identity: above the first, no caller
+//! can invent names.
 
 use crate::scene::*;
 use tower::ServiceBuilder;
@@ -33,7 +34,7 @@ async fn flood(layer: &RateLimitLayer) {
     }
 }
 
-/// How many of those that were made up have a key.
+/// Returns how many of the invented names have a key.
 fn known<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> usize {
     let mut known: Vec<_> = servers
         .into_iter()
@@ -56,7 +57,7 @@ fn list(store: &RedisStore, rules: [Rule; 2]) -> RateLimitLayer {
         .unwrap()
 }
 
-/// Of two layers the outer one refuses alone: the inner one is not asked.
+/// Of two layers only the outer one refuses: the inner one is not called.
 #[tokio::test]
 async fn an_outer_layer_refuses_before_anything_is_looked_up() {
     let server = RedisServer::start();
@@ -89,7 +90,8 @@ async fn an_outer_layer_refuses_before_anything_is_looked_up() {
     assert!(asked < flood / 2, "{asked} of {flood}");
 }
 
-/// Where limits take a call each, because one counts in another way, that of the address comes first, wherever it stands.
+/// If limits take one call each, because one counts in another way, that of the address comes
+/// first, whatever its place in the list.
 #[tokio::test]
 async fn of_several_calls_the_addresss_is_the_first() {
     let secret = Secret::new("k1", [7; 32]).unwrap();
@@ -123,7 +125,7 @@ async fn of_several_slots_the_addresss_is_the_first() {
     assert_eq!(known(&cluster.nodes), PERMITS as usize);
 }
 
-/// In one call all are looked at, but whom another limit refuses makes no keys.
+/// One call reads all limits, but a caller that another limit refuses creates no keys.
 #[tokio::test]
 async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
     for slots in [false, true] {
@@ -148,9 +150,9 @@ async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
     }
 }
 
-/// What was there stays, also where it is no whole limit.
+/// Existing state stays, even if it is no complete limit.
 #[tokio::test]
-async fn what_somebody_else_has_made_is_not_removed() {
+async fn keys_of_others_are_not_removed() {
     let server = RedisServer::start();
     let layer = list(&patient(&server), [by_identity(), by_address()]);
     flood(&layer).await;

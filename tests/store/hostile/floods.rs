@@ -1,4 +1,4 @@
-//! Floods of new keys: bounded here, bounded in Redis, and no burden to whom another limit counts.
+//! Floods of new keys: bounded here, bounded in Redis, and no burden to callers of another limit.
 
 use super::{keys, patient, request, send};
 use crate::scene::*;
@@ -33,7 +33,8 @@ async fn a_memory_store_holds_no_more_than_it_may() {
     assert_eq!((answer.status(), store.len()), (StatusCode::OK, MOST));
 }
 
-/// Each new key costs three in Redis at most, for a time that the rule's interval bounds; then nothing is left of it.
+/// Each new key creates at most three in Redis, for a time that the rule's interval bounds; then
+/// nothing is left.
 #[tokio::test]
 async fn in_redis_all_of_it_vanishes() {
     const FLOOD: usize = 400;
@@ -101,7 +102,8 @@ async fn middle(layer: &RateLimitLayer) -> Duration {
     times[times.len() / 2]
 }
 
-/// Printed and not asserted: it is the machine's as well. That each is decided, by the store, is asserted.
+/// Printed and not asserted, because it depends on the machine too. That the store makes each
+/// decision is asserted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_on_one_limit_leaves_another_its_decisions() {
     let server = RedisServer::start();

@@ -1,4 +1,5 @@
-//! Names, headers, policy names and files: what requests say decides nothing but whose limiter it is, and is told nowhere.
+//! Names, headers, policy names and files: the contents of requests choose only the limiter, and
+//! appear nowhere.
 
 use crate::scene::*;
 use std::cell::Cell;
@@ -11,7 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::{keys, log::Log, patient, request, send};
 
-/// What stands out in a log, as it is and as names spell it.
+/// A mark that is easy to find in a log, plain and in the encoding of names.
 const MARKER: &str = "m4rk3r";
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -19,7 +20,8 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_all().build().unwrap()
 }
 
-/// What a client may put into a header, with what means something in logs, fields, names and addresses made likely.
+/// Returns values that a client may put into a header. Bytes with a meaning in logs, fields, names
+/// and addresses are likely.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::sample::select(vec![
@@ -80,7 +82,8 @@ fn layers(store: &RedisStore) -> Vec<RateLimitLayer> {
     layers
 }
 
-/// Each answer is well-formed and tells nothing of what was sent, and no line above the debug level does.
+/// Each response is well-formed and contains nothing that was sent, and neither does a line above
+/// debug.
 fn tells_nothing(layers: &[RateLimitLayer], log: &Log, value: &[u8]) {
     let runtime = runtime();
     for layer in layers {
@@ -93,8 +96,8 @@ fn tells_nothing(layers: &[RateLimitLayer], log: &Log, value: &[u8]) {
             let answer = runtime.block_on(send(layer, request));
             let (head, body) = answer.into_parts();
             let body = runtime.block_on(body.collect()).unwrap().to_bytes();
-            let told = format!("{head:?} {}", String::from_utf8_lossy(&body));
-            assert!(!told.contains(MARKER), "{told}");
+            let output = format!("{head:?} {}", String::from_utf8_lossy(&body));
+            assert!(!output.contains(MARKER), "{output}");
             for field in head.headers.get_all("ratelimit-policy") {
                 let parsed = Parser::new(field.as_bytes()).parse::<sfv::List>();
                 assert!(parsed.is_ok(), "{field:?}");
@@ -105,7 +108,7 @@ fn tells_nothing(layers: &[RateLimitLayer], log: &Log, value: &[u8]) {
 }
 
 #[test]
-fn nothing_that_requests_say_is_told_or_logged() {
+fn nothing_in_a_request_is_repeated_or_logged() {
     let server = RedisServer::start();
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::INFO);
@@ -128,7 +131,7 @@ fn nothing_that_requests_say_is_told_or_logged() {
         names.iter().any(|(name, _)| name.contains(MARKER)),
         "{names:#?}"
     );
-    // `ratelimit:{..}:<rule>`, and what is behind it: nothing that was sent has moved a brace, or ended a name.
+    // `ratelimit:{..}:<rule>` with a suffix: no sent text has moved a brace or ended a name.
     for (name, ttl) in &names {
         let rest = name.strip_prefix("ratelimit:{").expect(name);
         let (identity, rule) = rest.split_once("}:").expect(name);
@@ -147,9 +150,9 @@ fn nothing_that_requests_say_is_told_or_logged() {
     }
 }
 
-/// A Redis that fails, in each way that it can, says so without whom it failed for.
+/// A Redis that fails, in each possible way, is reported without the identity of the caller.
 #[tokio::test]
-async fn no_failure_tells_whom_it_met() {
+async fn no_failure_names_the_caller() {
     let unknown = RedisServer::start_with(&[
         "--rename-command",
         "EVALSHA",
@@ -185,19 +188,19 @@ async fn no_failure_tells_whom_it_met() {
             "{}",
             log.text()
         );
-        let told = format!("{answer:?} {}", log.text());
+        let output = format!("{answer:?} {}", log.text());
         // A key that is something else is no failure of the store.
         let of_store = server.port() != foreign.port();
-        let fails = told.contains("the store of the rate limits fails");
-        assert_eq!(fails, of_store, "{told}");
-        let lacks = told.contains("the server does not know the command");
-        assert_eq!(lacks, server.port() == unknown.port(), "{told}");
-        assert!(!told.contains(MARKER), "{told}");
+        let fails = output.contains("the store of the rate limits fails");
+        assert_eq!(fails, of_store, "{output}");
+        let lacks = output.contains("the server does not know the command");
+        assert_eq!(lacks, server.port() == unknown.port(), "{output}");
+        assert!(!output.contains(MARKER), "{output}");
         let limiter = RateLimiter::new(&store, MARKER).unwrap();
         let error = limiter.try_set_rate(Limit::per_hour(1)).await.err();
         if let Some(error) = error {
-            let told = format!("{error} {error:?}");
-            assert!(!told.contains(MARKER), "{told}");
+            let output = format!("{error} {error:?}");
+            assert!(!output.contains(MARKER), "{output}");
         }
     }
 }
@@ -307,7 +310,7 @@ proptest! {
         policy_name_is_a_word(&name)?;
     }
 
-    /// Whatever stands in a file: rules that a layer can have, or an error that names a line of it in one line.
+    /// For any text: rules that a layer accepts, or a one-line error that names a line of the file.
     #[test]
     fn any_file_is_read_or_refused(text in file()) {
         match RulesFile::new().parse(&text) {
@@ -326,7 +329,8 @@ proptest! {
         }
     }
 
-    /// Names are the operator's; one that cannot be placed is refused where it is said, and none splits a command.
+    /// The operator chooses names. An invalid one is refused where it is given, and none splits a
+    /// command.
     #[test]
     fn any_name_is_one_limiters_or_refused(name in prop_oneof!["[a{}:\r\n ]{0,8}", any::<String>()]) {
         let store = MemoryStore::new();

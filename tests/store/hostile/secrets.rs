@@ -1,4 +1,4 @@
-//! Nothing public shows a secret, a password or whom a key is of, however it is printed.
+//! No public output shows a secret, a password or the identity in a key, however it is printed.
 
 use crate::scene::*;
 use std::{collections::BTreeMap, fmt::Debug, fs};
@@ -14,7 +14,7 @@ use super::{patient, request, send};
 /// Long enough for a secret, and a word, as it is to be a password, a name and a header, too.
 const MARKER: &str = "m4rk3r-0123456789-0123456789-0123456789";
 
-/// What was printed, by the name of its type.
+/// The printed texts, by the name of the type.
 #[derive(Default)]
 struct Shown(BTreeMap<&'static str, String>);
 
@@ -56,7 +56,7 @@ fn digested() -> impl KeyExtractor + Clone {
     FromHeader::new("authorization").digest(&secret())
 }
 
-/// What is built before there is a request.
+/// Prints the values that are built before a request.
 fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("Secret", &secret());
     shown.show("Digested", &digested());
@@ -127,7 +127,7 @@ fn words(shown: &mut Shown) {
     shown.show("TimeToLive", &TimeToLive::Missing);
 }
 
-/// What requests and verbs leave, of somebody whose name is the marker.
+/// Prints the results of requests and verbs for an identity that is the marker.
 async fn traces(shown: &mut Shown, store: &RedisStore) {
     for (place, store) in [(0, store.clone()), (1, store.clone())] {
         let name = format!("{MARKER}:{place}");

@@ -1,4 +1,4 @@
-//! What holds of each way to count, on both stores.
+//! Properties of each algorithm, on both stores.
 
 use super::*;
 
@@ -164,7 +164,7 @@ async fn a_limiter_is_renamed_with_what_is_in_use<K: Kind>(store: impl Settles) 
 }
 
 /// A waiter that is served and dropped before it hears of it has taken nothing.
-async fn a_waiter_that_leaves_unheard_gives_back<K: Kind>() {
+async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
     let limiter = K::hourly(&store, 2).await;
@@ -286,10 +286,10 @@ async fn the_permissions_of_the_readme_suffice<K: Kind>(server: &RedisServer) {
 
 #[tokio::test]
 async fn what_memory_does_by_its_clock_holds_of_each() {
-    a_waiter_that_leaves_unheard_gives_back::<Log>().await;
-    a_waiter_that_leaves_unheard_gives_back::<Slots>().await;
-    a_waiter_that_leaves_unheard_gives_back::<Gcra>().await;
-    a_waiter_that_leaves_unheard_gives_back::<Window>().await;
+    a_waiter_that_leaves_before_its_grant_gives_back::<Log>().await;
+    a_waiter_that_leaves_before_its_grant_gives_back::<Slots>().await;
+    a_waiter_that_leaves_before_its_grant_gives_back::<Gcra>().await;
+    a_waiter_that_leaves_before_its_grant_gives_back::<Window>().await;
     a_clock_that_is_set_back_costs_an_interval::<Log>().await;
     a_clock_that_is_set_back_costs_an_interval::<Gcra>().await;
     a_clock_that_is_set_back_costs_an_interval::<Window>().await;

@@ -1,4 +1,5 @@
-//! Limiters that count by GCRA: what stands in Redis, receipts, changed limits, the line, HTTP, and names that move.
+//! GCRA limiters: the state in Redis, receipts, changed limits, the queue, HTTP, and renamed
+//! limiters.
 
 mod clocks;
 mod receipts;
@@ -44,7 +45,8 @@ fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
     }
 }
 
-/// And where only a request says it, or a verb, a typed one then: whatever the failure policy, nobody is let pass by it.
+/// If the limit comes with a request or a verb, there is a typed error then: no failure policy
+/// admits the request.
 async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
     let faster = Limit::per_second(1_000_001);
     let limiter = Gcra::named(&store, &unique("fast"));
@@ -80,8 +82,8 @@ async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
     }
 }
 
-/// A limit of the code's that changes counts with the next call, with what is in use, and is left alone by whoever has just
-/// rewritten it.
+/// A changed limit of the code counts from the next call, with the permits in use; a process that
+/// has just rewritten it leaves it alone.
 #[tokio::test]
 async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     let prefix = unique("plan");
@@ -116,7 +118,7 @@ async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     assert_eq!(decision_of(&answer).limits()[0].permits(), 4);
 }
 
-/// What the verbs find of a limiter that a rule made: it has no limit apart.
+/// Checks the verbs on a limiter made by a rule, which has no limit of its own.
 async fn a_rules_limiter_is_read_and_deleted(
     store: impl Store,
     name: String,
@@ -158,7 +160,8 @@ async fn a_rules_limiter_is_read_and_deleted_in_redis() {
     }
 }
 
-/// What is in use when a limit is changed is in use by the new one from then on, also where nobody asks for a while.
+/// Permits in use when a limit is changed count by the new one from then on, also without calls for
+/// a while.
 async fn a_changed_limit_counts_at_once(store: impl Store, clock: ManualClock) {
     let limiter = Gcra::named(&store, &unique("at-once"));
     limiter.try_set_rate(Limit::per_second(10)).await.unwrap();
@@ -174,7 +177,8 @@ async fn a_changed_limit_counts_at_once(store: impl Store, clock: ManualClock) {
     assert_eq!(free(&limiter).await, 10);
 }
 
-/// From and to another algorithm a name begins anew: a quota is granted once more, and nothing stays behind for long.
+/// With another algorithm a name starts over: its quota is granted once more, and nothing stays
+/// behind for long.
 async fn a_name_moves(store: impl Store) {
     for other in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
         let limiter = Gcra::hourly(&store, 5).await;
@@ -193,9 +197,10 @@ async fn a_name_moves(store: impl Store) {
     }
 }
 
-/// Refusals are told again by how this process sees the server's clock go on, and never beyond the instant announced.
+/// Refusals are cached by this process's view of the server's clock, and never beyond the announced
+/// instant.
 #[tokio::test]
-async fn refusals_are_told_again_until_there_is_room() {
+async fn refusals_are_cached_until_there_is_room() {
     let store = redis_store()
         .deny_cache(Duration::from_secs(60))
         .build()
@@ -225,7 +230,7 @@ async fn refusals_are_told_again_until_there_is_room() {
     assert!(cached > 0);
 }
 
-/// In memory a limiter that is in use is not forgotten for a newcomer, and one that is idle again is.
+/// The store in memory evicts no limiter in use for a newcomer, but evicts one that is idle again.
 #[tokio::test]
 async fn memory_forgets_the_idle_alone() {
     let clock = ManualClock::new();

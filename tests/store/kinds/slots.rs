@@ -1,4 +1,4 @@
-//! Limiters that note their grants in slots: what is refused when they are built, what Redis keeps, receipts, lists, HTTP.
+//! Limiters with slots: errors when they are built, the state in Redis, receipts, lists, HTTP.
 
 mod built;
 mod memory;
@@ -9,7 +9,7 @@ use crate::scene::on_both_by_a_clock;
 
 on_both_by_a_clock!(all_count_together, a_list_is_taken_whole);
 
-/// A limiter of a limit that nobody else has.
+/// Returns a limiter that no other test uses.
 async fn limiter(store: &impl Store, limit: Limit) -> RateLimiter {
     let limiter = RateLimiter::new(store, &unique("slots")).unwrap();
     assert!(limiter.try_set_rate(limit).await.unwrap());
@@ -23,7 +23,7 @@ fn by_a_clock() -> (RedisStore, ManualClock) {
     (store.unwrap(), clock)
 }
 
-/// How long until there is room; zero where there is.
+/// Returns the time until there is room; zero if there is.
 async fn wait(limiter: &RateLimiter, permits: u32) -> u128 {
     match limiter.try_acquire_many(permits).await.unwrap() {
         Decision::Allow(_) => 0,
@@ -37,7 +37,7 @@ fn entries(limiter: &RateLimiter) -> String {
     RedisServer::shared().cli(&["ZCARD", &log])
 }
 
-/// One limiter, of which some note in slots, in others, or not at all.
+/// Callers of one limiter with slots, with other slots, and without any.
 async fn all_count_together(store: impl Settles, clock: ManualClock) {
     let plain = limiter(&store, Limit::per_second(10)).await;
     let name = plain.name();
@@ -64,7 +64,7 @@ async fn all_count_together(store: impl Settles, clock: ManualClock) {
     assert_eq!(wait(&few, 10).await, 0);
 }
 
-/// A list of which some note in slots is taken whole or not at all, in one call.
+/// A list with some limiters in slots is taken whole or not at all, in one call.
 async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     let (a, b, c) = (
         limiter(&store, Limit::per_second(10)).await,
@@ -92,7 +92,8 @@ async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     }
 }
 
-/// With a limiter that takes a call of its own nothing may be lost either: what was taken in a slot is given back.
+/// With a limiter that takes a call of its own nothing is lost either: permits taken in a slot are
+/// given back.
 #[tokio::test]
 async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
     let store = redis_store().build().unwrap();
@@ -110,7 +111,7 @@ async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
     assert_eq!((free(&slotted).await, free(&window).await), (8, 1));
 }
 
-/// Whoever waits gets the permits when the slot is old enough, and all who wait together are one entry.
+/// A waiter gets its permits when the slot is old enough, and all that wait together are one entry.
 #[tokio::test]
 async fn waiters_are_served_when_a_slot_has_expired() {
     let (store, clock) = by_a_clock();
@@ -126,7 +127,7 @@ async fn waiters_are_served_when_a_slot_has_expired() {
             tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
         })
         .collect();
-    // Until they have been told how long it takes.
+    // Until they know the wait.
     until("they wait", async || clock.sleepers() > 0).await;
     clock.advance(Duration::from_millis(1099));
     for waiter in waiting {
@@ -135,9 +136,9 @@ async fn waiters_are_served_when_a_slot_has_expired() {
     assert_eq!(entries(&limiter), "1");
 }
 
-/// Who waits beside them and notes otherwise stands in another line, and has a receipt of its own kind.
+/// A waiter beside them with other slots is in another queue, and has a receipt of its own kind.
 #[tokio::test]
-async fn who_waits_notes_in_its_own_way() {
+async fn a_waiter_with_other_slots_has_its_own_queue() {
     let (store, clock) = by_a_clock();
     let plain = limiter(&store, Limit::per_second(4)).await;
     let slotted = plain.clone().slots(10).unwrap();

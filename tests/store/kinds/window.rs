@@ -1,4 +1,4 @@
-//! Limiters that count by fixed windows: what stands in Redis, receipts, the line, HTTP, and names that move.
+//! Fixed-window limiters: the state in Redis, receipts, the queue, HTTP, and renamed limiters.
 
 mod receipts;
 mod state;

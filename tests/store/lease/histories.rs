@@ -1,4 +1,5 @@
-//! Random histories of several store handles on one limiter, with leases and without, against the laws.
+//! Random histories of several store handles on one limiter, with and without leases, against the
+//! laws.
 
 use crate::scene::*;
 use std::{cell::Cell, collections::HashSet, future::poll_fn};
@@ -70,7 +71,7 @@ struct World {
     clock: ManualClock,
     stores: Vec<RedisStore>,
     out_of_lease: Cell<u64>,
-    /// How many had something to wait for.
+    /// The number of calls that had to wait.
     waited: Cell<u64>,
 }
 
@@ -111,17 +112,18 @@ impl World {
         limiters
     }
 
-    /// Waits for a millisecond at most, by which the clock moves on once it is seen to wait: nobody else moves it.
+    /// Waits for at most a millisecond. The clock is moved by that once the call is seen to wait,
+    /// and only here.
     async fn wait(&self, limiter: &RateLimiter, permits: u32) -> Decision {
-        let patience = Duration::from_millis(1);
-        let mut waits = pin!(limiter.try_acquire_for(permits, patience));
+        let max_wait = Duration::from_millis(1);
+        let mut waits = pin!(limiter.try_acquire_for(permits, max_wait));
         let decision = poll_fn(|cx| {
             let asleep = self.clock.sleepers();
             let polled = waits.as_mut().poll(cx);
-            // Nobody else was polled meanwhile, who could have begun to sleep.
+            // No other call was polled meanwhile that could have begun to sleep.
             if polled.is_pending() && self.clock.sleepers() > asleep {
                 self.waited.set(self.waited.get() + 1);
-                self.clock.advance(patience);
+                self.clock.advance(max_wait);
             }
             polled
         });
@@ -139,7 +141,7 @@ impl World {
             match *step {
                 Step::Pause(millis) => {
                     self.clock.advance(Duration::from_millis(millis));
-                    // Whoever was woken by that goes first.
+                    // A caller that was woken by that goes first.
                     tokio::task::yield_now().await;
                 }
                 Step::Take {
@@ -178,7 +180,7 @@ impl World {
                         }
                         grant.permits = grant.permits.min(keep);
                     }
-                    // The store is told by the clock of now.
+                    // The store gets the time of now.
                     self.stores[grant.process].close().await;
                 }
                 Step::Settle { .. } => {}
@@ -210,7 +212,8 @@ impl World {
         for store in &self.stores {
             store.close().await;
         }
-        // Nothing is in use but what somebody has, and all of that: an entry lives as long as its grant and a lease.
+        // The permits in use are exactly those that callers hold: an entry lives as long as its
+        // grant and a lease.
         let last = &limiters[PROCESSES - 1];
         let held = held.iter().map(|grant| (grant.at, grant.permits));
         let held: Vec<_> = held.chain(debt.iter().copied()).collect();
@@ -219,7 +222,7 @@ impl World {
             live.map(|(_, permits)| u64::from(*permits)).sum::<u64>()
         };
         let available = last.available_permits().await.unwrap();
-        // What is told of debt is zero.
+        // The reported number is zero in debt.
         let most_free = limit.permits().saturating_sub(used(interval));
         let least_free = limit.permits().saturating_sub(used(interval + ahead));
         assert!(
@@ -232,7 +235,7 @@ impl World {
     }
 }
 
-/// What comes of a future that is dropped after so many looks, a while apart.
+/// Returns the output of a future that is dropped after this many polls, a while apart.
 async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     for _ in 0..looks {

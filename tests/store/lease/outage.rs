@@ -4,7 +4,7 @@ use super::{leased, warm};
 use crate::scene::*;
 
 #[tokio::test]
-async fn what_is_in_hand_is_granted_until_its_end() {
+async fn leased_permits_are_granted_until_the_lease_ends() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
     let store = patient(server.url())

@@ -38,7 +38,7 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
     }
 }
 
-/// What was granted out of leases is a part of what was granted lately, when Redis is gone.
+/// In an outage, grants from leases count among the recent ones.
 #[tokio::test]
 async fn a_share_of_the_limit_knows_what_leases_granted() {
     let mut server = RedisServer::start();

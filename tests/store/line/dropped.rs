@@ -1,4 +1,5 @@
-//! Who is dropped, and what becomes of what its call took: hanging up is not free, and a `RateLimiter` gives back.
+//! Dropped callers, and the permits of their calls: disconnecting is not free, and a `RateLimiter`
+//! gives back.
 
 use super::*;
 
@@ -57,7 +58,7 @@ impl World {
         }
     }
 
-    /// How many permits are in use when everything that is given back has arrived.
+    /// Returns the permits in use when all releases have arrived.
     async fn in_use(&self) -> u64 {
         self.store.close().await;
         RATE - self.limiter.available_permits().await.unwrap()
@@ -176,7 +177,8 @@ async fn all_of_a_call_may_leave_it() {
     assert_eq!(world.in_use().await, 3);
 }
 
-/// Wherever it is dropped: what was given back is free, whoever stays is served, and nobody is charged twice.
+/// Wherever it is dropped: released permits are free, the remaining callers are served, and none is
+/// charged twice.
 #[tokio::test]
 async fn at_every_poll() {
     const ASKING: usize = 4;
@@ -186,7 +188,7 @@ async fn at_every_poll() {
             for polls in 0..12 {
                 world.begin_anew().await;
                 let mut asking: Vec<_> = (0..ASKING).map(|_| Some(world.asking(kind))).collect();
-                let (mut told, mut dropped) = (0, 0);
+                let (mut answered, mut dropped) = (0, 0);
                 for round in 0..100 {
                     for (at, slot) in asking.iter_mut().enumerate() {
                         if at == place && round == polls && slot.take().is_some() {
@@ -195,7 +197,7 @@ async fn at_every_poll() {
                         if let Some(caller) = slot
                             && let Poll::Ready(passed) = poll(caller)
                         {
-                            told += u64::from(passed);
+                            answered += u64::from(passed);
                             *slot = None;
                         }
                     }
@@ -205,14 +207,16 @@ async fn at_every_poll() {
                     tokio::time::sleep(Duration::from_micros(50)).await;
                 }
                 for caller in asking.into_iter().flatten() {
-                    told += u64::from(caller.await);
+                    answered += u64::from(caller.await);
                 }
                 let in_use = world.in_use().await;
                 let case = format!("{kind:?} {place} of {ASKING}, after {polls} polls: {in_use}");
-                assert_eq!(told + dropped, ASKING as u64, "{case}");
+                assert_eq!(answered + dropped, ASKING as u64, "{case}");
                 match kind {
-                    Kind::Limiter => assert_eq!(in_use, told, "{case}"),
-                    Kind::Request => assert!((told..=told + dropped).contains(&in_use), "{case}"),
+                    Kind::Limiter => assert_eq!(in_use, answered, "{case}"),
+                    Kind::Request => {
+                        assert!((answered..=answered + dropped).contains(&in_use), "{case}");
+                    }
                 }
             }
         }

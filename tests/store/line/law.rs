@@ -17,7 +17,7 @@ struct Burst {
 #[derive(Clone, Copy, Debug)]
 struct Asks {
     process: usize,
-    /// Of the first limiter, of the second, or of both together.
+    /// The first limiter, the second, or both together.
     which: usize,
     permits: u32,
 }

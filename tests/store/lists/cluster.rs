@@ -40,7 +40,7 @@ async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
     left
 }
 
-/// How many scripts the masters have run.
+/// Returns how many scripts the masters have run.
 fn scripts(cluster: &Cluster) -> u64 {
     let nodes = cluster.nodes[..MASTERS].iter();
     nodes.map(RedisServer::scripts_called).sum()
@@ -82,7 +82,8 @@ async fn limits_of_one_identity_are_one_call() {
 async fn a_later_refusal_gives_back_the_earlier() {
     let cluster = Cluster::start();
     let store = patient(&cluster).build().unwrap();
-    // The greatest cost for its limit is asked first; here nobody knows the limits, so they are asked in their order.
+    // The greatest cost for its limit goes first; here the limits are unknown, so the order of the
+    // list holds.
     let limits = [(0, 9), (1, 9), (2, 2)];
     let limiters = limiters(
         &store,
@@ -113,7 +114,7 @@ async fn a_later_refusal_gives_back_the_earlier() {
     assert_eq!(left(&limiters).await, [9, 9, 2]);
 }
 
-/// Who waits is asked for again; what its earlier attempts gave back is not what the last one took.
+/// A waiter calls again, and the releases of its earlier attempts do not take away its last grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_keeps_what_it_is_granted() {
     let cluster = Cluster::start();
@@ -155,7 +156,7 @@ async fn a_waiter_keeps_what_it_is_granted() {
     assert_eq!(left(&[first, second]).await, [0, 4]);
 }
 
-/// How many scripts the master of a limiter has run.
+/// Returns how many scripts the master of a limiter has run.
 fn scripts_of(cluster: &Cluster, limiter: &RateLimiter) -> u64 {
     cluster.nodes[cluster.master_of(limiter.name())].scripts_called()
 }
@@ -188,7 +189,7 @@ async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
     assert_eq!(left(&limiters[..2]).await, [0, 0]);
 }
 
-/// What one looks at is on the node that has its slot, whichever that is.
+/// A diagnosis goes to the node with the limiter's hash slot, whichever that is.
 #[cfg(feature = "inspect")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_are_diagnosed_wherever_they_are() {
@@ -202,7 +203,7 @@ async fn limiters_are_diagnosed_wherever_they_are() {
         let text = diagnosis.to_string();
         assert!(text.contains('9') && text.contains('5'), "{text}");
         let unset = store.diagnose(&cluster.name_on(node)).await.unwrap();
-        assert_ne!(unset.findings(), [], "nobody set it");
+        assert_ne!(unset.findings(), [], "it has no limit");
     }
 }
 
@@ -235,8 +236,8 @@ async fn lists_are_whole_across_slots() {
         let ids: Vec<_> = clients
             .map(|line| line.strip_prefix("id=").unwrap().split(' ').next().unwrap())
             .collect();
-        // Calls come in while the node is busy. Then it carries them out, and hangs up before it has answered: what it is
-        // told over connections that are open already it does in the order in which it was told.
+        // Calls arrive while the node is busy. It carries them out, and disconnects before it has
+        // replied: it executes commands on open connections in the order of arrival.
         let [mut busy, mut killer] = [(); 2].map(|()| TcpStream::connect(node.address()).unwrap());
         let mut replies =
             [&busy, &killer].map(|stream| BufReader::new(stream.try_clone().unwrap()));
@@ -284,7 +285,7 @@ mod warnings {
         }
     }
 
-    /// What building a layer of such rules says.
+    /// Returns the log of building a layer with these rules.
     fn said(store: &RedisStore, rules: Vec<Rule>) -> String {
         let log = Log::default();
         let writer = log.clone();

@@ -1,4 +1,5 @@
-//! Random lists over the same limiters, many at once, while connections are cut, calls are dropped and one limit is reset.
+//! Random lists over the same limiters, many at once, while connections are cut, calls are dropped
+//! and one limit is reset.
 
 use crate::scene::*;
 use std::{collections::BTreeMap, collections::BTreeSet};
@@ -25,7 +26,7 @@ const CALLERS: u64 = 8;
 /// The limiter that is reset.
 const RESET: usize = 3;
 
-/// What callers keep of each limiter.
+/// The permits that callers keep of each limiter.
 type Kept = [i64; LIMITS.len()];
 
 pub struct Fleet<'a> {
@@ -36,9 +37,10 @@ pub struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    /// Runs the traffic, and checks it; returns how often a call was found to have come before.
+    /// Runs the traffic and checks it. Returns how often a call was a repetition.
     ///
-    /// Nothing but the pauses of the traffic sleeps; it waits an interval at its end, by the servers' clocks.
+    /// Only the pauses of the traffic sleep; at its end it waits an interval by the servers'
+    /// clocks.
     pub async fn run(&self, seed: u64, fault: impl AsyncFn(&mut Random)) -> usize {
         let mut random = Random(seed);
         let limiters: Vec<Vec<_>> = (self.stores.iter())
@@ -64,9 +66,10 @@ impl Fleet<'_> {
                 assert!(limiter.reset_rate(limit_of(LIMITS[RESET])).await.unwrap());
                 reset.insert(log_of(&self.names[RESET]));
             }
-            let heard = traffic(&limiters, &mut random, Duration::from_millis(1500), &fault).await;
-            for (kept, heard) in kept.iter_mut().zip(heard) {
-                *kept += heard;
+            let received =
+                traffic(&limiters, &mut random, Duration::from_millis(1500), &fault).await;
+            for (kept, received) in kept.iter_mut().zip(received) {
+                *kept += received;
             }
             let [one, other] = &self.stores;
             tokio::join!(one.close(), other.close());
@@ -81,7 +84,7 @@ impl Fleet<'_> {
         for ((name, (rate, interval)), kept) in self.names.iter().zip(LIMITS).zip(kept) {
             let log = log_of(name);
             record.check_never_over(&log, rate, interval);
-            // What nobody keeps was given back, and what somebody keeps was not.
+            // Grants without a holder were given back, and those with one were not.
             assert_eq!(record.kept(&log), kept, "{log}");
         }
         println!(
@@ -159,8 +162,8 @@ async fn traffic(
     }
     let mut kept = [0; LIMITS.len()];
     for caller in callers {
-        for (kept, heard) in kept.iter_mut().zip(caller.await.unwrap()) {
-            *kept += heard;
+        for (kept, received) in kept.iter_mut().zip(caller.await.unwrap()) {
+            *kept += received;
         }
     }
     kept
@@ -176,14 +179,14 @@ async fn call(limiters: Arc<[RateLimiter]>, mut random: Random, end: Instant) ->
         let decision = match random.below(8) {
             // Dropped somewhere on the way.
             0 => {
-                let patience = Duration::from_micros(random.below(1500));
+                let max_wait = Duration::from_micros(random.below(1500));
                 let call = all.try_acquire_each(&costs);
-                tokio::time::timeout(patience, call).await.ok()
+                tokio::time::timeout(max_wait, call).await.ok()
             }
             1 => {
-                let patience = millis(random.below(60));
+                let max_wait = millis(random.below(60));
                 let call = all.try_acquire_for(permits, millis(500));
-                tokio::time::timeout(patience, call).await.ok()
+                tokio::time::timeout(max_wait, call).await.ok()
             }
             2 => Some(
                 all.try_acquire_for(permits, millis(random.below(300)))

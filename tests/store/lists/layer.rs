@@ -13,11 +13,11 @@ on_both!(
     refusals_are_free,
     the_tightest_comes_first,
     a_limiter_of_two_rules_is_charged_once_for_both,
-    a_missing_key_charges_nobody,
+    a_missing_key_charges_no_limit,
     a_rule_that_does_not_concern_the_request_is_left_out,
     more_than_one_limit_ever_allows,
-    an_unset_limit_charges_nobody,
-    another_rate_type_charges_nobody,
+    an_unset_limit_charges_no_other,
+    another_rate_type_charges_no_limit,
 );
 
 fn seconds(permits: u64) -> Limit {
@@ -179,7 +179,7 @@ async fn the_tightest_comes_first<S: Store>(world: World<S>) {
         names(&decision),
         named(&[("middle", 5), ("narrow", 1), ("wide", 99)])
     );
-    // The one that refuses stands before one of which less is left.
+    // The limit that refuses comes before one with fewer permits left.
     let (_, decision) = ask(&service, &[]).await;
     assert_eq!(refused(&refusal(decision.clone()))[0].0, "middle");
     assert_eq!(names(&decision)[0], ("middle".to_owned(), Some(5)));
@@ -204,7 +204,7 @@ async fn a_limiter_of_two_rules_is_charged_once_for_both<S: Store>(world: World<
     assert_eq!(world.left("all", "other").await, 8);
 }
 
-async fn a_missing_key_charges_nobody<S: Store>(world: World<S>) {
+async fn a_missing_key_charges_no_limit<S: Store>(world: World<S>) {
     let service = world.service([
         seconds(5).by(Constant("all")).named("all"),
         seconds(5).by(FromHeader::new("user")).named("user"),
@@ -264,7 +264,7 @@ async fn more_than_one_limit_ever_allows<S: Store>(world: World<S>) {
     assert_eq!(world.left("all", "all").await, 4);
 }
 
-async fn an_unset_limit_charges_nobody<S: Store>(world: World<S>) {
+async fn an_unset_limit_charges_no_other<S: Store>(world: World<S>) {
     let name = unique("unset");
     let allowed = FailurePolicy::Allow;
     let service = world.service([
@@ -291,7 +291,7 @@ async fn an_unset_limit_charges_nobody<S: Store>(world: World<S>) {
     assert_eq!(world.left("all", "all").await, 4);
 }
 
-async fn another_rate_type_charges_nobody<S: Store>(world: World<S>) {
+async fn another_rate_type_charges_no_limit<S: Store>(world: World<S>) {
     let service = world.service([
         seconds(5).by(Constant("all")).named("all"),
         seconds(5)
@@ -310,7 +310,7 @@ async fn another_rate_type_charges_nobody<S: Store>(world: World<S>) {
     assert_eq!(stored.available_permits().await.unwrap(), 5);
 }
 
-/// Where the store cannot decide, the strictest of the rules' policies does.
+/// If the store cannot decide, the strictest of the rules' policies does.
 #[tokio::test]
 async fn the_strictest_policy_counts() {
     let (allow, deny) = (FailurePolicy::Allow, FailurePolicy::Deny);

@@ -12,7 +12,7 @@ const LIMITERS: usize = 5;
 const THREADS: u64 = 4;
 const ROUNDS: usize = 400;
 
-/// What one caller was granted of one limiter.
+/// The grants of one caller from one limiter.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     limiter: usize,
@@ -79,8 +79,8 @@ fn work(random: &mut Random, limiters: &[RateLimiter], runtime: &Runtime, now: u
     kept
 }
 
-/// In each round time stands still, so that what is left afterwards is known exactly, and with it whether any list was
-/// charged in part and whether any limiter let pass too much.
+/// Time stands still in each round, so the number left afterwards is exact, and shows whether a
+/// list was charged in part or a limiter admitted too much.
 #[test]
 fn no_list_is_charged_in_part() {
     let seed = seed();
@@ -146,7 +146,8 @@ fn no_list_is_charged_in_part() {
             seen.insert((limiter, live == rates[limiter]));
         }
         if random.one_in(40) {
-            // An operator resets one: what it has granted is forgotten, what the others have is not.
+            // An operator resets one limiter: its grants are forgotten, those of the others are
+            // not.
             let reset = random.below(LIMITERS as u64) as usize;
             let changed = limiters[reset].reset_rate(limit(reset));
             assert!(runtime.block_on(changed).unwrap());

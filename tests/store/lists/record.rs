@@ -1,4 +1,4 @@
-//! What happened to each limiter, as the servers executed it, and what the laws say of that.
+//! The history of each limiter, as the servers executed it, checked against the laws.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct Record {
     logs: BTreeMap<String, Vec<BTreeMap<String, Entry>>>,
     /// By the id that all of a list carry: the members that were asked for, each with its log
     lists: BTreeMap<String, BTreeSet<(String, String)>>,
-    /// How often a call came again that had granted
+    /// The number of calls that came again after they had granted
     pub resent: usize,
 }
 
@@ -123,10 +123,11 @@ impl Record {
         }
     }
 
-    /// Each list that was asked for stands in all of its logs or in none, as far as they are younger than `since`; those
-    /// with a log in `reset` cannot be told. `has` says what the logs hold now: the score of a member.
+    /// Checks that each list is in all of its logs or in none, if they are younger than `since`;
+    /// lists with a log in `reset` are skipped. `has` returns the score of a member in the logs
+    /// now.
     ///
-    /// Returns how many stand whole.
+    /// Returns how many lists are whole.
     pub fn check_whole(
         &self,
         since: i64,
@@ -177,7 +178,7 @@ enum Script {
 }
 
 impl Script {
-    /// By its arguments, which begin with the verb; those of an acquire are more than those of any
+    /// Recognized by its arguments: a verb's begin with its name, and an acquire has more than any
     /// verb of this test.
     fn of(keys: &[&str], argv: &[&str]) -> Self {
         match (keys.len(), argv) {

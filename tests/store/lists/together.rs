@@ -15,7 +15,7 @@ on_both!(
     a_wait_is_for_all,
     a_wait_beyond_the_timeout_is_refused_at_once,
     waiters_are_served_in_order,
-    one_that_asks_for_too_much_holds_nobody_up,
+    a_cost_above_the_rate_delays_no_other,
     a_dropped_waiter_gives_back_all,
     a_dropped_call_gives_back_all,
     room_of_one_wakes_those_who_wait_for_all,
@@ -134,7 +134,7 @@ async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
     let error = all.acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotInitialized);
     assert_eq!(left(&[first.clone(), last.clone()]).await, [5, 5]);
-    assert!(!unset.exists().await.unwrap(), "nobody made it");
+    assert!(!unset.exists().await.unwrap(), "it does not exist");
     unset.try_set_rate(Limit::per_second(1)).await.unwrap();
     assert!(taken(&all, 1).await);
 
@@ -204,8 +204,8 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>)
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(limiters[1].try_acquire_many(4).await.unwrap().is_allowed());
     let millis = Duration::from_millis;
-    for patience in [Duration::ZERO, millis(1), millis(2999)] {
-        let refused = refusal(all.try_acquire_for(1, patience).await.unwrap());
+    for max_wait in [Duration::ZERO, millis(1), millis(2999)] {
+        let refused = refusal(all.try_acquire_for(1, max_wait).await.unwrap());
         assert_eq!(refused.retry_after(), Some(millis(3000)));
     }
     let mut waiting = pin!(all.try_acquire_for(1, millis(3000)));
@@ -216,7 +216,8 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>)
     assert_eq!(left(&limiters).await, [1, 3]);
 }
 
-/// One that asks for much is not overtaken by those behind it, whichever of the limiters lacks room.
+/// A caller with a high cost is not overtaken by those after it, whichever of the limiters lacks
+/// room.
 async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
     let limiters = limiters(&world, [(3, 1000), (4, 1500)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
@@ -250,7 +251,7 @@ async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
     }
 }
 
-async fn one_that_asks_for_too_much_holds_nobody_up<S: Store>(world: World<S>) {
+async fn a_cost_above_the_rate_delays_no_other<S: Store>(world: World<S>) {
     let limiters = limiters(&world, [(3, 1000), (9, 1000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 3).await);
@@ -277,8 +278,8 @@ async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
     let mut second = pin!(all.acquire());
     assert!(poll(&mut second).is_none());
     drop(first);
-    // It takes over, and may be told to wait before or after the clock moves. That stands still while a call is in flight, or
-    // what is granted expires before the reply is here.
+    // It takes over, and may get its wait before or after the clock moves. The clock stands still
+    // while a call is in flight; otherwise the grant expires before the reply is here.
     until("the second is served", async || {
         if world.clock.sleepers() > 0 {
             world.advance(10);
@@ -349,7 +350,8 @@ async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
     assert_eq!(left(&limiters).await, [7, 0]);
 }
 
-/// Limiters that take a call each: what some of a line were granted must not go with the one that drives it.
+/// Limiters that take one call each: grants of some callers in a queue must not leave with the
+/// caller that makes the call.
 #[tokio::test]
 async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
     type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;

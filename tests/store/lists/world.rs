@@ -9,7 +9,7 @@ pub type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
 pub struct World<S> {
     pub store: S,
     pub clock: ManualClock,
-    /// What the names of limiters that rules make begin with.
+    /// The prefix of limiters that rules make.
     prefix: String,
 }
 
@@ -55,7 +55,7 @@ impl<S: Store> World<S> {
         limiter.available_permits().await.unwrap()
     }
 
-    /// How a rule names the limiter of an identity.
+    /// Returns a rule's name for the limiter of an identity.
     pub fn name(&self, identity: &str, rule: &str) -> String {
         format!("{}:{{{identity}}}:{rule}", self.prefix)
     }

@@ -1,4 +1,4 @@
-//! What a server says that is not known, and a server without Lua: findings, and never silence.
+//! Unknown messages of a server, and a server without Lua: findings, and never silence.
 
 use crate::scene::*;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ fn tried(refused: &[(&str, &str)]) -> String {
     reply + "*0\r\n"
 }
 
-/// A server that is well but for what it answers to scripts.
+/// Returns a server that is well, except for its reply to scripts.
 fn server(to_scripts: &str) -> ScriptedServer {
     let to_scripts = to_scripts.to_owned();
     ScriptedServer::start(move |command| {
@@ -35,7 +35,7 @@ fn server(to_scripts: &str) -> ScriptedServer {
     })
 }
 
-/// What was found beside the clock, which is not this machine's.
+/// Returns the findings, except those about the clock, which is not this machine's.
 async fn findings(to_scripts: &str) -> Vec<ServerFinding> {
     let verification = open(&server(to_scripts).url()).verify().await.unwrap();
     println!("{verification}");
@@ -87,7 +87,7 @@ async fn arguments_that_are_refused_are_no_finding() {
     assert_eq!(elsewhere.len(), 1);
 }
 
-/// Where the user may not look at the role.
+/// The user may not query the role.
 #[tokio::test]
 async fn a_replica_is_found_by_what_it_refuses() {
     let readonly = "READONLY You can't write against a read only replica.";

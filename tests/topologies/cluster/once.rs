@@ -64,20 +64,20 @@ fn serve(mut stream: TcpStream, port: u16, scripts: &AtomicU32) {
 #[tokio::test]
 async fn what_may_not_run_twice_is_sent_once() {
     let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
+    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
     let error = limiter.release(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 
     let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
+    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
     let error = limiter.rename("b{orders}").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let node = Rude::start();
-        let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
+        let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
         let limiter = limiter.algorithm(algorithm);
         let error = limiter.try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -85,13 +85,14 @@ async fn what_may_not_run_twice_is_sent_once() {
     }
 
     let node = Rude::start();
-    let limiter = RateLimiter::new(&node.store(), "orders").unwrap();
+    let limiter = RateLimiter::new(&node.store(), "{orders}").unwrap();
     let error = limiter.slots(10).unwrap().try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(node.scripts(), 1);
 }
 
-/// A decision's ids make it safe to repeat; and it shows that the node above would have seen a repetition.
+/// A decision's ids make it safe to repeat; and the test shows that the node above would notice a
+/// repetition.
 #[tokio::test]
 async fn a_decision_is_sent_six_times_at_most() {
     let node = Rude::start();
@@ -102,7 +103,7 @@ async fn a_decision_is_sent_six_times_at_most() {
     assert!((2..=6).contains(&node.scripts()), "{}", node.scripts());
 }
 
-/// What `cluster_pool` says of itself: redis-rs repeats what it likes, and has no setting for it.
+/// As documented on `cluster_pool`: redis-rs repeats any command, and has no setting for it.
 #[tokio::test]
 async fn a_pool_repeats_also_what_may_not_run_twice() {
     let node = Rude::start();
@@ -115,7 +116,7 @@ async fn a_pool_repeats_also_what_may_not_run_twice() {
         .deadline(Duration::from_secs(20))
         .build()
         .unwrap();
-    let limiter = RateLimiter::new(&store, "orders").unwrap();
+    let limiter = RateLimiter::new(&store, "{orders}").unwrap();
     let error = limiter.release(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     println!("sent {} times", node.scripts());

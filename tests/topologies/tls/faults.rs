@@ -43,7 +43,8 @@ async fn renewed_certificates_and_killed_connections_cost_no_decision() {
     traffic.end().await;
 }
 
-/// Permits that were taken stay taken, requests meet their policy meanwhile, and nobody restarts anything.
+/// Permits that were taken stay taken, requests meet their policy meanwhile, and no restart is
+/// needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
     let authority = Authority::new("ours");
@@ -84,9 +85,10 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
     assert_eq!(limiter.available_permits().await.unwrap(), 6);
 }
 
-/// Something takes connections and never says a word of the handshake: nobody waits longer than the deadline.
+/// A server accepts connections but sends no byte of the handshake: no caller waits longer than the
+/// deadline.
 #[tokio::test]
-async fn a_stalled_handshake_holds_nobody_up() {
+async fn a_stalled_handshake_delays_no_caller() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("rediss://{}/", listener.local_addr().unwrap());
     let attempts = Arc::new(AtomicU64::new(0));
@@ -115,7 +117,8 @@ async fn a_stalled_handshake_holds_nobody_up() {
     }
     let attempts = attempts.load(Ordering::SeqCst);
     println!("{attempts} attempts, the longest answer took {longest:?}");
-    // A busy machine adds to the deadline, and whoever waited for the handshake would wait for all of this.
+    // A busy machine adds to the deadline, and a caller that waited for the handshake would take
+    // all of this.
     assert!(longest < connecting / 2, "{longest:?}");
     assert!((1..=2).contains(&attempts), "{attempts}");
 }

@@ -1,4 +1,4 @@
-//! What is wrong with certificates is found before anything is sent, and none of their bytes is repeated.
+//! Invalid certificates are found before anything is sent, and errors contain none of their bytes.
 
 use crate::scene::*;
 use tower_ratelimit::{deadpool_redis, redis::ClientTlsConfig, redis::TlsCertificates};
@@ -55,9 +55,9 @@ fn what_cannot_be_read_is_named() {
         assert!(complaint.contains(words), "{complaint}");
     }
     let store = secured().certificates(shown(&client.certificate, &client.key));
-    let told = format!("{store:?} {:?}", store.clone().build().unwrap());
+    let shown = format!("{store:?} {:?}", store.clone().build().unwrap());
     for secret in ["secret", "PRIVATE", &client.key[40..60]] {
-        assert!(!told.contains(secret), "{told}");
+        assert!(!shown.contains(secret), "{shown}");
     }
 }
 

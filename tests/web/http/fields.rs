@@ -1,4 +1,4 @@
-//! What clients are told, field by field, by axum and by hyper, over HTTP/1.1 and HTTP/2.
+//! The fields of responses, by axum and by hyper, over HTTP/1.1 and HTTP/2.
 
 use crate::scene::*;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
 
 use super::{Reply, on_both_stores, send_from, send_http2_from, with, with_axum, with_hyper};
 
-on_both_stores! { every_answer_tells_what_it_should }
+on_both_stores! { every_response_has_its_fields }
 
 /// A layer, and what its answers say to one request after another.
 struct Case {
@@ -17,8 +17,8 @@ struct Case {
     steps: &'static [Step],
 }
 
-/// Method, `Accept`, status, fields about limits by name, beginning of the body. `WAIT` stands for the number in
-/// `Retry-After`, which depends on the time.
+/// Method, `Accept`, status, fields about limits by name, beginning of the body. `WAIT` stands for
+/// the number in `Retry-After`, which depends on the time.
 type Step = (
     &'static str,
     Option<&'static str>,
@@ -174,7 +174,7 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "told nothing",
+        name: "no fields",
         build: |layer| layer.otherwise(rule(1)).headers([]),
         steps: &[
             ("GET", None, 200, &[], "hello"),
@@ -225,7 +225,7 @@ const CASES: &[Case] = &[
         )],
     },
     Case {
-        name: "nobody has set the limit",
+        name: "the limit is not set",
         build: |layer| layer.otherwise(Rule::shared("never-set")),
         steps: &[(
             "GET",
@@ -247,7 +247,7 @@ enum Over {
     Http2,
 }
 
-async fn every_answer_tells_what_it_should(store: impl Store) {
+async fn every_response_has_its_fields(store: impl Store) {
     for (nth, case) in CASES.iter().enumerate() {
         for over in [Over::Axum, Over::Hyper, Over::Http2] {
             let layer = (case.build)(RateLimitLayer::builder(&store))
@@ -285,30 +285,30 @@ async fn check(
     };
     assert_eq!(reply.status, *status, "{what}: {reply:?}");
     // Of a grant until the first permit is free, which may have been taken some time before.
-    let told = reply
+    let field = reply
         .header("ratelimit")
         .and_then(|field| field.split_once(";t="));
-    let next = told.map_or("none", |(_, next)| next);
+    let next = field.map_or("none", |(_, next)| next);
     let wait = reply.header("retry-after").unwrap_or(next).to_owned();
     if wait != "none" {
         let wait: u64 = wait.parse().unwrap();
         assert!((3500..=3601).contains(&wait), "{what}: {reply:?}");
     }
-    let mut told: Vec<(&str, String)> = Vec::new();
+    let mut received: Vec<(&str, String)> = Vec::new();
     for (name, value) in &reply.headers {
         let name = name.as_str();
         // The inner service's own content is its own business.
         let ours = reply.status != 200 && ["cache-control", "content-type"].contains(&name);
         if ours || name.contains("ratelimit") || name == "retry-after" {
-            told.push((name, value.to_str().unwrap().to_owned()));
+            received.push((name, value.to_str().unwrap().to_owned()));
         }
     }
-    told.sort();
+    received.sort();
     let expected: Vec<_> = fields
         .iter()
         .map(|(name, value)| (*name, value.replace("WAIT", &wait)))
         .collect();
-    assert_eq!(told, expected, "{what}");
+    assert_eq!(received, expected, "{what}");
     let beginning = body.replace("WAIT", &wait);
     assert!(reply.body.starts_with(&beginning), "{what}: {reply:?}");
     assert_eq!(reply.body.is_empty(), *method == "HEAD", "{what}");

@@ -1,4 +1,5 @@
-//! What a refused call is told, in all content types, over both versions of HTTP, by all servers.
+//! The responses to refused calls, in all content types, over both versions of HTTP, by all
+//! servers.
 
 use crate::scene::*;
 use std::net::SocketAddr;
@@ -35,9 +36,9 @@ on_both_stores! {
     tonic_webs_client_reads_a_refusal,
 }
 
-/// When a client is told to come back.
+/// The time after which a client may come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
+enum Pushback {
     /// When the hour is over that the limit counts by
     WithinTheHour,
     Never,
@@ -45,37 +46,37 @@ enum Told {
 }
 
 /// The method that is called, and what a refusal says.
-const REFUSALS: [(&str, Code, &str, Told); 5] = [
+const REFUSALS: [(&str, Code, &str, Pushback); 5] = [
     (
         "/shop.v1.Orders/Count",
         Code::ResourceExhausted,
         "too many requests",
-        Told::WithinTheHour,
+        Pushback::WithinTheHour,
     ),
     (
         "/a.Limit/Below",
         Code::ResourceExhausted,
         "the request costs more than its limit allows",
-        Told::Never,
+        Pushback::Never,
     ),
     (
         "/a.Key/Missing",
         Code::Unauthenticated,
         "the request lacks what it is limited by: x-key",
-        Told::Never,
+        Pushback::Never,
     ),
     (
         "/a.Limit/Unknown",
         Code::Unavailable,
         "the rate limiter is unavailable",
-        Told::Nothing,
+        Pushback::Nothing,
     ),
     // The last, because tonic's server always notes the peer.
     (
         "/a.Peer/Missing",
         Code::Internal,
         "the peer address is missing",
-        Told::Never,
+        Pushback::Never,
     ),
 ];
 
@@ -99,7 +100,7 @@ fn limits(store: &impl Store) -> RateLimitLayer {
         )
         .on_grpc(
             "a.Limit/Unknown",
-            Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Deny),
+            Rule::shared("never-set").on_failure(FailurePolicy::Deny),
         )
         .on_grpc(
             "a.Peer/Missing",
@@ -145,7 +146,8 @@ async fn refusals_of_hyper(store: impl Store) {
     check(server, &REFUSALS).await;
 }
 
-/// The orders as gRPC and as gRPC-Web. The limit is outside of the translation and sees both as they come.
+/// Serves the orders as gRPC and as gRPC-Web. The limit is outside of the translation and sees both
+/// unchanged.
 async fn serve_tonic(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listen().await;
     let server = Server::builder()
@@ -157,12 +159,12 @@ async fn serve_tonic(layer: RateLimitLayer) -> SocketAddr {
     address
 }
 
-async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Told)]) {
+async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Pushback)]) {
     // The one permit that there is.
     let first = with("POST", COUNT, &[("content-type", CONTENT_TYPES[0])]);
     send_http2(server, first).await;
     for content_type in CONTENT_TYPES {
-        for (path, code, message, told) in refusals {
+        for (path, code, message, pushback) in refusals {
             let case = format!("{content_type} {path}");
             let call = || {
                 let fields = [("content-type", content_type), ("te", "trailers")];
@@ -178,7 +180,7 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Told)]) {
                 let status = Status::from_header_map(headers).unwrap();
                 assert_eq!(status.code(), *code, "{case}");
                 assert_eq!(status.message(), *message, "{case}");
-                assert_eq!(read(headers, &status), *told, "{case}: {headers:?}");
+                assert_eq!(read(headers, &status), *pushback, "{case}: {headers:?}");
                 // Those are HTTP's, and say the same in its words.
                 for name in ["retry-after", "ratelimit", "ratelimit-policy"] {
                     assert!(!headers.contains_key(name), "{case}: {name}");
@@ -188,22 +190,22 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Told)]) {
     }
 }
 
-/// What both fields say, which must be one thing.
-fn read(headers: &HeaderMap, status: &Status) -> Told {
+/// Returns the value of both fields, which must agree.
+fn read(headers: &HeaderMap, status: &Status) -> Pushback {
     let pushback = headers.get("grpc-retry-pushback-ms");
     let pushback = pushback.map(|value| value.to_str().unwrap());
     let Some(info) = status.get_details_retry_info() else {
         assert!(!headers.contains_key("grpc-status-details-bin"));
         return match pushback {
-            None => Told::Nothing,
-            Some("-1") => Told::Never,
+            None => Pushback::Nothing,
+            Some("-1") => Pushback::Never,
             Some(other) => panic!("no RetryInfo, and a pushback of {other}"),
         };
     };
     let delay = info.retry_delay.unwrap();
     assert_eq!(pushback, Some(&*delay.as_millis().to_string()));
     assert!(delay > Duration::ZERO && delay <= HOUR, "{delay:?}");
-    Told::WithinTheHour
+    Pushback::WithinTheHour
 }
 
 #[tokio::test]
@@ -246,6 +248,6 @@ async fn tonic_webs_client_reads_a_refusal(store: impl Store) {
     let refused = count().await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.message(), "too many requests");
-    let told = read(&refused.metadata().clone().into_headers(), &refused);
-    assert_eq!(told, Told::WithinTheHour);
+    let pushback = read(&refused.metadata().clone().into_headers(), &refused);
+    assert_eq!(pushback, Pushback::WithinTheHour);
 }

@@ -1,4 +1,5 @@
-//! Beside other people's layers: CORS, compression, trace, authentication. The order is that of the guide.
+//! The layer beside others: CORS, compression, trace, authentication. The order is that of the
+//! guide.
 
 use crate::scene::*;
 use std::net::SocketAddr;
@@ -30,7 +31,7 @@ fn app() -> Router {
     Router::new().route("/", on_get(async || "hello ".repeat(100)))
 }
 
-/// What a shop's page may read.
+/// Returns a CORS layer for the page of a shop.
 fn cors() -> CorsLayer {
     let fields = [
         HeaderName::from_static("ratelimit"),
@@ -43,7 +44,7 @@ fn cors() -> CorsLayer {
         .expose_headers(fields)
 }
 
-/// What a browser sends before it sends what the page wants.
+/// Returns the preflight that a browser sends before the page's request.
 fn preflight() -> Request<String> {
     let headers = [
         ("origin", ORIGIN),
@@ -170,7 +171,7 @@ async fn trace_sees_refusals_and_calls_outages_failures() {
     }
 }
 
-/// Who the caller is, as the layer outside has found out.
+/// The caller, as the outer layer has identified it.
 #[derive(Clone)]
 struct User(String);
 
@@ -197,7 +198,7 @@ async fn within_authentication_users_are_counted_and_strangers_are_not() {
     let store = MemoryStore::new();
     let by_user = FromExtension::by(|user: &User| user.0.clone());
     let users = RateLimitLayer::new(&store, Limit::per_hour(1).by(by_user).named("users"));
-    // Whoever guesses tokens is counted by address, outside.
+    // Callers that guess tokens are counted by address, outside.
     let guesses = RateLimitLayer::new(&store, Limit::per_hour(6).by(PeerIp).named("guesses"));
     let auth = ValidateRequestHeaderLayer::custom(authenticate);
     let server = serve(app().layer(users).layer(auth).layer(guesses)).await;
@@ -215,8 +216,11 @@ async fn within_authentication_users_are_counted_and_strangers_are_not() {
         let reply = send(server, request).await;
         assert_eq!(reply.status, status, "{reply:?}");
         left -= i32::from(left > 0);
-        let told = reply.header("ratelimit").is_some();
-        assert!(told, "the answer of the layer between tells it, too");
+        let has_fields = reply.header("ratelimit").is_some();
+        assert!(
+            has_fields,
+            "the response of the layer between has the fields too"
+        );
         let guesses = format!("\"guesses\";r={left}");
         let lines = reply.headers.get_all("ratelimit");
         let said = lines

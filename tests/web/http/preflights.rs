@@ -24,7 +24,8 @@ use super::{
 
 const ORIGIN: &str = "https://shop.example";
 
-/// What Chrome sends before a script's `fetch` with credentials and JSON: nothing says who asks.
+/// Returns the preflight that Chrome sends before a script's `fetch` with credentials and JSON. It
+/// does not identify the caller.
 fn preflight(path: &str) -> Request<String> {
     let fields = [
         ("accept", "*/*"),
@@ -46,7 +47,7 @@ fn preflight(path: &str) -> Request<String> {
     with("OPTIONS", path, &fields)
 }
 
-/// Whether the browser goes on: Fetch standard, section 4.8, "CORS-preflight fetch".
+/// Returns whether the browser goes on: Fetch standard, section 4.8, "CORS-preflight fetch".
 fn is_passed(reply: &Reply) -> bool {
     let allows = |name, wanted| {
         reply
@@ -94,7 +95,7 @@ fn authenticate(request: &mut Request<Body>) -> Result<(), Response<Body>> {
     Ok(())
 }
 
-/// Where CORS lies within authentication, that must let preflights through.
+/// If CORS is inside of authentication, authentication must let preflights through.
 #[allow(
     clippy::result_large_err,
     reason = "the signature that tower-http asks for"
@@ -123,7 +124,8 @@ fn limit(rule: Rule) -> RateLimitLayer {
     RateLimitLayer::new(&MemoryStore::new(), rule)
 }
 
-/// Sends preflights, all of which pass, and returns what the user's requests are answered then.
+/// Sends preflights, all of which pass, and returns the responses to the user's requests after
+/// them.
 async fn after_preflights<const N: usize>(
     server: SocketAddr,
     preflights: usize,
@@ -226,7 +228,7 @@ async fn authentication_outside_of_cors_refuses_preflights() {
     assert_eq!(refused.status, 401);
 }
 
-/// Nobody answers preflights here, and a handler takes whatever comes: it is limited.
+/// No layer answers preflights here, and a handler takes every method: it is limited.
 #[tokio::test]
 async fn a_handler_of_all_methods_is_not_reached_without_limit() {
     let app = Router::new().fallback(async || "whatever you say");

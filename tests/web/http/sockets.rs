@@ -1,5 +1,5 @@
-//! axum, hyper and tonic on TCP, on a Unix socket and behind a balancer that speaks the PROXY protocol, and connections
-//! to them.
+//! axum, hyper and tonic on TCP, on a Unix socket and behind a balancer that uses the PROXY
+//! protocol, and connections to them.
 
 use crate::scene::*;
 use std::{io, net::IpAddr, net::Ipv4Addr, net::Ipv6Addr, net::SocketAddr};
@@ -39,7 +39,7 @@ pub(crate) enum Framework {
     Tonic,
 }
 
-/// What a server listens on.
+/// The socket that a server listens on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Socket {
     Tcp,
@@ -50,7 +50,7 @@ pub(crate) enum Socket {
     Proxied,
 }
 
-/// Where a client connects from, and what it says first.
+/// The origin of a client's connection, and its first bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum From {
     /// 127.0.0.x
@@ -220,7 +220,7 @@ impl ProxyListener {
             loop {
                 let (mut stream, balancer) = listener.accept().await.unwrap();
                 let sender = sender.clone();
-                // Who says nothing keeps nobody else waiting.
+                // A silent client keeps no other one waiting.
                 tokio::spawn(async move {
                     let client = proxy_header(&mut stream).await.unwrap();
                     let peer = PeerAddr(client.unwrap_or(balancer));
@@ -243,7 +243,8 @@ struct Proxied {
     peer: PeerAddr,
 }
 
-/// <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, sections 2.1 and 2.2. `None` for `UNKNOWN` and `LOCAL`.
+/// Reads the header of <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, sections 2.1
+/// and 2.2. `None` for `UNKNOWN` and `LOCAL`.
 async fn proxy_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
@@ -304,7 +305,7 @@ impl axum::serve::Listener for ProxyListener {
     }
 }
 
-/// What axum notes of a connection.
+/// The address that axum records for a connection.
 #[derive(Clone)]
 struct Noted(PeerAddr);
 

@@ -102,7 +102,7 @@ async fn a_client_that_disconnects_leaves_the_line(store: impl Store) {
     drop(first);
     until("it is so", async || under_way.load(Ordering::SeqCst) == 0).await;
     let second = hold().await;
-    // Nobody has taken anything for the one that is gone.
+    // Nothing was taken for the caller that has left.
     limiter.release(1).await.unwrap();
     until("it is so", async || under_way.load(Ordering::SeqCst) == 0).await;
     assert_eq!(limiter.available_permits().await.unwrap(), 0);

@@ -1,4 +1,5 @@
-//! Who a request is counted as: by axum, hyper and tonic, over HTTP/1.1 and HTTP/2, on all kinds of sockets.
+//! The key of a request: by axum, hyper and tonic, over HTTP/1.1 and HTTP/2, on all kinds of
+//! sockets.
 
 #[path = "who/cases.rs"]
 mod cases;
@@ -59,7 +60,7 @@ async fn every_case(framework: Framework, store: &impl Store) {
     assert!(wrong.is_empty(), "{framework:?}: {wrong:#?}");
 }
 
-/// Sends one request; what a gRPC status says is told in HTTP's.
+/// Sends one request. Returns the status; that of gRPC as its HTTP equivalent.
 async fn status(framework: Framework, http2: bool, server: &Place, step: &Step) -> u16 {
     let grpc = matches!(framework, Framework::Tonic);
     let mut request = if grpc {

@@ -18,7 +18,7 @@ use super::{Reply, get, listen, on_both_stores, send, send_from, send_http2, uni
 
 on_both_stores! {
     peers_are_counted_by_address,
-    whoever_waits_as_told_is_admitted,
+    a_caller_that_waits_as_announced_is_admitted,
     routes_are_counted_by_template,
     a_content_type_makes_no_route_another,
     a_route_layer_spares_what_no_route_serves,
@@ -85,7 +85,7 @@ async fn peers_are_counted_by_address(store: impl Store) {
     assert_eq!(send_from(OTHER, server, get("/")).await.status, 200);
 }
 
-async fn whoever_waits_as_told_is_admitted(store: impl Store) {
+async fn a_caller_that_waits_as_announced_is_admitted(store: impl Store) {
     // Two seconds, so that a busy machine still sends two requests within them.
     let limit = Limit::new(1, Duration::from_secs(2));
     let layer = RateLimitLayer::new(&store, limit.by(PeerIp));
@@ -335,19 +335,19 @@ async fn handlers_see_what_is_left(store: impl Store) {
         };
         format!("{:?} of {}", limit.remaining(), limit.permits())
     }
-    async fn told(request: Request, next: Next) -> Response {
+    async fn expose_decision(request: Request, next: Next) -> Response {
         let mut answer = next.run(request).await;
         let allowed = answer
             .extensions()
             .get::<Decision>()
             .map(Decision::is_allowed);
-        let told = format!("{allowed:?}").parse().unwrap();
-        answer.headers_mut().insert("x-allowed", told);
+        let value = format!("{allowed:?}").parse().unwrap();
+        answer.headers_mut().insert("x-allowed", value);
         answer
     }
     let layer = RateLimitLayer::new(&store, Limit::per_hour(2).by(PeerIp));
     let app = Router::new().route("/", on_get(left));
-    let server = serve(app.layer(layer).layer(from_fn(told))).await;
+    let server = serve(app.layer(layer).layer(from_fn(expose_decision))).await;
     for (body, allowed) in [
         (Some("Some(1) of 2"), "Some(true)"),
         (Some("Some(0) of 2"), "Some(true)"),
@@ -361,7 +361,7 @@ async fn handlers_see_what_is_left(store: impl Store) {
     }
 }
 
-/// How many permits of a shared limiter are used, of a thousand million.
+/// Returns how many permits of a shared limiter are used, out of a thousand million.
 async fn used(store: &impl Store, limiter: &str) -> u64 {
     let limiter = RateLimiter::new(store, limiter).unwrap();
     LARGE.permits() - limiter.available_permits().await.unwrap()

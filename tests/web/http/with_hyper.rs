@@ -17,7 +17,7 @@ use super::{Reply, get, listen, on_both_stores, send, send_http2};
 
 on_both_stores! { both_versions_share_a_limit, without_an_address_the_server_is_at_fault }
 
-/// Serves HTTP/1 and HTTP/2 on one port; notes the peer's address unless told not to.
+/// Serves HTTP/1 and HTTP/2 on one port. Records the peer's address if `notes_peer`.
 pub(crate) async fn serve(layer: RateLimitLayer, notes_peer: bool) -> SocketAddr {
     let (listener, address) = listen().await;
     let service = layer.layer(service_fn(async |request: Request<Incoming>| {

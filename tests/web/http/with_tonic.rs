@@ -152,7 +152,7 @@ async fn services_have_layers_of_their_own(store: impl Store) {
     for status in ["5", "8"] {
         assert_eq!(stock().await.header("grpc-status"), Some(status));
     }
-    // A service without a layer of its own is nobody's.
+    // A service without its own layer has no limit of its own.
     let call = with(
         "POST",
         "/shop.v1.Nothing/Get",
@@ -267,7 +267,7 @@ async fn grpc_web_is_refused_in_its_own_words(store: impl Store) {
         assert_eq!(http2.headers()["grpc-status"], "8");
         assert_eq!(http2.headers()["content-type"], content_type);
     }
-    // What is not gRPC on the same port is told in HTTP.
+    // Other requests than gRPC on the same port get HTTP responses.
     assert_eq!(
         send(
             server,
@@ -287,7 +287,7 @@ async fn every_refusal_has_its_code(store: impl Store) {
                 .by(FromHeader::new("x-key"))
                 .named("keyed"),
         )
-        .otherwise(Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Allow))
+        .otherwise(Rule::shared("never-set").on_failure(FailurePolicy::Allow))
         .build()
         .unwrap();
     let mut client = client(serve(layer).await).await;

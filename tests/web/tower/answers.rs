@@ -1,4 +1,4 @@
-//! What a refused caller is told, and who is refused.
+//! The responses to refused callers, and which callers are refused.
 
 use crate::scene::*;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use tower_ratelimit::Rules;
 use tower_ratelimit::{RateLimitBody, key::FromParts};
 
-use super::{Inner, by_key, nobody, redis, request, status, unique};
+use super::{Inner, anonymous, by_key, redis, request, status, unique};
 
 pub(super) type Answer = Response<RateLimitBody<String>>;
 
@@ -35,7 +35,7 @@ pub(super) fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
         .map(|value| value.to_str().unwrap())
 }
 
-/// What the problem details say in words.
+/// Returns the `detail` of the problem details.
 pub(super) async fn detail(answer: Answer) -> String {
     let problem: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
     problem["detail"].as_str().unwrap().to_owned()
@@ -61,7 +61,7 @@ fn grpc(mut request: Request<String>, content_type: &'static str) -> Request<Str
     request
 }
 
-/// Nobody listens there: the port is reserved, and below those that anybody is given.
+/// Returns a store without a server: the port is reserved, and below those that systems assign.
 fn down() -> RedisStore {
     RedisStore::builder("redis://127.0.0.1:1/")
         .deadline(Duration::from_secs(5))
@@ -99,7 +99,7 @@ async fn over_the_limit() {
         "too many requests: retry after 60 seconds"
     );
 
-    // Whoever waits exactly as long is admitted, and a moment earlier is not.
+    // A caller that waits exactly this long is admitted, a moment earlier it is not.
     clock.advance(Duration::from_millis(59_998));
     let early = answer(&layer, request("a")).await;
     assert_eq!(header_of(&early, "retry-after"), Some("1"), "never zero");
@@ -113,7 +113,7 @@ async fn over_the_limit() {
 
 #[tokio::test]
 async fn a_missing_key_is_the_callers_fault_unless_it_is_the_peers_address() {
-    let lacking = answer(&layer(by_key(1)), nobody()).await;
+    let lacking = answer(&layer(by_key(1)), anonymous()).await;
     assert_eq!(lacking.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(
         header_of(&lacking, "retry-after"),
@@ -129,25 +129,25 @@ async fn a_missing_key_is_the_callers_fault_unless_it_is_the_peers_address() {
     );
 
     let by_ip = layer(Limit::per_hour(1).by(PeerIp));
-    let forgotten = answer(&by_ip, nobody()).await;
+    let forgotten = answer(&by_ip, anonymous()).await;
     assert_eq!(forgotten.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(
         detail(forgotten).await,
         "the request lacks what it is limited by: peer address"
     );
-    let mut noted = nobody();
+    let mut noted = anonymous();
     noted
         .extensions_mut()
         .insert(PeerAddr("192.0.2.1:9".parse().unwrap()));
     assert_eq!(code(&by_ip, noted).await, 200);
 
     let by_user = layer(Limit::per_hour(1).by(FromExtension::<u64>::key()));
-    assert_eq!(code(&by_user, nobody()).await, 401);
-    let mut known = nobody();
+    assert_eq!(code(&by_user, anonymous()).await, 401);
+    let mut known = anonymous();
     known.extensions_mut().insert(7_u64);
     assert_eq!(code(&by_user, known).await, 200);
     let by_closure = layer(Limit::per_hour(1).by(FromParts(|_: &Parts| None::<&str>)));
-    assert_eq!(code(&by_closure, nobody()).await, 401);
+    assert_eq!(code(&by_closure, anonymous()).await, 401);
 }
 
 #[tokio::test]
@@ -161,14 +161,14 @@ async fn a_missing_key_can_be_excused() {
     assert_eq!(code(&or, request("a")).await, 200);
     assert_eq!(code(&or, other("a")).await, 200);
     assert_eq!(code(&or, other("a")).await, 429);
-    let neither = answer(&or, nobody()).await;
+    let neither = answer(&or, anonymous()).await;
     assert_eq!(refusal(&neither).missing(), Some("x-key"));
 
     let shared = layer(Limit::per_hour(1).by(FromHeader::new("x-key").or_shared()));
-    assert_eq!(code(&shared, nobody()).await, 200);
+    assert_eq!(code(&shared, anonymous()).await, 200);
     assert_eq!(code(&shared, request("a")).await, 200);
     assert_eq!(code(&shared, request("shared")).await, 200);
-    assert_eq!(code(&shared, nobody()).await, 429);
+    assert_eq!(code(&shared, anonymous()).await, 429);
 
     let store = MemoryStore::new();
     let skip = RateLimitLayer::new(
@@ -176,7 +176,7 @@ async fn a_missing_key_can_be_excused() {
         Limit::per_hour(1).by(FromHeader::new("x-key").or_skip()),
     );
     for _ in 0..3 {
-        let passed = answer(&skip, nobody()).await;
+        let passed = answer(&skip, anonymous()).await;
         assert_eq!(passed.status(), StatusCode::OK);
         assert!(passed.extensions().get::<Decision>().is_none());
     }
@@ -185,7 +185,7 @@ async fn a_missing_key_can_be_excused() {
     assert_eq!(code(&skip, request("a")).await, 429);
 }
 
-/// It would choose to be somebody else, or nobody.
+/// Otherwise the caller could choose another identity, or none.
 #[tokio::test]
 async fn a_key_sent_twice_is_refused() {
     let key = || FromHeader::new("x-key");
@@ -209,18 +209,18 @@ async fn a_key_sent_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn a_grpc_caller_is_told_in_its_own_words() {
+async fn a_grpc_caller_gets_a_grpc_status() {
     let over_limit = layer(by_key(1));
     assert_eq!(code(&over_limit, request("a")).await, 200);
     let above_rate = layer(by_key(1).cost_by(|_| 2));
     let by_ip = layer(Limit::per_hour(1).by(PeerIp));
-    let unset = layer(Rule::shared("nobody-has-set-it"));
+    let unset = layer(Rule::shared("never-set"));
     for (layer, sent, status) in [
         (&over_limit, request("a"), "8"),
         (&above_rate, request("a"), "8"),
-        (&over_limit, nobody(), "16"),
-        (&by_ip, nobody(), "13"),
-        (&unset, nobody(), "14"),
+        (&over_limit, anonymous(), "16"),
+        (&by_ip, anonymous(), "13"),
+        (&unset, anonymous(), "14"),
     ] {
         for content_type in [
             "application/grpc",
@@ -229,18 +229,18 @@ async fn a_grpc_caller_is_told_in_its_own_words() {
         ] {
             let mut again = Request::new(String::new());
             *again.headers_mut() = sent.headers().clone();
-            let told = answer(layer, grpc(again, content_type)).await;
-            assert_eq!(told.status(), StatusCode::OK);
-            assert_eq!(header_of(&told, "grpc-status"), Some(status));
-            assert_eq!(header_of(&told, "content-type"), Some(content_type));
+            let response = answer(layer, grpc(again, content_type)).await;
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(header_of(&response, "grpc-status"), Some(status));
+            assert_eq!(header_of(&response, "content-type"), Some(content_type));
             // RFC 6585, section 4, holds for what stands in a 429's place, too.
-            assert_eq!(header_of(&told, "cache-control"), Some("no-store"));
-            let message = header_of(&told, "grpc-message").unwrap();
+            assert_eq!(header_of(&response, "cache-control"), Some("no-store"));
+            let message = header_of(&response, "grpc-message").unwrap();
             assert!(!message.is_empty() && !message.contains('%'), "{message}");
             // Only an empty body that says so at once makes a Trailers-Only answer.
-            assert!(told.body().is_end_stream());
-            assert_eq!(told.body().size_hint().exact(), Some(0));
-            assert_eq!(text(told).await, "");
+            assert!(response.body().is_end_stream());
+            assert_eq!(response.body().size_hint().exact(), Some(0));
+            assert_eq!(text(response).await, "");
         }
     }
 }
@@ -353,7 +353,7 @@ async fn the_hook_edits_refusals_and_nothing_else() {
         "what it leaves alone stays"
     );
 
-    let unknown = answer(&layer, nobody()).await;
+    let unknown = answer(&layer, anonymous()).await;
     assert_eq!(unknown.status(), StatusCode::FORBIDDEN);
     assert_eq!(refusal(&unknown).kind(), RefusalKind::MissingKey);
     assert_eq!(unknown.body().size_hint().exact(), Some(4));
@@ -485,8 +485,8 @@ async fn without_redis_the_policy_decides() {
     assert_eq!(refusal(&refused).kind(), RefusalKind::Unavailable);
     assert!(refusal(&refused).error().is_some());
     assert_eq!(detail(refused).await, "the rate limiter is unavailable");
-    // The missing key is told all the same.
-    assert_eq!(code(&open, nobody()).await, 401);
+    // The missing key is still reported.
+    assert_eq!(code(&open, anonymous()).await, 401);
 }
 
 #[tokio::test]
@@ -509,11 +509,7 @@ async fn two_failures_refuse_whatever_the_policy_is() {
             RateLimiter::new(&redis, &name),
         ),
     ] {
-        assert_eq!(
-            code(&layer, nobody()).await,
-            503,
-            "nobody has set its limit"
-        );
+        assert_eq!(code(&layer, anonymous()).await, 503, "its limit is not set");
         assert!(
             limiter
                 .unwrap()
@@ -521,8 +517,8 @@ async fn two_failures_refuse_whatever_the_policy_is() {
                 .await
                 .unwrap()
         );
-        assert_eq!(code(&layer, nobody()).await, 200);
-        assert_eq!(code(&layer, nobody()).await, 429);
+        assert_eq!(code(&layer, anonymous()).await, 200);
+        assert_eq!(code(&layer, anonymous()).await, 429);
     }
 }
 

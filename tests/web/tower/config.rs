@@ -109,8 +109,8 @@ fn every_mistake_is_named() {
                 Limit::per_hour(1).by((PeerIp, FromHeader::credential("x-session"))),
             )),
             ConfigErrorKind::Key,
-            "the header \"x-session\" holds a credential, which would be seen in Redis: \
-             add `.digest(&secret)`, or `.plain()` if it may be seen",
+            "the header \"x-session\" holds a credential, which would be visible in Redis: \
+             add `.digest(&secret)`, or `.plain()` if it may be visible",
         ),
         (
             Secret::new("k 1", [0; 32]).unwrap_err(),
@@ -133,14 +133,14 @@ fn every_mistake_is_named() {
                 Limit::per_hour(1_000_000_000_000_000).by(all).named("big"),
             )),
             ConfigErrorKind::Rule,
-            "rule \"big\" has 1000000000000000 permits, and answers can tell at most \
+            "rule \"big\" has 1000000000000000 permits, and response fields can carry at most \
              999999999999999: add `.hide_headers()`, or turn the fields off",
         ),
         (
             error(otherwise(Limit::per_hour(1).by(ClientIp::behind(["10/8"])))),
             ConfigErrorKind::Network,
-            "\"10/8\" cannot be a network of trusted proxies: it is no address, and no \
-             network as `10.0.0.0/8`",
+            "\"10/8\" cannot be a network of trusted proxies: it is neither an address \
+             nor a network such as `10.0.0.0/8`",
         ),
         (
             error(otherwise(Limit::per_hour(1).by(ClientIp::hops(65)))),
@@ -161,8 +161,7 @@ fn every_mistake_is_named() {
                     .build(),
             ),
             ConfigErrorKind::Duplicate,
-            "two rules are named \"default\" and differ in limit or key: name one of \
-             them otherwise",
+            "two rules are named \"default\" and differ in limit or key: rename one of them",
         ),
         (
             error(otherwise(Rule::shared("user:<key>").named("users"))),
@@ -177,12 +176,12 @@ fn every_mistake_is_named() {
         (
             error(otherwise(by_key(5).named("export").cost(6))),
             ConfigErrorKind::Rule,
-            "rule \"export\" costs 6 permits: the cost lies between 1 and the limit",
+            "rule \"export\" costs 6 permits: the cost must be between 1 and the limit",
         ),
         (
             error(otherwise(by_key(5).named("export").cost(0))),
             ConfigErrorKind::Rule,
-            "rule \"export\" costs 0 permits: the cost lies between 1 and the limit",
+            "rule \"export\" costs 0 permits: the cost must be between 1 and the limit",
         ),
         (
             error(otherwise(by_key(5).named("export").enforce_share(101))),
@@ -219,8 +218,7 @@ fn every_mistake_is_named() {
                     .build(),
             ),
             ConfigErrorKind::Duplicate,
-            "two rules are named \"default\" and differ in limit or key: name one of \
-             them otherwise",
+            "two rules are named \"default\" and differ in limit or key: rename one of them",
         ),
         (
             RedisStore::open("ftp://127.0.0.1/").unwrap_err(),
@@ -342,7 +340,7 @@ fn a_tier_is_named_as_a_rule_is() {
     assert_duplicate(both.build(), "api.free");
 }
 
-/// The type of a closure has no name of its own: two of one function must not be taken for each other.
+/// Closures' types have no names of their own: two closures of one function must not be confused.
 #[test]
 fn closures_are_different_keys() {
     let build = |a: Rule, b: Rule| {
@@ -412,7 +410,7 @@ fn a_limit_to_set_is_for_shared_rules() {
     );
 }
 
-/// What they cost is charged and settled as one, so they must agree on how.
+/// Their costs are charged and settled as one, so they must agree in algorithm and slots.
 #[test]
 fn rules_of_one_limiter_agree() {
     let shared = |name: &str| {

@@ -7,7 +7,7 @@ use tower_ratelimit::Requests;
 use tower_ratelimit::Rules;
 use tower_test::mock;
 
-use super::{Inner, by_key, nobody, polled, redis, request, status};
+use super::{Inner, anonymous, by_key, polled, redis, request, status};
 
 fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
     let rules = Rules::new().allow(Requests::on("/free")).otherwise(rule);
@@ -15,7 +15,7 @@ fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
     builder.decide_first(true).build().unwrap()
 }
 
-/// Without a place in the inner service: what is refused is answered, and what is let pass waits for one.
+/// The inner service is busy: refusals are answered, and admitted requests wait for a place.
 async fn busy(store: impl Store) {
     let semaphore = Arc::new(Semaphore::new(1));
     let inner = Inner::default();
@@ -32,7 +32,13 @@ async fn busy(store: impl Store) {
         let ready = polled(service.ready(), 1).await.expect("always ready");
         waiting.push(tokio::spawn(ready.unwrap().call(sent)));
     }
-    let answer = service.ready().await.unwrap().call(nobody()).await.unwrap();
+    let answer = service
+        .ready()
+        .await
+        .unwrap()
+        .call(anonymous())
+        .await
+        .unwrap();
     assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !waiting.iter().any(|waiting| waiting.is_finished()) {

@@ -1,11 +1,11 @@
-//! What a layer leaves in extensions, for handlers within and layers around it.
+//! The extensions that a layer sets, for inner handlers and outer layers.
 
 use crate::scene::*;
 use http::Extensions;
 use tower::Service;
 use tower_ratelimit::Decisions;
 
-use super::{Inner, by_key, nobody, redis, request, status};
+use super::{Inner, anonymous, by_key, redis, request, status};
 
 /// The rules whose decisions are there, in their order, and whether they allowed.
 fn all(extensions: &Extensions) -> Vec<(String, bool)> {
@@ -151,7 +151,7 @@ async fn a_layer_that_is_off_touches_nothing() {
         .unwrap();
     let (seen, inner) = watched();
     let service = layer.layer(inner);
-    for sent in [request("a"), request("a"), nobody()] {
+    for sent in [request("a"), request("a"), anonymous()] {
         let passed = service.clone().oneshot(sent).await.unwrap();
         assert_eq!(passed.status(), StatusCode::OK);
         assert!(passed.extensions().is_empty());

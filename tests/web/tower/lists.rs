@@ -236,7 +236,7 @@ async fn what_is_allowed_is_not_counted() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_denied_is_told_so_in_its_protocol() {
+async fn a_denied_request_is_answered_in_its_protocol() {
     let rules = strict().deny(Requests::on_request(|_| true));
     let layer = builder(rules).build().unwrap();
     let inner = Inner::default();
@@ -287,9 +287,15 @@ fn mistakes_in_lists_are_named() {
         error
     };
     for (network, reason) in [
-        ("10/8", "it is no address, and no network as `10.0.0.0/8`"),
+        (
+            "10/8",
+            "it is neither an address nor a network such as `10.0.0.0/8`",
+        ),
         ("10.0.0.1/8", "it has bits beyond its prefix"),
-        ("", "it is no address, and no network as `10.0.0.0/8`"),
+        (
+            "",
+            "it is neither an address nor a network such as `10.0.0.0/8`",
+        ),
     ] {
         let network = network.to_owned();
         let found = error(Requests::from_networks(PeerIp, ["192.0.2.1", &network]));
@@ -318,7 +324,7 @@ fn mistakes_in_lists_are_named() {
                 .contains("is not `/path` or `METHOD /path`: ")
         );
     }
-    // Whom it names is not told.
+    // The identities in a list are not shown.
     let listed = Requests::with_key(FromParts(|_: &_| Some("ann")), ["ann"]);
     let rules = Rules::new()
         .deny(listed)

@@ -1,5 +1,4 @@
-//! What callers send at great length: refused where it would be a key, and never dearer than its
-//! bytes.
+//! Very long inputs from callers: refused as a key, and never more expensive than their bytes.
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
@@ -14,7 +13,7 @@ use super::{
     request,
 };
 
-/// What a header may have at most, unless its extractor says otherwise.
+/// The default maximum length of a header.
 const LONGEST: usize = 16 << 10;
 
 fn secret() -> Secret {
@@ -46,7 +45,7 @@ async fn a_header_beyond_its_length_is_refused_by_name() {
     assert_eq!(code(&by_key, request(&"y".repeat(LONGEST))).await, 200);
     assert_eq!(code(&by_key, request(&"y".repeat(LONGEST))).await, 429);
 
-    // A caller would choose to be nobody by it.
+    // Otherwise a caller could hide its identity with a long value.
     let key = || key().max_len(10);
     for layer in [
         layer(Limit::per_hour(1).by(key())),
@@ -84,7 +83,7 @@ async fn cookies_are_measured_together() {
 }
 
 #[tokio::test]
-async fn a_grpc_caller_is_told_not_to_come_back() {
+async fn a_grpc_caller_must_not_come_back() {
     let by_key = layer(Limit::per_hour(1).by(FromHeader::new("x-key").max_len(10)));
     let mut call = request(&"y".repeat(11));
     *call.method_mut() = http::Method::POST;
@@ -193,7 +192,7 @@ fn keys_cost_what_their_bytes_cost() {
     }
 }
 
-/// What is beyond the length is not looked at.
+/// The bytes beyond the maximum length are not read.
 #[test]
 fn a_header_that_is_refused_costs_nothing_by_its_length() {
     let extract = |len: usize| {

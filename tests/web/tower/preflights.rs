@@ -50,7 +50,7 @@ async fn statuses<const N: usize>(
     statuses
 }
 
-/// Of three preflights from one address.
+/// Returns the statuses of three preflights from one address.
 async fn three(layer: RateLimitLayerBuilder) -> [u16; 3] {
     statuses(layer, [0; 3].map(|_| preflight("/"))).await
 }

@@ -1,4 +1,4 @@
-//! What a request is charged in the end: by its handler, by its answer, and wherever it is dropped.
+//! The final charge of a request: by its handler, by its response, and wherever it is dropped.
 
 use crate::scene::*;
 use std::future::poll_fn;
@@ -39,7 +39,7 @@ async fn pause() {
     .await;
 }
 
-/// What a handler says to its charge.
+/// A handler's call on its charge.
 #[derive(Clone, Copy, Debug)]
 enum Word {
     Set(u32),
@@ -68,7 +68,7 @@ impl Word {
     }
 }
 
-/// How a request is answered, and what is said meanwhile.
+/// The course of a request: how it is answered, and the calls on its charge.
 #[derive(Clone, Debug)]
 struct Play {
     taken: u32,
@@ -76,7 +76,7 @@ struct Play {
     /// One frame for each, said before it.
     during: Vec<Word>,
     trailers: bool,
-    /// Whether the body knows that its last frame was the last
+    /// Set if the body knows that its last frame was the last
     knows_its_end: bool,
     success: bool,
     cost: Option<u32>,
@@ -85,13 +85,13 @@ struct Play {
     polls: usize,
 }
 
-/// What has happened.
+/// The observed course.
 #[derive(Default)]
 struct Seen {
     charge: Option<Charge>,
     said: Option<u32>,
     answered: bool,
-    /// Whether the charge was closed while its answer, read to the end, was still kept.
+    /// Set if the charge was closed while its response, read to the end, was still kept.
     closed: bool,
 }
 
@@ -142,7 +142,7 @@ impl Body for Stream {
     }
 }
 
-/// Sends one request, hangs up when the play says so, and returns what has happened and what is charged.
+/// Sends one request, disconnects if the play says so, and returns the course and the charge.
 fn perform(play: &Play) -> (Seen, u64) {
     let store = MemoryStore::new();
     let mut limited = rule("play").cost(play.taken);
@@ -150,9 +150,9 @@ fn perform(play: &Play) -> (Seen, u64) {
         limited = limited.charge_if(|outcome| !outcome.is_success());
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let (heard, acted) = (Arc::clone(&seen), play.clone());
+    let (recorded, acted) = (Arc::clone(&seen), play.clone());
     let inner = service_fn(move |request: Request<String>| {
-        let (play, seen) = (acted.clone(), Arc::clone(&heard));
+        let (play, seen) = (acted.clone(), Arc::clone(&recorded));
         async move {
             let charge = request.extensions().get::<Charge>().unwrap().clone();
             seen.lock().unwrap().charge = Some(charge.clone());
@@ -432,7 +432,7 @@ async fn a_plain_value_is_for_the_innermost_layer_and_a_name_for_any() {
 
     let answer = service.clone().oneshot(request("a")).await.unwrap();
     assert!(answers.last().set(10));
-    assert!(answers.last().rule("nobody").is_none());
+    assert!(answers.last().rule("unknown").is_none());
     let outer = answers.last().rule("outer").unwrap();
     assert!(outer.add(1) && outer.add(1));
     drop(answer);
@@ -566,7 +566,7 @@ async fn an_answer_without_a_body_is_settled_at_once() {
     drop(answer);
 }
 
-/// Not told of the answer, nobody can say whether it counts.
+/// Without the response, it is unknown whether the request counts.
 #[tokio::test]
 async fn a_dropped_request_stays_charged_whatever_counts() {
     let store = MemoryStore::new();

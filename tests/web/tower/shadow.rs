@@ -1,6 +1,6 @@
-//! Rules that are tried out: what they count, what they tell, and that they refuse nobody.
+//! Shadow rules: their counts, their reports, and that they refuse no request.
 
-use super::{Inner, nobody, redis, request};
+use super::{Inner, anonymous, redis, request};
 use crate::scene::*;
 
 fn rule(name: &str, permits: u64) -> Rule {
@@ -24,15 +24,16 @@ async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, 
     (answer.status(), decision)
 }
 
-/// Of each limit of a decision: its name, whether it had room, whether it is tried out, what is left.
-fn told(decision: &Decision) -> Vec<(&str, bool, bool, Option<u64>)> {
+/// Returns for each limit of a decision: name, whether it had room, whether it is shadow, permits
+/// left.
+fn states(decision: &Decision) -> Vec<(&str, bool, bool, Option<u64>)> {
     let limits = decision.limits().iter();
     limits
         .map(|it| (it.name(), !it.is_refused(), it.is_shadow(), it.remaining()))
         .collect()
 }
 
-async fn counts_and_refuses_nobody(store: impl Store) {
+async fn counts_and_refuses_nothing(store: impl Store) {
     let layer = layer(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
     let mut waits = Vec::new();
     for (status, limits, receipts) in [
@@ -54,7 +55,7 @@ async fn counts_and_refuses_nobody(store: impl Store) {
         let decision = decision.unwrap();
         assert_eq!(answered, status);
         let expected = limits.map(|(name, room, shadow, left)| (name, room, shadow, Some(left)));
-        assert_eq!(told(&decision), expected);
+        assert_eq!(states(&decision), expected);
         match &decision {
             Decision::Allow(grant) => assert_eq!(grant.receipts().len(), receipts),
             Decision::Deny(refusal) => waits.extend(refusal.retry_after()),
@@ -66,9 +67,9 @@ async fn counts_and_refuses_nobody(store: impl Store) {
 }
 
 #[tokio::test]
-async fn a_rule_that_is_tried_out_counts_and_refuses_nobody() {
-    counts_and_refuses_nobody(MemoryStore::new()).await;
-    counts_and_refuses_nobody(redis().build().unwrap()).await;
+async fn a_shadow_rule_counts_and_refuses_nothing() {
+    counts_and_refuses_nothing(MemoryStore::new()).await;
+    counts_and_refuses_nothing(redis().build().unwrap()).await;
 }
 
 async fn takes_nothing_of_a_refused_request(store: impl Store) {
@@ -77,13 +78,13 @@ async fn takes_nothing_of_a_refused_request(store: impl Store) {
         let (answered, decision) = send(&layer, request("a")).await;
         assert_eq!(answered, status);
         let decision = decision.unwrap();
-        let tried = told(&decision).pop();
+        let tried = states(&decision).pop();
         assert_eq!(tried, Some(("tried", true, true, Some(left))));
     }
 }
 
 #[tokio::test]
-async fn a_request_that_is_refused_takes_nothing_of_what_is_tried_out() {
+async fn a_refused_request_takes_nothing_from_a_shadow_rule() {
     takes_nothing_of_a_refused_request(MemoryStore::new()).await;
     takes_nothing_of_a_refused_request(redis().build().unwrap()).await;
 }
@@ -95,7 +96,7 @@ async fn alone(store: impl Store) {
         Algorithm::Gcra,
     ] {
         let rule = rule(&unique("alone"), 1).algorithm(algorithm);
-        // The other limit is not told: it does not refuse even a cost that it never has.
+        // The other limit is not reported: it refuses nothing, not even a cost above its rate.
         let costs = rule.cost_by(|parts| if parts.uri.path() == "/all" { 2 } else { 1 });
         let layer = RateLimitLayer::builder(&store)
             .otherwise(costs)
@@ -120,7 +121,7 @@ async fn a_layer_tries_out_all_its_rules() {
 }
 
 #[tokio::test]
-async fn callers_are_told_nothing_of_a_rule_that_is_tried_out() {
+async fn callers_see_nothing_of_a_shadow_rule() {
     let store = MemoryStore::new();
     let tried = layer(&store, [rule("tried", 1).shadow()]);
     let service = tried.layer(Inner::default());
@@ -168,21 +169,21 @@ async fn mistakes(store: impl Store) {
     }
     let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
     assert_eq!(
-        send(&both, nobody()).await.0,
+        send(&both, anonymous()).await.0,
         401,
         "of the one that refuses"
     );
 }
 
 #[tokio::test]
-async fn mistakes_of_a_rule_that_is_tried_out_refuse_nobody() {
+async fn mistakes_of_a_shadow_rule_refuse_nothing() {
     mistakes(MemoryStore::new()).await;
     mistakes(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
-async fn a_store_that_fails_refuses_nobody_for_what_is_tried_out() {
-    // Nobody listens there.
+async fn a_failing_store_refuses_nothing_for_a_shadow_rule() {
+    // No server listens there.
     let store = RedisStore::open("redis://127.0.0.1:1/").unwrap();
     let tried = || rule("tried", 1).on_failure(FailurePolicy::Deny).shadow();
     let alone = layer(&store, [tried()]);
@@ -198,7 +199,7 @@ async fn a_store_that_fails_refuses_nobody_for_what_is_tried_out() {
 }
 
 #[tokio::test]
-async fn a_full_store_refuses_nobody_for_what_is_tried_out() {
+async fn a_full_store_refuses_nothing_for_a_shadow_rule() {
     let store = MemoryStore::new().max_limiters(1);
     // Too large to be counted by an estimate, or not.
     for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
@@ -262,7 +263,7 @@ async fn a_limiter_that_is_tried_out_and_enforced_is_enforced() {
     one_limiter_twice(redis().build().unwrap()).await;
 }
 
-/// What was not taken is not settled: neither given back nor charged.
+/// Permits that were not taken are not settled: neither given back nor charged.
 async fn settling(store: impl Store) {
     let says = Arc::new(AtomicU64::new(0));
     let layer = layer(&store, [rule("tried", 2).cost(2).shadow()]);
@@ -310,7 +311,7 @@ async fn a_key_that_may_be_missing_is_skipped_as_ever() {
     let key = FromHeader::new("x-key").or_skip();
     let rule = Limit::per_hour(1).by(key).enforce_share(100);
     let layer = layer(&MemoryStore::new(), [rule]);
-    assert_eq!(send(&layer, nobody()).await.0, 200);
+    assert_eq!(send(&layer, anonymous()).await.0, 200);
     assert_eq!(send(&layer, request("a")).await.0, 200);
     assert_eq!(send(&layer, request("a")).await.0, 429);
 }

@@ -1,4 +1,4 @@
-//! Layers around each other that have the same rules: a request is charged once, unless both are meant.
+//! Nested layers with the same rules: a request is charged once, unless both should charge.
 
 use crate::scene::*;
 use tower_ratelimit::{Decisions, IntoRules};
@@ -15,7 +15,7 @@ fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     builder.always().build().unwrap()
 }
 
-/// How many of these requests pass both layers before the first that does not.
+/// Returns how many of these requests pass both layers before the first refusal.
 async fn passed(outer: &RateLimitLayer, inner: &RateLimitLayer) -> usize {
     let service = outer.layer(inner.layer(Inner::default()));
     let mut passed = 0;
@@ -172,7 +172,7 @@ async fn a_charge_counts_until_its_answer_is_over() {
     }
 }
 
-/// What a handler says is said to the layer that has charged.
+/// A handler's correction reaches the layer that has charged.
 #[tokio::test]
 async fn a_handler_corrects_the_one_charge() {
     let store = MemoryStore::new();
@@ -188,9 +188,9 @@ async fn a_handler_corrects_the_one_charge() {
     }
 }
 
-/// A rule that is tried out and has not charged leaves it to the one that refuses.
+/// A shadow rule that has not charged does not replace the enforced rule.
 #[tokio::test]
-async fn what_was_only_tried_out_does_not_let_pass() {
+async fn an_outer_shadow_rule_does_not_replace_an_inner_one() {
     let store = MemoryStore::new();
     let (tried, kept) = (by_key(2).shadow(), by_key(2));
     assert_eq!(passed(&layer(&store, tried), &layer(&store, kept)).await, 2);

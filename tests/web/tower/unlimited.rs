@@ -157,7 +157,7 @@ fn not_everybody_is_allowed() {
             "{error}"
         );
         assert!(
-            error.to_string().contains("nobody would be limited"),
+            error.to_string().contains("nothing would be limited"),
             "{error}"
         );
         // To deny everybody is no limit that is missing.

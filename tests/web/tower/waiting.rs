@@ -181,12 +181,12 @@ async fn room<S: Store>(stage: Stage<S>) {
 }
 
 #[tokio::test]
-async fn a_queue_is_for_those_alone_for_whom_there_is_no_room() {
+async fn only_requests_without_room_are_queued() {
     room(Stage::memory()).await;
     room(Stage::redis()).await;
 }
 
-/// Whoever hangs up leaves the line, and takes nothing.
+/// A caller that disconnects leaves the queue, and takes nothing.
 async fn dropped<S: Store>(stage: Stage<S>) {
     let layer = stage.layer(rule(2).wait(60 * SECOND));
     for _ in 0..2 {
@@ -199,7 +199,7 @@ async fn dropped<S: Store>(stage: Stage<S>) {
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
     stage.settle().await;
-    // A call that is under way when the clock is moved has asked too early: then it is asked again later.
+    // If a call is under way when the clock is moved, it was too early and is repeated later.
     until("it is so", async || {
         stage.advance(10 * SECOND);
         behind.is_finished()
@@ -213,7 +213,7 @@ async fn dropped<S: Store>(stage: Stage<S>) {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_leaves_the_line() {
+async fn a_caller_that_disconnects_leaves_the_queue() {
     dropped(Stage::memory()).await;
     dropped(Stage::redis()).await;
 }
@@ -297,7 +297,7 @@ async fn a_window_is_waited_for_too() {
 }
 
 #[tokio::test]
-async fn a_queue_of_nobody_is_a_mistake() {
+async fn an_empty_queue_is_a_mistake() {
     let store = MemoryStore::new();
     let builder = || RateLimitLayer::builder(&store);
     for layer in [

@@ -7,9 +7,12 @@ use crate::{
     clock::ManualClock,
     decision::Grant,
     demand::{Labels, Patience},
-    error::ErrorKind,
     limit::{Limit, LimitSource},
     receipt::PermitId,
+    store::{
+        Listeners,
+        stack::{About, Exit},
+    },
 };
 
 const CAP: Duration = Duration::from_secs(60);
@@ -25,6 +28,10 @@ impl ByHand {
 }
 
 impl Decide for ByHand {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
+    }
+
     async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
         std::future::poll_fn(|_| {
             let answer = self.0.lock().unwrap().pop_front();
@@ -33,19 +40,11 @@ impl Decide for ByHand {
         .await
     }
 
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        Err(ErrorKind::Unavailable.into())
-    }
-
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         std::future::pending().await
     }
 
-    fn give_back(&self, _: Receipt, _: u32) {}
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        acquire.rest.is_empty()
-    }
+    fn settle(&self, _: Receipt, _: u32) {}
 }
 
 struct World {
@@ -78,7 +77,7 @@ impl World {
 
     /// The wait in ms that is told from memory.
     fn told(&self, acquire: &Acquire) -> Option<u128> {
-        let refusal = self.cache.known(acquire)?;
+        let refusal = self.cache.refusals.known(acquire)?;
         assert_eq!(refusal.source, Source::Cache);
         assert_eq!(refusal.limits[0].retry_after, refusal.retry_after);
         Some(refusal.retry_after.unwrap().as_millis())
@@ -132,7 +131,6 @@ fn refusal(acquire: &Acquire, wait: u64) -> Decision {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
-        hidden: false,
     });
     Decision::Deny(Refusal {
         kind: RefusalKind::OverLimit,
@@ -176,7 +174,7 @@ fn it_lasts_for_the_cap_and_one_asks_before_its_end() {
     world.advance(1);
     assert_eq!(world.told(&ask), None);
     // Nobody answers: what was heard last is still true.
-    let last = world.cache.last_known(&ask).unwrap();
+    let last = world.cache.refusals.last_known(&ask).unwrap();
     assert_eq!(last.retry_after, Some(Duration::from_secs(3540)));
 }
 
@@ -194,7 +192,7 @@ fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() 
     world.cache.inner.answer(Decision::Deny(refusal));
     assert!(poll(refused).is_ready());
     let last_known = || {
-        let last = world.cache.last_known(&ask)?;
+        let last = world.cache.refusals.last_known(&ask)?;
         // The first has room by then.
         let refuse = last.limits.iter().map(LimitState::is_refused);
         assert!(refuse.eq([false, true]));
@@ -282,12 +280,12 @@ fn what_this_process_does_drops_it() {
     assert!(world.told(&ask).is_none(), "a grant");
 
     known();
-    world.cache.give_back(granted, 0);
+    world.cache.settle(granted, 0);
     assert!(world.told(&ask).is_none(), "giving back");
 
     known();
     // Nothing was heard of it: the store says when it has arrived.
-    world.cache.give_back(ask.first.receipt(), 0);
+    world.cache.settle(ask.first.receipt(), 0);
     assert!(world.told(&ask).is_some());
 
     let b = Name::exact("b").unwrap();
@@ -300,7 +298,10 @@ fn what_this_process_does_drops_it() {
     ] {
         known();
         // Nobody hears the end of it.
-        assert!(poll(pin!(world.cache.manage(name, &op))).is_pending());
+        let listener: Box<dyn Listener> = Box::new(Arc::clone(&world.cache.refusals));
+        let listeners = Listeners::new([listener]);
+        let exit = Exit::new(ByHand::default(), listeners, About::default());
+        assert!(poll(pin!(Decide::manage(&exit, name, &op))).is_pending());
         assert_eq!(world.told(&ask).is_none(), drops, "{op:?}");
     }
 }
@@ -441,7 +442,11 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
     }));
     assert!(poll(asking).is_ready());
     for patience in [Patience::For(CAP * 60), Patience::Endless] {
-        let told = world.cache.known(&waiting(&ask, patience)).unwrap();
+        let told = world
+            .cache
+            .refusals
+            .known(&waiting(&ask, patience))
+            .unwrap();
         assert_eq!(told.kind, RefusalKind::AboveRate);
     }
 }
@@ -468,7 +473,7 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
     assert_eq!(world.told(&ask), Some(1000));
     assert_eq!(world.told(&waits), Some(1000));
     // Where nobody can be asked, its policy decides.
-    assert!(world.cache.last_known(&waits).is_none());
+    assert!(world.cache.refusals.last_known(&waits).is_none());
 }
 
 /// A wait that was told at the end of another one counts from then.
@@ -571,17 +576,4 @@ fn what_is_told_is_the_answer_to_the_same_question() {
     world.refused(&base, 1000, || {});
     let rebuilt = charges(&|charge| charge.labels = Labels::unnamed("a"));
     assert!(world.told(&rebuilt).is_some());
-}
-
-/// A run is the store's, and so is whether a list is decided together.
-#[test]
-fn what_it_knows_nothing_of_is_asked_within() {
-    let world = World::new(CAP);
-    let Poll::Ready(run) = poll(pin!(world.cache.acquire_run(&[one("a")]))) else {
-        panic!("it waits");
-    };
-    assert_eq!(run.unwrap_err().kind(), ErrorKind::Unavailable);
-    let list = acquire(&["a", "b"].map(|name| one(name).first.name().clone()));
-    let together = [one("a"), list].map(|acquire| world.cache.decides_together(&acquire));
-    assert_eq!(together, [true, false]);
 }

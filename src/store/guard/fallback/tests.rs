@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::*;
-use crate::store::guard::policy::{settle, without_trials};
+use crate::store::{
+    guard::policy::{settle, without_trials},
+    memory::shared::{Shared, stand_in},
+};
 use crate::{
     clock::ManualClock,
     decision::{Grant, Refusal, RefusalKind, Source},
@@ -38,11 +41,16 @@ const REFUSE: [ErrorKind; 3] = [ErrorKind::NotInitialized, ErrorKind::Full, Erro
 #[derive(Debug, Default)]
 struct ByHand {
     fails: Mutex<Option<ErrorKind>>,
-    /// What it has refused last.
-    last: Option<Refusal>,
+    /// Whether it fails before anybody waits for it.
+    fails_at_once: AtomicBool,
 }
 
 impl Decide for ByHand {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let fails = self.fails_at_once.load(Ordering::Relaxed);
+        fails.then(|| Err(ErrorKind::Unavailable.into()))
+    }
+
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         match *self.fails.lock().unwrap() {
             Some(kind) => Err(kind.into()),
@@ -54,37 +62,33 @@ impl Decide for ByHand {
         }
     }
 
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        Err(ErrorKind::Rejected.into())
-    }
-
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         Err(ErrorKind::Rejected.into())
     }
 
-    fn give_back(&self, _: Receipt, _: u32) {}
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        acquire.rest.is_empty()
-    }
-
-    fn last_known(&self, _: &Acquire) -> Option<Refusal> {
-        self.last.clone()
-    }
+    fn settle(&self, _: Receipt, _: u32) {}
 }
 
-fn guard(last: Option<Refusal>) -> (Fallback<ByHand>, ManualClock) {
+type Guard = Fallback<ByHand, Shared>;
+
+fn guard() -> (Guard, ManualClock) {
     let clock = ManualClock::new();
-    let store = ByHand {
-        last,
-        ..ByHand::default()
-    };
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-    let guard = Fallback::new(store, Locals::new(Arc::clone(&shared)), shared);
+    let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&shared)));
+    let locals = Locals::new(stand_in(Arc::clone(&shared)), Arc::clone(&shared));
+    let guard = Fallback::new(ByHand::default(), Arc::new(refusals), locals, shared);
     (guard, clock)
 }
 
-impl Fallback<ByHand> {
+impl Guard {
+    /// Asks where the store fails before anybody waits for it.
+    fn at_once(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        self.inner.fails_at_once.store(true, Ordering::Relaxed);
+        let decision = self.decide_at_once(&mut acquire.clone());
+        self.inner.fails_at_once.store(false, Ordering::Relaxed);
+        decision.unwrap()
+    }
+
     /// Asks when the store fails so, or does not.
     fn ask(&self, acquire: &Acquire, fails: Option<ErrorKind>) -> Result<Decision, Error> {
         *self.inner.fails.lock().unwrap() = fails;
@@ -156,17 +160,17 @@ fn whatever_was_chosen_three_errors_refuse() {
                 by_itself,
                 "{policy:?}"
             );
-            let decision = guard(None).0.ask(&ask, Some(kind));
+            let decision = guard().0.ask(&ask, Some(kind));
             assert_eq!(fate(decision), by_guard, "{policy:?} {kind:?}");
             // What is only tried out refuses nobody.
             let tried = asks(&[("ann", true)], Some(policy));
             assert_eq!(fate(settle(&tried, Err(kind.into()))), allowed);
-            assert_eq!(fate(guard(None).0.ask(&tried, Some(kind))), allowed);
+            assert_eq!(fate(guard().0.ask(&tried, Some(kind))), allowed);
         }
         // Nobody chose anything.
         let ask = asks(&[("ann", false)], None);
         assert_eq!(settle(&ask, Err(kind.into())).unwrap_err().kind(), kind);
-        let decision = guard(None).0.ask(&ask, Some(kind));
+        let decision = guard().0.ask(&ask, Some(kind));
         assert_eq!(decision.unwrap_err().kind(), kind);
     }
 }
@@ -183,13 +187,14 @@ fn what_was_told_last_is_told_while_the_store_fails() {
     ];
     let last = Refusal {
         kind: RefusalKind::OverLimit,
-        source: Source::Cache,
+        retry_after: Some(Duration::from_secs(1)),
         error: None,
         ..Refusal::unavailable(ErrorKind::Timeout.into())
     };
     for kind in KINDS {
         let ask = asks(&[("ann", false)], Some(FailurePolicy::Deny));
-        let (guard, _) = guard(Some(last.clone()));
+        let (guard, _) = guard();
+        guard.refusals.learns(&ask, &last);
         let source = fate(guard.ask(&ask, Some(kind))).1;
         let told_again = source == Source::Cache;
         assert_eq!(told_again, !of_limiter.contains(&kind), "{kind:?}");
@@ -220,23 +225,6 @@ fn what_is_tried_out_is_left_out_where_it_may_be_the_fault() {
     }
 }
 
-/// A run is the store's, and so is whether a list is decided together.
-#[test]
-fn what_it_knows_nothing_of_is_asked_within() {
-    let (guard, _) = guard(None);
-    let run = [asks(&[("ann", false)], None)];
-    let asking = pin!(guard.acquire_run(&run));
-    let Poll::Ready(decided) = asking.poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("it waits");
-    };
-    assert_eq!(decided.unwrap_err().kind(), ErrorKind::Rejected);
-    let list = asks(&[("ann", false), ("bob", false)], None);
-    assert_eq!(
-        [&run[0], &list].map(|acquire| guard.decides_together(acquire)),
-        [true, false]
-    );
-}
-
 mod logs {
     use super::*;
     use crate::macros::logged::levels;
@@ -244,11 +232,11 @@ mod logs {
     /// The outage is over when the store has answered, and not failed for a second.
     #[test]
     fn an_outage_is_two_lines() {
-        let (guard, clock) = guard(None);
+        let (guard, clock) = guard();
         let ask = asks(&[("ann", false)], Some(FailurePolicy::Allow));
         let fails = || levels(|| drop(guard.ask(&ask, Some(ErrorKind::Timeout))));
         let answers = || levels(|| drop(guard.ask(&ask, None)));
-        let unasked = || levels(|| drop(guard.unasked(&ask, ErrorKind::Unavailable.into())));
+        let unasked = || levels(|| drop(guard.at_once(&ask)));
         clock.advance(Duration::from_secs(60));
         assert_eq!(answers(), [""; 0]);
         for begins in [&fails as &dyn Fn() -> Vec<String>, &unasked] {
@@ -274,7 +262,7 @@ mod logs {
     #[test]
     fn a_burst_is_no_outage() {
         for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {
-            let (guard, _) = guard(None);
+            let (guard, _) = guard();
             let error = Error::new(ErrorKind::Timeout).caused_by(given_up);
             let told = levels(|| guard.note(&Err(error)));
             assert_eq!(told, vec!["WARN"; lines], "{given_up:?}");
@@ -293,7 +281,7 @@ mod logs {
                 ErrorKind::Permits,
                 ErrorKind::Limit,
             ];
-            let (guard, _) = guard(None);
+            let (guard, _) = guard();
             let ask = asks(&[("ann", false)], None);
             let told = levels(|| drop(guard.ask(&ask, Some(kind))));
             assert_eq!(told.is_empty(), of_limiter.contains(&kind), "{kind:?}");

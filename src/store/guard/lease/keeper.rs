@@ -115,7 +115,7 @@ impl<S: Decide> Keeper<S> {
     }
 
     fn close(&self, account: &Account) {
-        account.close(|receipt, keep| self.inner.give_back(receipt, keep));
+        account.close(|receipt, keep| self.inner.settle(receipt, keep));
     }
 }
 

@@ -301,7 +301,6 @@ impl Lease {
             refused: false,
             retry_after: None,
             shadow: false,
-            hidden: charge.labels.hidden,
         };
         let receipt = Receipt {
             id,

@@ -151,7 +151,7 @@ async fn a_change_by_this_store_ends_the_lease() {
         let _ = poll(asking, 9).unwrap().unwrap();
     }
     assert!(world.server.ahead.lock().unwrap().len() > 1);
-    assert!(ours.take(&world.acquire(1)).is_none());
+    assert!(ours.pools.take(&world.acquire(1)).is_none());
     assert_eq!(world.available(), 1000);
 
     // By another store it lasts until its end, and no longer.
@@ -180,7 +180,7 @@ async fn another_limit_in_force_ends_the_lease() {
         .unwrap();
     // More than the lease has: so that the store is asked.
     let _ = world.takes(0, 100);
-    assert!(world.processes[0].take(&world.acquire(1)).is_none());
+    assert!(world.processes[0].pools.take(&world.acquire(1)).is_none());
     assert_eq!(world.available(), 500 - 100 - taken);
 }
 
@@ -198,15 +198,15 @@ async fn a_grant_out_of_a_lease_is_settled_once_and_exactly() {
     });
     let used = 70 + 12;
     // Into the lease, once.
-    lease.give_back(a.clone(), 1);
-    lease.give_back(a, 1);
+    lease.settle(a.clone(), 1);
+    lease.settle(a, 1);
     // More is an entry of its own.
-    lease.give_back(b, 10);
+    lease.settle(b, 10);
     lease.end_all();
     assert_eq!(world.available(), 100_000 - used + 3 - 7);
     // Out of the store, once.
-    lease.give_back(c.clone(), 2);
-    lease.give_back(c, 2);
+    lease.settle(c.clone(), 2);
+    lease.settle(c, 2);
     assert_eq!(world.available(), 100_000 - used + 3 - 7 + 3);
     world.advance(1100);
     assert_eq!(world.available(), 100_000);
@@ -217,12 +217,12 @@ async fn what_is_given_back_is_handed_out_again() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
     world.warm(0);
     let mut last = None;
-    while let Some(decision) = world.processes[0].take(&world.acquire(1)) {
+    while let Some(decision) = world.processes[0].pools.take(&world.acquire(1)) {
         last = Some(receipt(&decision));
     }
-    world.processes[0].give_back(last.unwrap(), 0);
-    assert!(world.processes[0].take(&world.acquire(1)).is_some());
-    assert!(world.processes[0].take(&world.acquire(1)).is_none());
+    world.processes[0].settle(last.unwrap(), 0);
+    assert!(world.processes[0].pools.take(&world.acquire(1)).is_some());
+    assert!(world.processes[0].pools.take(&world.acquire(1)).is_none());
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let lease = &world.processes[0];
     // Out of the lease as anybody, at once or in the line.
     let decisions = [
-        lease.take(&waits(1)).unwrap(),
+        lease.pools.take(&waits(1)).unwrap(),
         poll(lease.acquire(&waits(1)), 9).unwrap().unwrap(),
     ];
     let sources = decisions.iter().map(Decision::source);
@@ -306,7 +306,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let decisions = poll(lease.acquire_run(&run), 9).unwrap().unwrap();
     assert!(!decisions[20].is_allowed());
     assert_eq!(world.server.ahead.lock().unwrap().len(), asked + 1);
-    assert!(lease.take(&world.acquire(1)).is_none());
+    assert!(lease.pools.take(&world.acquire(1)).is_none());
     assert_eq!(world.available(), 150 - 1 - 20);
 }
 
@@ -331,7 +331,7 @@ async fn a_lease_out_of_which_much_is_given_back_is_followed_by_another() {
     for _ in 0..5000 {
         let decision = world.takes(0, 1);
         if decision.source() == Source::Lease {
-            world.processes[0].give_back(receipt(&decision), 0);
+            world.processes[0].settle(receipt(&decision), 0);
         } else {
             taken += 1;
         }
@@ -346,7 +346,7 @@ async fn a_lease_out_of_which_much_is_given_back_is_followed_by_another() {
 async fn limiters_whose_leases_are_over_make_room_for_others() {
     let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
     let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
-    world.processes[0].pools = Pools::knowing(1, Timer::new(Some(own)));
+    Arc::get_mut(&mut world.processes[0]).unwrap().pools = Pools::knowing(1, Timer::new(Some(own)));
     for limiter in 0..200 {
         world.name = Name::exact(&format!("hot{limiter}")).unwrap();
         for _ in 0..2 {

@@ -17,6 +17,7 @@ use crate::{
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
+    store::Listener,
 };
 
 /// More than there will be cores, so that callers of different limiters seldom meet.
@@ -41,9 +42,15 @@ struct Shared {
 
 #[derive(Default)]
 struct Shard {
-    lines: HashMap<Key, Arc<Queue>>,
+    lines: HashMap<Key, Entry>,
     /// Some that were taken away: most lines are of one caller, who is not to pay for one.
     spare: Vec<Arc<Queue>>,
+}
+
+struct Entry {
+    queue: Arc<Queue>,
+    /// Its callers are decided for in several calls.
+    in_parts: bool,
 }
 
 /// What the callers of a line charge.
@@ -54,11 +61,6 @@ pub(crate) type Key = List<(Name, Option<Slots>, LimitSource, bool)>;
 pub(crate) type Gone = Mutex<HashMap<PermitId, bool>>;
 
 impl Lines {
-    /// Asks again for those who wait for `name`: there may be room.
-    pub(crate) fn nudge(&self, name: &Name) {
-        self.nudge_some(name, |_| true);
-    }
-
     /// Whether anybody waits for permits of these limiters who is not being asked for.
     #[cfg(feature = "redis")]
     pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
@@ -66,26 +68,11 @@ impl Lines {
             return false;
         }
         let key = key(acquire);
-        let queue = lock(self.shard(&key)).lines.get(&key).map(Arc::clone);
+        let queue = lock(self.shard(&key))
+            .lines
+            .get(&key)
+            .map(|entry| Arc::clone(&entry.queue));
         queue.is_some_and(|queue| queue.is_waited_in())
-    }
-
-    /// As `nudge`, for some of the lines.
-    pub(crate) fn nudge_some(&self, name: &Name, which: impl Fn(&Key) -> bool) {
-        // Whoever begins to wait after this look asks after it, too.
-        if self.0.waiting.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
-        for shard in &self.0.shards {
-            let queues: Vec<_> = lock(shard)
-                .lines
-                .iter()
-                .filter(|(key, _)| waited_for(key) && which(key))
-                .map(|(_, queue)| Arc::clone(queue))
-                .collect();
-            queues.iter().for_each(|queue| queue.nudge());
-        }
     }
 
     /// Notes that a receipt is given back. It may be that of a call which is still in flight for others.
@@ -106,7 +93,7 @@ impl Lines {
     pub(crate) fn enter<T>(
         &self,
         key: &Key,
-        waits: bool,
+        (waits, in_parts): (bool, bool),
         enter: impl FnOnce(&Queue) -> T,
     ) -> (Arc<Queue>, T) {
         if waits {
@@ -114,7 +101,10 @@ impl Lines {
         }
         let mut shard = lock(self.shard(key));
         let Shard { lines, spare } = &mut *shard;
-        let queue = lines.entry(key.clone()).or_insert_with(|| unused(spare));
+        let Entry { queue, .. } = lines.entry(key.clone()).or_insert_with(|| Entry {
+            queue: unused(spare),
+            in_parts,
+        });
         // With the shard locked, so that nobody finds the line empty and takes it away.
         let entered = enter(queue);
         (Arc::clone(queue), entered)
@@ -134,8 +124,8 @@ impl Lines {
             let (empty, driver) = queue.close_if_empty();
             // Another line may stand there by now.
             let there = shard.lines.get(key);
-            if empty && there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
-                let gone = shard.lines.remove(key);
+            if empty && there.is_some_and(|there| Arc::ptr_eq(&there.queue, queue)) {
+                let gone = shard.lines.remove(key).map(|entry| entry.queue);
                 let spared = SPARE.saturating_sub(shard.spare.len());
                 shard.spare.extend(gone.into_iter().take(spared));
             }
@@ -147,6 +137,28 @@ impl Lines {
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
         // The remainder is below SHARDS, whatever the width of usize.
         &self.0.shards[(self.0.hasher.hash_one(key) % SHARDS as u64) as usize]
+    }
+}
+
+impl Listener for Lines {
+    fn changed(&self, _: &Name) {}
+
+    /// Asks again for those who wait for `name`.
+    fn room(&self, name: &Name, undone: bool) {
+        // Whoever begins to wait after this look asks after it, too.
+        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
+        for shard in &self.0.shards {
+            let queues: Vec<_> = lock(shard)
+                .lines
+                .iter()
+                .filter(|(key, entry)| waited_for(key) && !(undone && entry.in_parts))
+                .map(|(_, entry)| Arc::clone(&entry.queue))
+                .collect();
+            queues.iter().for_each(|queue| queue.nudge());
+        }
     }
 }
 

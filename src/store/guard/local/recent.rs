@@ -248,7 +248,6 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
-            hidden: false,
         }
     }
 

@@ -22,7 +22,15 @@ use crate::{
     limit::{Algorithm, Limit},
     list::List,
     name::Name,
-    store::{Decide, Op, Outcome, guard::fallback::Fallback},
+    store::{
+        Decide, MemoryStore, Op, Outcome,
+        guard::{deny_cache::Refusals, fallback::Fallback},
+        memory::{
+            shared::{Shared, stand_in},
+            strangers::latest,
+        },
+        sealed::Sealed,
+    },
 };
 
 /// Far below its limits, so that it grants whatever the history says.
@@ -35,6 +43,10 @@ struct Server {
 }
 
 impl Decide for Server {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
+    }
+
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         if self.down.load(Ordering::Relaxed) {
             return Err(ErrorKind::Unavailable.into());
@@ -46,27 +58,26 @@ impl Decide for Server {
         self.store.handle().0.decide_at_once(&mut acquire).unwrap()
     }
 
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        Err(ErrorKind::Unavailable.into())
-    }
-
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         Err(ErrorKind::Unavailable.into())
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         self.settled.lock().unwrap().push((receipt.permits, keep));
-        self.store.handle().0.give_back(receipt, keep);
+        self.store.handle().0.settle(receipt, keep);
     }
+}
 
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
-    }
+/// A guard around a store, by one clock.
+fn guard<S: Decide>(store: S, clock: &Arc<dyn Clock>) -> Fallback<S, Shared> {
+    let refusals = Arc::new(Refusals::new(Duration::ZERO, None));
+    let locals = Locals::new(stand_in(Arc::clone(clock)), Arc::clone(clock));
+    Fallback::new(store, refusals, locals, Arc::clone(clock))
 }
 
 struct World {
     clock: ManualClock,
-    guard: Fallback<Server>,
+    guard: Fallback<Server, Shared>,
     policy: FailurePolicy,
 }
 
@@ -84,7 +95,7 @@ impl World {
         };
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         Self {
-            guard: Fallback::new(server, Locals::new(Arc::clone(&shared)), shared),
+            guard: guard(server, &shared),
             clock,
             policy,
         }
@@ -94,7 +105,7 @@ impl World {
     fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
         let store = MemoryStore::new().clock(world.clock.clone());
-        world.guard.locals.limiters = store.max_limiters(1);
+        world.guard.locals.store = store.max_limiters(1).shared;
         world.fail(true);
         let daily = LimitSource::Code(Limit::per_day(90));
         assert!(world.takes(&[charge("other", 1, daily)]));
@@ -102,7 +113,7 @@ impl World {
     }
 
     fn fail(&self, fails: bool) {
-        self.guard.inner().down.store(fails, Ordering::Relaxed);
+        self.guard.inner.down.store(fails, Ordering::Relaxed);
     }
 
     fn now(&self) -> i64 {
@@ -263,7 +274,7 @@ proptest! {
                 by_store.push((now, n));
             }
         }
-        prop_assert_eq!(world.guard.locals.limiters.len(), 1);
+        prop_assert_eq!(world.guard.locals.store.len(), 1);
     }
 
     /// However often it fails: what is granted here is never more than the share within an interval.
@@ -441,9 +452,9 @@ fn what_was_taken_here_is_given_back_here() {
     // Also when the store is back.
     world.fail(false);
     for receipt in receipts(&taken) {
-        world.guard.give_back(receipt, 1);
+        world.guard.settle(receipt, 1);
     }
-    assert!(world.guard.inner().settled.lock().unwrap().is_empty());
+    assert!(world.guard.inner.settled.lock().unwrap().is_empty());
     world.fail(true);
     assert!(world.takes(&[of("ann", 1, 4)]));
     assert!(!world.takes(&[of("ann", 1, 4)]));
@@ -456,12 +467,12 @@ fn what_was_given_back_to_the_store_is_not_counted_here() {
     for keep in [0, 0, 0, 1] {
         let taken = world.ask(&[of("ann", 1, 8)]);
         for receipt in receipts(&taken) {
-            world.guard.give_back(receipt, keep);
+            world.guard.settle(receipt, keep);
         }
     }
-    assert_eq!(world.guard.inner().settled.lock().unwrap().len(), 4);
+    assert_eq!(world.guard.inner.settled.lock().unwrap().len(), 4);
     // One that nobody heard of was not noted either.
-    world.guard.give_back(of("ann", 1, 8).receipt(), 0);
+    world.guard.settle(of("ann", 1, 8).receipt(), 0);
     world.fail(true);
     assert!(world.takes(&[of("ann", 1, 8)]));
     assert!(!world.takes(&[of("ann", 1, 8)]));
@@ -513,7 +524,7 @@ fn a_limit_of_the_store_is_known_from_its_refusals() {
         patience: None,
         asked: None,
     };
-    let server = &world.guard.inner().store;
+    let server = &world.guard.inner.store;
     let taken = server.handle().0.decide_at_once(&mut other_process);
     assert!(taken.unwrap().unwrap().is_allowed());
     let shared = |permits| [charge("orders", permits, LimitSource::Store)];
@@ -530,7 +541,7 @@ fn what_was_kept_of_a_grant_is_counted_here() {
         let world = World::new(FailurePolicy::local(0.5));
         let granted = world.ask(&[of("ann", taken, 16)]);
         for receipt in receipts(&granted) {
-            world.guard.give_back(receipt, keep);
+            world.guard.settle(receipt, keep);
         }
         world.fail(true);
         let room = (0..20).filter(|_| world.takes(&[of("ann", 1, 16)])).count();

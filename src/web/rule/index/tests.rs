@@ -1,4 +1,4 @@
-//! Held against the linear search that says what the table means.
+//! Compares the index with a linear search, which defines the meaning of the table.
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
@@ -20,9 +20,9 @@ use super::*;
 enum Written {
     Route(String),
     Grpc(String),
-    /// Those with this header.
+    /// Requests with this header.
     Header(&'static str),
-    /// A place, and what else it wants of a request.
+    /// A place, and a header that the request needs as well.
     With(Box<Self>, &'static str),
 }
 
@@ -42,7 +42,7 @@ impl Written {
     }
 }
 
-/// Few segments, so that most routes are those of some request, and many are two entries'.
+/// Few segments, so that most routes match some request, and many routes are in two entries.
 fn route() -> impl Strategy<Value = String> {
     let segment = prop_oneof![
         4 => prop::sample::select(vec!["a", "b", "a.B", "C"]),
@@ -72,7 +72,7 @@ fn written() -> impl Strategy<Value = Written> {
     ]
 }
 
-/// What a request may ask for, and paths that are none.
+/// Paths that a request may have, and texts that are not paths.
 fn uri() -> impl Strategy<Value = Uri> {
     let segment = prop::sample::select(vec!["a", "b", "a.B", "C", "", "c", "%7Bx%7D"]);
     let path = prop::collection::vec(segment, 0..5).prop_map(|all| format!("/{}", all.join("/")));
@@ -88,8 +88,8 @@ fn request(method: &str, uri: Uri, headers: &[&'static str]) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-/// Says in the extensions what axum's router says: the route that serves the request, and the whole
-/// path.
+/// Puts into the extensions what axum's router puts there: the route that serves the request, and
+/// the whole path.
 #[cfg(feature = "axum")]
 fn routed(parts: &mut Parts, route: Option<&str>, whole: Option<Uri>) {
     use axum::{
@@ -121,7 +121,7 @@ fn routed(_: &mut Parts, _: Option<&str>, _: Option<Uri>) {}
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(inside) { 2000 } else { 200 }))]
 
-    /// However a table looks, the entry that counts is the first that matches.
+    /// Whatever the table, the index finds the first entry that matches.
     #[test]
     fn the_first_that_matches_is_found(
         table in prop::collection::vec(written(), 0..12),
@@ -133,7 +133,7 @@ proptest! {
     ) {
         let patterns: Vec<_> = table.iter().map(Written::pattern).collect();
         let index = Index::new(patterns.clone());
-        // axum's router takes a parameter's name once.
+        // axum's router accepts the name of a parameter only once.
         let template = template.filter(|route| route.matches("{x}").count() < 2);
         for uri in uris {
             let mut parts = request(method, uri, &headers);
@@ -144,7 +144,7 @@ proptest! {
     }
 }
 
-/// A closure is asked where no entry before its own matches, and once.
+/// A closure is called once, and only if no earlier entry matches.
 #[test]
 fn closures_are_asked_in_turn() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -177,7 +177,7 @@ fn closures_are_asked_in_turn() {
     }
 }
 
-/// How many nodes and entries a request makes the index look at.
+/// Returns how many nodes and entries the index visits for a request.
 fn steps(index: &Index, path: &str) -> usize {
     let parts = request("POST", path.parse().unwrap(), &[]);
     let mut search = Search {
@@ -190,7 +190,7 @@ fn steps(index: &Index, path: &str) -> usize {
     search.steps
 }
 
-/// So many entries of all kinds that can be looked up.
+/// Returns an index with this many entries, of all kinds that can be looked up.
 fn table(entries: usize) -> Index {
     let pattern = |entry: usize| match entry % 4 {
         0 => Pattern::route(&format!("/a/r{entry}")),
@@ -201,10 +201,10 @@ fn table(entries: usize) -> Index {
     Index::new((0..entries).map(|entry| pattern(entry).unwrap()).collect())
 }
 
-/// The processor time of one request in nanoseconds, the least of several tries.
+/// Returns the processor time of one request in nanoseconds, the least of several tries.
 fn nanos(index: &Index, path: &str) -> u64 {
     let now = || -> u64 {
-        // Linux counts it whenever it schedules.
+        // Linux updates the counter whenever it schedules.
         std::thread::yield_now();
         let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
         stat.split(' ').next().unwrap().parse().unwrap()
@@ -242,7 +242,7 @@ fn the_cost_of_a_request_does_not_grow_with_the_table() {
     }
 }
 
-/// A path of 60 KB costs one look at its bytes.
+/// A path of 60 KB is read once.
 #[test]
 fn a_long_path_leads_no_further_than_the_routes() {
     let index = table(10_000);

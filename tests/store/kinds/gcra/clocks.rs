@@ -73,7 +73,7 @@ async fn a_slow_caller_makes_no_room_for_another() {
     assert_eq!(wait(&limiter, 1).await, Some(TEN / 5));
 }
 
-/// How far the theoretical arrival time lies ahead, in us.
+/// Returns how far the theoretical arrival time is ahead, in us.
 fn ahead(value: &str) -> i64 {
     let script = "local time = redis.call('TIME') \
                   local tat = struct.unpack('<d', redis.call('GET', KEYS[1]), 17) \

@@ -5,7 +5,7 @@ use crate::scene::on_both_stores;
 
 on_both_stores!(what_was_used_is_settled);
 
-/// Of ten an hour, one is through every six minutes.
+/// With ten an hour, one permit is free every six minutes.
 #[tokio::test]
 async fn a_receipt_gives_back_what_lies_ahead() {
     let clock = ManualClock::new();
@@ -37,8 +37,9 @@ async fn a_receipt_gives_back_what_lies_ahead() {
     assert_eq!(free(&limiter).await, 0);
 }
 
-/// Of five an hour, one is through every twelve minutes. What was given back before a receipt's permits has brought them
-/// forward: who forgets that gives back others' in their place.
+/// With five an hour, one permit is free every twelve minutes. Permits released before those of a
+/// receipt have brought them forward: without that record, a release would free those of others in
+/// their place.
 #[tokio::test]
 async fn memory_does_not_forget_what_a_receipt_must_know() {
     let clock = ManualClock::new();

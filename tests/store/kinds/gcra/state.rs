@@ -1,4 +1,4 @@
-//! What stands in Redis, by `lua/README.md` and not by this crate's code.
+//! The state in Redis, by `lua/README.md` and not by this crate's code.
 
 use super::{clocks::plant, *};
 use tower_ratelimit::Finding;
@@ -9,7 +9,8 @@ impl State {
     }
 }
 
-/// TAT, the key's end and what was given back, all in us, and the rate and interval that stand before them.
+/// Returns the TAT, the key's end and the released permits, all in us, and the rate and interval
+/// before them.
 fn numbers(key: &str) -> [f64; 5] {
     let Reply::Bulk(bytes) = RedisServer::shared().command(&["GET", key]) else {
         panic!("no value");
@@ -95,7 +96,7 @@ async fn a_rules_limiter_is_one_key_that_vanishes() {
     .await;
 }
 
-/// One command for each decision, the first of a key included; two where another limit counted before.
+/// One command for each decision, also the first of a key; two if another limit counted before.
 #[tokio::test]
 async fn a_decision_is_one_command() {
     let server = RedisServer::start();
@@ -144,7 +145,8 @@ async fn what_another_left_there_counts_as_none() {
     assert!(limiter.try_acquire().await.is_err());
 }
 
-/// Lua reads a text up to its first zero byte, and some times of arrival begin with a digit and such a byte.
+/// Lua reads a text up to its first zero byte, and some arrival times begin with a digit and such a
+/// byte.
 #[tokio::test]
 async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
     let limit = Limit::new(11, Duration::from_secs(1));
@@ -216,7 +218,8 @@ async fn the_limit_has_a_life_of_its_own() {
     assert!(left > hours, "{left}");
 }
 
-/// What no limit of this kind can be is found, and what a hand did to the key's life is mended.
+/// A limit that GCRA cannot have is found, and a manual change of the key's time to live is
+/// corrected.
 #[tokio::test]
 async fn repair_forgets_what_is_beyond_the_limit() {
     let state = State::new::<Gcra>(4).await;

@@ -1,4 +1,4 @@
-//! What cannot be meant is refused when it is built.
+//! Invalid settings are refused when a limiter is built.
 
 use super::*;
 

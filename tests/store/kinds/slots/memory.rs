@@ -1,4 +1,4 @@
-//! What a limiter takes of Redis' memory. Sizes, and no times.
+//! The memory that a limiter takes in Redis. Sizes, and no times.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn memory(limiter: &RateLimiter) -> u64 {
 #[tokio::test]
 async fn a_large_limit_takes_the_memory_of_its_slots() {
     let (store, clock) = by_a_clock();
-    // Never exhausted, so that nobody is made to remove what has expired.
+    // Never exhausted, so that no call must remove expired entries.
     let limit = Limit::per_minute(10_000_000);
     let slotted = limiter(&store, limit).await.slots(1000).unwrap();
     let mut most = 0;

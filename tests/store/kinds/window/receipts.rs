@@ -24,7 +24,7 @@ async fn a_receipt_is_void_after_its_window_in_redis() {
     let limiter = Window::hourly(&store, 5).await;
     let late = take(&limiter, 2).await;
     let value = format!("{{{}}}:value", limiter.name());
-    // As if an hour had passed, but for a second.
+    // As if an hour less a second had passed.
     server.command(&["DEL", &value]);
     take(&limiter, 4).await;
     server.command(&["PEXPIRE", &value, "3500000"]);

@@ -1,4 +1,5 @@
-//! What stands in Redis: the state of Redisson 3.7.1 to 3.13.2, by the description of it and not by this crate's code.
+//! The state in Redis: that of Redisson 3.7.1 to 3.13.2, by its description and not by this crate's
+//! code.
 
 use super::*;
 use tower_ratelimit::Finding;
@@ -48,7 +49,8 @@ async fn a_value_with_an_end_and_no_log() {
     state.has_window_of(HOUR / 2);
 }
 
-/// What an old Redisson does: SET value rate PX interval, then DECRBY, and a refusal where value is below.
+/// Acts like an old Redisson: SET value rate PX interval, then DECRBY, and a refusal if value is
+/// below.
 #[tokio::test]
 async fn an_old_redisson_shares_the_window() {
     let state = State::new::<Window>(5).await;

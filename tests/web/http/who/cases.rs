@@ -1,4 +1,4 @@
-//! Reads `cases.toml`: whom a server believes, what it reads, and on which socket.
+//! Reads `cases.toml`: the trusted proxies, the header, and the socket of each case.
 
 use crate::scene::*;
 use serde::Deserialize;
@@ -50,7 +50,7 @@ impl Case {
                 let secret = Secret::new("k1", "3f1d7a0c55e94b6f8a2be07d41c9631e").unwrap();
                 return limit.by(FromHeader::new("authorization").digest(&secret));
             }
-            "nobody" => ClientIp::behind([] as [&str; 0]),
+            "no proxy" => ClientIp::behind([] as [&str; 0]),
             "local" => local(),
             "two networks" => ClientIp::behind(["127.0.0.1", "10.0.0.0/8"]),
             "networks" => ClientIp::behind(["127.0.0.0/31", "::ffff:10.0.0.0/104", "fd00::/8"]),
@@ -104,7 +104,7 @@ impl Step {
 /// 198.51.100.1
 const V1: &[u8] = b"PROXY TCP4 198.51.100.1 127.0.0.1 4711 80\r\n";
 const V1_IPV6: &[u8] = b"PROXY TCP6 2001:db8:1:200::1 ::1 4711 80\r\n";
-/// What stands behind `UNKNOWN` does not count.
+/// Bytes after `UNKNOWN` are ignored.
 const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n";
 /// 198.51.100.1 from another port, and an additional field that says nothing
 const V2: &[u8] =
@@ -118,6 +118,6 @@ const V2_MAPPED: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24\
 /// `2001:db8:1:2ff::2`
 const V2_IPV6: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24\
     \x20\x01\x0d\xb8\0\x01\x02\xff\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x12\x67\0\x50";
-/// What stands behind `LOCAL` does not count.
+/// Bytes after `LOCAL` are ignored.
 const V2_LOCAL: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x20\x11\0\x0c\xc6\x33\x64\x09\x7f\0\0\x01\x12\x67\0\x50";

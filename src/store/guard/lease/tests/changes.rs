@@ -18,16 +18,17 @@ async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
         let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
         let (ours, op) = (&world.processes[0], set_rate());
         {
-            let mut changing = pin!(ours.manage(&world.name, &op));
+            let exit = world.exit(0);
+            let mut changing = pin!(Decide::manage(&exit, &world.name, &op));
             let mut context = Context::from_waker(Waker::noop());
             assert!(changing.as_mut().poll(&mut context).is_pending());
             world.warm(0);
-            assert!(ours.take(&world.acquire(1)).is_some());
+            assert!(ours.pools.take(&world.acquire(1)).is_some());
             if is_heard {
                 poll(changing, 9).unwrap().unwrap();
             }
         }
-        assert!(ours.take(&world.acquire(1)).is_none(), "{is_heard}");
+        assert!(ours.pools.take(&world.acquire(1)).is_none(), "{is_heard}");
         assert_eq!(ours.count(), 0, "{is_heard}");
     }
 }
@@ -49,8 +50,10 @@ async fn a_lease_ends_by_what_changes_its_limiter_alone() {
         world.warm(0);
         let ours = &world.processes[0];
         let name = if of_other { &other } else { &world.name };
-        poll(ours.manage(name, &op), 9).unwrap().unwrap();
-        let lease = ours.take(&world.acquire(1));
+        poll(Decide::manage(&world.exit(0), name, &op), 9)
+            .unwrap()
+            .unwrap();
+        let lease = ours.pools.take(&world.acquire(1));
         assert_eq!(lease.is_some(), lasts, "{op:?} {of_other}");
     }
 }

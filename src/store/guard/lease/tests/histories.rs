@@ -12,7 +12,7 @@ use crate::{
     decision::{Decision, Source},
     limit::Limit,
     receipt::Receipt,
-    store::{Decide, guard::lease::Leasing},
+    store::Decide,
 };
 
 /// What happens, in which of the processes.
@@ -109,7 +109,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                 polls,
             } => {
                 if let Some(Decision::Allow(grant)) = world.ask(process, permits, polls) {
-                    world.processes[process].give_back(grant.receipts()[0].clone(), 0);
+                    world.processes[process].settle(grant.receipts()[0].clone(), 0);
                 }
             }
             Step::Settle { which, keep } if !held.is_empty() => {
@@ -118,7 +118,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                 if std::mem::replace(&mut grant.settled, true) {
                     continue;
                 }
-                world.processes[grant.process].give_back(grant.receipt.clone(), keep);
+                world.processes[grant.process].settle(grant.receipt.clone(), keep);
                 if keep > grant.permits {
                     debt.push((world.now(), keep - grant.permits));
                 }
@@ -128,7 +128,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
             Step::EndAll(process) => world.processes[process].end_all(),
         }
     }
-    world.processes.iter().for_each(Leasing::end_all);
+    world.processes.iter().for_each(|leasing| leasing.end_all());
     // Nothing is in use but what somebody has, and all of that: an entry lives as long as its grant and a lease.
     let available = world.available();
     let ahead = interval / 10;

@@ -32,7 +32,7 @@ async fn leases_are_ended_by_number_those_first_that_end_first() {
     assert_eq!(ours.count(), 1);
     // Of each four, one was taken.
     assert_eq!(world.available(), before + 6);
-    let lasts = out.iter().map(|acquire| ours.take(acquire).is_some());
+    let lasts = out.iter().map(|acquire| ours.pools.take(acquire).is_some());
     assert_eq!(lasts.collect::<Vec<_>>(), [false, false, true]);
     ours.end_first(2);
     assert_eq!(ours.count(), 0);

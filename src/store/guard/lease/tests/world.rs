@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     algorithm::{
-        call::{self, Ask, Caller, Counts, Take},
+        call::{self, Counts, Terms},
         sliding_log::Limiter,
     },
     clock::{Clock, ManualClock, Now, millis},
@@ -23,12 +23,15 @@ use crate::{
     demand::{Acquire, Charge, Labels},
     error::Error,
     limit::{Limit, LimitSource},
-    list::List,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, Op, Outcome,
-        guard::{lease::Leasing, line::Lines},
+        Decide, DecideRuns, Listener, Listeners, Op, Outcome,
+        guard::{
+            lease::Leasing,
+            line::{Line, Lines},
+        },
+        stack::{About, Exit},
     },
 };
 
@@ -57,23 +60,9 @@ impl Connection {
 
     fn decide(&self, run: &[Acquire]) -> Vec<Decision> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let callers: Vec<_> = run
-            .iter()
-            .map(|acquire| Caller {
-                waits: acquire.patience.is_some(),
-                takes: List::one(Take {
-                    permits: acquire.first.permits,
-                    id: acquire.first.id,
-                    shadow: false,
-                    lead: acquire.first.lead,
-                }),
-            })
-            .collect();
-        let ask = Ask {
-            limit: run[0].first.limit(),
-            rewrite: true,
-            exact: run[0].remaining,
+        let terms = Terms {
             resendable: true,
+            ..Terms::HERE
         };
         let ahead = run.iter().filter(|acquire| acquire.first.lead > 0);
         self.0
@@ -82,8 +71,8 @@ impl Connection {
             .unwrap()
             .extend(ahead.map(|acquire| acquire.first.permits));
         let limiter = &mut *self.limiter();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, ask));
-        let answers = call::acquire(limiters, &callers, self.now()).unwrap();
+        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
+        let answers = call::acquire(limiters, run, self.now()).unwrap();
         let answers = run.iter().zip(answers.iter());
         answers
             .map(|(acquire, answer)| acquire.decision(&[*answer]))
@@ -105,16 +94,13 @@ async fn pause() {
 }
 
 impl Decide for Connection {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
+    }
+
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let mut decisions = self.acquire_run(slice::from_ref(acquire)).await?;
         Ok(decisions.remove(0))
-    }
-
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        pause().await;
-        let decisions = self.decide(run);
-        pause().await;
-        Ok(decisions)
     }
 
     async fn manage(&self, _: &Name, op: &Op) -> Result<Outcome, Error> {
@@ -126,8 +112,17 @@ impl Decide for Connection {
         Ok(Outcome::Changed(true))
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         self.limiter().settle(&receipt, keep, self.now()).unwrap();
+    }
+}
+
+impl DecideRuns for Connection {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        pause().await;
+        let decisions = self.decide(run);
+        pause().await;
+        Ok(decisions)
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
@@ -137,7 +132,7 @@ impl Decide for Connection {
 
 pub(crate) struct World {
     pub(crate) server: Arc<Server>,
-    pub(crate) processes: Vec<Leasing<Connection>>,
+    pub(crate) processes: Vec<Arc<Leasing<Connection>>>,
     pub(crate) clock: ManualClock,
     pub(crate) name: Name,
     labels: Arc<Labels>,
@@ -157,8 +152,9 @@ impl World {
         server.limiter.lock().unwrap().try_set_rate(limit.stored());
         let process = || {
             let own: Arc<dyn Clock> = Arc::new(clock.clone());
-            let connection = Connection(Arc::clone(&server));
-            Leasing::new(connection, Some(Arc::clone(&own)), own, Lines::default())
+            let connection = Arc::new(Connection(Arc::clone(&server)));
+            let own_clock = Some(Arc::clone(&own));
+            Arc::new(Leasing::new(connection, own_clock, own, Lines::default()))
         };
         Self {
             processes: std::iter::repeat_with(process).take(processes).collect(),
@@ -200,15 +196,24 @@ impl World {
         let mut acquire = self.acquire(permits);
         let id = acquire.first.id;
         acquire.identify(PermitId::NONE);
-        if let Some(decision) = leasing.take(&acquire) {
+        if let Some(decision) = leasing.pools.take(&acquire) {
             return Some(decision);
         }
         acquire.identify(id);
         let decision = poll(leasing.acquire(&acquire), polls);
         if decision.is_none() {
-            leasing.give_back(acquire.first.receipt(), 0);
+            leasing.settle(acquire.first.receipt(), 0);
         }
         decision.map(Result::unwrap)
+    }
+
+    /// The process with the exit, which says when a verb is over.
+    pub(crate) fn exit(&self, process: usize) -> Exit<Line<Leasing<Connection>>> {
+        let leasing = &self.processes[process];
+        let clock = Arc::new(self.clock.clone());
+        let line = Line::new(Arc::clone(leasing), clock, Lines::default());
+        let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
+        Exit::new(line, Listeners::new([listener]), About::default())
     }
 
     pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {

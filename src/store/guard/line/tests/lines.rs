@@ -60,13 +60,3 @@ fn a_change_has_those_asked_for_who_wait_there() {
         }
     }
 }
-
-/// A run is not to stand in line once more.
-#[test]
-fn what_it_knows_nothing_of_is_asked_within() {
-    for (world, together) in [(World::new(), true), (World::apart(), false)] {
-        assert_eq!(world.decides_together(&acquire(1)), together);
-        world.ask_for_run(&[acquire(1), acquire(2)]);
-        assert_eq!(world.calls(), [(true, vec![1, 2])]);
-    }
-}

@@ -25,8 +25,9 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, Op, Outcome,
+        Decide, DecideRuns, Listener, Listeners, Op, Outcome,
         guard::line::{Line, Lines, lock},
+        stack::{About, Exit},
     },
 };
 
@@ -114,21 +115,27 @@ impl ByHand {
 }
 
 impl Decide for ByHand {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
+    }
+
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let mut reply = self.call(false, std::slice::from_ref(acquire)).await?;
         Ok(reply.remove(0))
-    }
-
-    async fn acquire_run(&self, run: &[Acquire]) -> Reply {
-        self.call(true, run).await
     }
 
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         Ok(Outcome::Changed(true))
     }
 
-    fn give_back(&self, receipt: Receipt, _: u32) {
+    fn settle(&self, receipt: Receipt, _: u32) {
         lock(&self.calls).held.remove(&number(receipt.id));
+    }
+}
+
+impl DecideRuns for ByHand {
+    async fn acquire_run(&self, run: &[Acquire]) -> Reply {
+        self.call(true, run).await
     }
 
     fn decides_together(&self, _: &Acquire) -> bool {
@@ -218,31 +225,27 @@ impl World {
 
     /// Whether each call was made for many, and the ids that it asked for.
     pub(crate) fn calls(&self) -> Vec<(bool, Vec<u64>)> {
-        let calls = lock(&self.line.inner().calls);
+        let calls = lock(&self.line.inner.calls);
         let calls = calls.calls.iter();
         calls.map(|call| (call.run, call.ids())).collect()
     }
 
     pub(crate) fn is_dropped(&self, call: usize) -> bool {
-        lock(&self.line.inner().calls).calls[call].over
+        lock(&self.line.inner.calls).calls[call].over
     }
 
     pub(crate) fn held(&self) -> Vec<u64> {
-        lock(&self.line.inner().calls)
-            .held
-            .iter()
-            .copied()
-            .collect()
+        lock(&self.line.inner.calls).held.iter().copied().collect()
     }
 
     /// Whether the store ever granted what an id asked for.
     pub(crate) fn was_granted(&self, id: u64) -> bool {
-        lock(&self.line.inner().calls).granted.contains(&id)
+        lock(&self.line.inner.calls).granted.contains(&id)
     }
 
     /// Has the store take what a call asks for, whoever hears of it.
     pub(crate) fn carry_out(&self, at: usize) {
-        let mut calls = lock(&self.line.inner().calls);
+        let mut calls = lock(&self.line.inner.calls);
         let call = &mut calls.calls[at];
         if call.over || call.carried_out {
             return;
@@ -312,7 +315,7 @@ impl World {
     /// Refuses a call when somebody begins to sleep next.
     pub(crate) fn refuse_when_asleep(&self, at: usize) {
         let waker = {
-            let mut calls = lock(&self.line.inner().calls);
+            let mut calls = lock(&self.line.inner.calls);
             let call = &mut calls.calls[at];
             call.reply = Some(Ok(call.callers.iter().map(|_| refusal(1000)).collect()));
             call.waker.take().unwrap()
@@ -325,13 +328,13 @@ impl World {
     }
 
     pub(crate) fn panic(&self, at: usize) {
-        lock(&self.line.inner().calls).calls[at].panics = true;
+        lock(&self.line.inner.calls).calls[at].panics = true;
         self.answer(at, |_| Err(ErrorKind::Unavailable.into()));
     }
 
     fn answer(&self, at: usize, reply: impl FnOnce(&mut Call) -> Reply) {
         let waker = {
-            let mut calls = lock(&self.line.inner().calls);
+            let mut calls = lock(&self.line.inner.calls);
             let call = &mut calls.calls[at];
             if call.over || call.reply.is_some() {
                 return;
@@ -348,7 +351,7 @@ impl World {
     }
 
     fn in_flight(&self) -> Vec<usize> {
-        let calls = lock(&self.line.inner().calls);
+        let calls = lock(&self.line.inner.calls);
         let open = |at: &usize| !calls.calls[*at].over && calls.calls[*at].reply.is_none();
         (0..calls.calls.len()).filter(open).collect()
     }
@@ -376,7 +379,7 @@ impl World {
     /// Fails a call that was not carried out: one that was is given back by whoever knows that it was sent.
     pub(crate) fn fail_any(&self, which: proptest::sample::Index) {
         self.any(which, |at| {
-            if !lock(&self.line.inner().calls).calls[at].carried_out {
+            if !lock(&self.line.inner.calls).calls[at].carried_out {
                 self.fail(at);
             }
         });
@@ -385,7 +388,7 @@ impl World {
     /// Serves out of a lease whom a run is for, if it was not carried out.
     pub(crate) fn lease_any(&self, which: proptest::sample::Index) {
         self.any(which, |at| {
-            if !lock(&self.line.inner().calls).calls[at].carried_out {
+            if !lock(&self.line.inner.calls).calls[at].carried_out {
                 self.lease(at);
             }
         });
@@ -396,7 +399,7 @@ impl World {
     }
 
     pub(crate) fn nudge(&self) {
-        self.lines.nudge(&name());
+        self.lines.room(&name(), false);
     }
 
     #[cfg(feature = "redis")]
@@ -406,24 +409,17 @@ impl World {
 
     /// Has a verb carried out.
     pub(crate) fn manage(&self, name: &Name, op: &Op) {
-        let mut managing = pin!(self.line.manage(name, op));
+        let store = ByHand {
+            together: true,
+            calls: Mutex::default(),
+        };
+        let listener: Box<dyn Listener> = Box::new(self.lines.clone());
+        let exit = Exit::new(store, Listeners::new([listener]), About::default());
+        let mut managing = pin!(Decide::manage(&exit, name, op));
         let polled = managing
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_ready());
-    }
-
-    pub(crate) fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.line.decides_together(acquire)
-    }
-
-    /// Asks for a run from outside, and leaves.
-    pub(crate) fn ask_for_run(&self, run: &[Acquire]) {
-        let mut asking = pin!(self.line.acquire_run(run));
-        let polled = asking
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending());
     }
 
     pub(crate) fn advance(&self, millis: u64) {
@@ -489,7 +485,7 @@ impl Caller<'_> {
         let (world, receipts) = (self.world, self.acquire.receipts());
         drop(self);
         for receipt in receipts {
-            world.line.give_back(receipt, 0);
+            world.line.settle(receipt, 0);
         }
     }
 }
@@ -563,7 +559,6 @@ fn refusal(wait: u64) -> Decision {
             refused: true,
             retry_after: Some(wait),
             shadow: false,
-            hidden: false,
         }),
         retry_after: Some(wait),
         source: Source::Store,

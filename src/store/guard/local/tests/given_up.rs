@@ -11,36 +11,32 @@ struct Silent {
 }
 
 impl Decide for Silent {
-    async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
-        Err(Error::new(ErrorKind::Timeout).caused_by(GivenUp::Silence))
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
     }
 
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        Err(ErrorKind::Timeout.into())
+    async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
+        Err(Error::new(ErrorKind::Timeout).caused_by(GivenUp::Silence))
     }
 
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         Err(ErrorKind::Timeout.into())
     }
 
-    fn give_back(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Receipt, keep: u32) {
         assert_eq!(receipt.place, Place::Store);
         assert!(!receipt.was_granted());
         let mut given_back = self.given_back.lock().unwrap();
         given_back.push((receipt.name().as_str().to_owned(), keep));
     }
-
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
-    }
 }
 
-fn silent() -> Fallback<Silent> {
+fn silent() -> Fallback<Silent, Shared> {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
-    Fallback::new(Silent::default(), Locals::new(Arc::clone(&clock)), clock)
+    guard(Silent::default(), &clock)
 }
 
-impl Fallback<Silent> {
+impl Fallback<Silent, Shared> {
     fn ask(&self, charges: &[Charge], policy: Option<FailurePolicy>) -> Result<Decision, Error> {
         let acquire = Acquire {
             first: charges[0].clone(),
@@ -59,7 +55,7 @@ impl Fallback<Silent> {
 
     /// What was given back, in order, since this was asked last.
     fn given_back(&self) -> Vec<(String, u32)> {
-        std::mem::take(&mut self.inner().given_back.lock().unwrap())
+        std::mem::take(&mut self.inner.given_back.lock().unwrap())
     }
 }
 
@@ -89,7 +85,7 @@ fn who_is_admitted_here_keeps_the_charge_and_settles_both() {
     assert!(!guard.ask(&[of("ann", 1, 4)], local()).unwrap().is_allowed());
     assert_eq!(guard.given_back(), [back("ann", 0)]);
     for receipt in receipts(&taken) {
-        guard.give_back(receipt, 1);
+        guard.settle(receipt, 1);
     }
     assert_eq!(guard.given_back(), [back("ann", 1)]);
     assert!(guard.ask(&[of("ann", 1, 4)], local()).unwrap().is_allowed());

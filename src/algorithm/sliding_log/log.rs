@@ -1,0 +1,177 @@
+//! The entries of a log: [`Log`].
+
+use std::collections::VecDeque;
+
+use crate::{algorithm::call::Needs, receipt::PermitId};
+
+/// The most entries that a repair adds.
+const RESTORED: u32 = 100;
+
+/// The grants of the last interval, in the order of the sorted set: by score, then by member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Log(VecDeque<Entry>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) score: i64,
+    pub(crate) permits: u32,
+    pub(crate) id: PermitId,
+}
+
+impl Entry {
+    /// Where it stands among others: Redis compares members as bytes where scores are equal.
+    fn rank(&self) -> (i64, PermitId, [u8; 4]) {
+        (self.score, self.id, self.permits.to_le_bytes())
+    }
+}
+
+impl Log {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn count(&self) -> i64 {
+        i64::try_from(self.0.len()).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn oldest(&self) -> Option<i64> {
+        self.0.front().map(|entry| entry.score)
+    }
+
+    pub(crate) fn newest(&self) -> Option<i64> {
+        self.0.back().map(|entry| entry.score)
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        // Nearly always the last place: the clock moves on.
+        let mut place = self.0.len();
+        while place > 0 && self.0[place - 1].rank() > entry.rank() {
+            place -= 1;
+        }
+        self.0.insert(place, entry);
+    }
+
+    pub(super) fn holds(&self, id: PermitId, permits: u32) -> bool {
+        self.0
+            .iter()
+            .any(|entry| entry.id == id && entry.permits == permits)
+    }
+
+    pub(super) fn remove(&mut self, id: PermitId, permits: u32) -> Option<Entry> {
+        // Given back soon after it was taken, so from the new end.
+        let place = self
+            .0
+            .iter()
+            .rposition(|entry| entry.id == id && entry.permits == permits);
+        place.and_then(|place| self.0.remove(place))
+    }
+
+    /// Removes permits from the oldest entries, and tells how many there were.
+    pub(super) fn shrink(&mut self, wanted: i64) -> i64 {
+        let mut given = 0;
+        while given < wanted
+            && let Some(mut oldest) = self.0.pop_front()
+        {
+            let held = i64::from(oldest.permits);
+            if held <= wanted - given {
+                given += held;
+            } else {
+                // Less than it held, so it fits.
+                oldest.permits -= u32::try_from(wanted - given).unwrap_or(0);
+                given = wanted;
+                // One acquire may be there with as many already, left of what came again or was
+                // settled twice.
+                self.remove(oldest.id, oldest.permits);
+                self.insert(oldest);
+            }
+        }
+        given
+    }
+
+    /// The entries of this score, in their order.
+    pub(super) fn scored(&self, score: i64) -> impl Iterator<Item = &Entry> {
+        let from = self.0.partition_point(|entry| entry.score < score);
+        self.0
+            .range(from..)
+            .take_while(move |entry| entry.score == score)
+    }
+
+    pub(super) fn pop_expired(&mut self, up_to: i64) -> Option<Entry> {
+        if self.0.front()?.score <= up_to {
+            self.0.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// Removes what has expired and returns the sum of what is left.
+    pub(super) fn live_permits(&mut self, up_to: i64) -> i64 {
+        while self.pop_expired(up_to).is_some() {}
+        self.permits()
+    }
+
+    /// The sum of all that is in it.
+    pub(super) fn permits(&self) -> i64 {
+        self.0.iter().map(|entry| i64::from(entry.permits)).sum()
+    }
+
+    /// Gives each of `needs`, which do not fall, the score of the entry whose expiry frees what it
+    /// lacks beside what is `left`, or of the last one; `already` where it lacks nothing. Scores
+    /// beyond `latest` come from a wrong clock and are set back to it on the way: returns how many.
+    pub(super) fn due(&mut self, needs: &mut [Needs], left: i64, latest: i64, already: i64) -> i64 {
+        let (mut freed, mut last) = (left, already);
+        let mut set_back = Vec::new();
+        let mut entries = self.0.iter();
+        for needs in needs {
+            while freed < needs.permits
+                && let Some(entry) = entries.next()
+            {
+                last = entry.score.min(latest);
+                if entry.score > latest {
+                    set_back.push(*entry);
+                }
+                freed += i64::from(entry.permits);
+            }
+            needs.wait = last;
+        }
+        for entry in &set_back {
+            self.remove(entry.id, entry.permits);
+            self.insert(Entry {
+                score: latest,
+                ..*entry
+            });
+        }
+        i64::try_from(set_back.len()).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn restore(&mut self, score: i64, mut permits: i64, id: PermitId) {
+        let mut chunk = 0u32;
+        while permits > 0 && chunk < RESTORED {
+            let part = u32::try_from(permits).unwrap_or(u32::MAX);
+            self.insert(Entry {
+                score,
+                permits: part,
+                id: restored_id(id, chunk),
+            });
+            permits -= i64::from(part);
+            chunk += 1;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter()
+    }
+}
+
+/// The id of an entry that stands for permits of unknown age, as in `lua/lib/state.lua`.
+fn restored_id(id: PermitId, chunk: u32) -> PermitId {
+    let mut restored = *b"heal:\0\0\0\0\0\0\0\0\0\0\0";
+    restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
+    restored[8..].copy_from_slice(&id.0[8..]);
+    PermitId(restored)
+}

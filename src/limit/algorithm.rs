@@ -1,0 +1,147 @@
+//! How permits are counted: [`Algorithm`].
+
+use std::time::Duration;
+
+use crate::error::{ConfigError, ConfigErrorKind};
+
+/// The algorithm that counts the permits in use.
+///
+/// The algorithm belongs to a limiter's name, and not to its limit: all users of a name must agree
+/// on it, in every process, Rust or Java. Redis does not store which one it is. Where they
+/// disagree, or while a fleet changes from one to the other, a limiter heals with the next call, at
+/// the cost of permits for up to an interval or of a quota granted once more.
+///
+/// Only a sliding log has an entry for each grant. Without entries, a repeated call cannot be
+/// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released.
+///
+/// [`Rule::algorithm`](crate::Rule::algorithm) and
+/// [`RateLimiter::algorithm`](crate::RateLimiter::algorithm) choose it. Default:
+/// [`SlidingLog`](Self::SlidingLog).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let feed = RateLimiter::new(&MemoryStore::new(), "feed")?.algorithm(Algorithm::FixedWindow);
+/// feed.try_set_rate(Limit::per_minute(100_000)).await?;
+/// assert!(feed.try_acquire().await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no
+    /// interval, wherever it begins, has more grants than the limit. Memory grows with the grants
+    /// of an interval, and so does the cost of the worst call, unless they are merged in
+    /// [slots](crate::RateLimiter::slots).
+    ///
+    /// A [`MemoryStore`](crate::MemoryStore) is exact for any interval, measured on its clock. A
+    /// [`RedisStore`](crate::RedisStore) is exact to the millisecond: Redisson's format has whole
+    /// milliseconds, so no time span of the interval less a millisecond has more.
+    #[default]
+    SlidingLog,
+    /// One number that is reset when an interval is over, as in Redisson 3.7.1 to 3.13.2. The
+    /// cheapest limiter: constant memory and time at any rate.
+    ///
+    /// A window begins with the first grant after the last one has ended, so it shares its start
+    /// with no other, and it lasts for the interval and the millisecond of its end, in which Redis
+    /// still keeps the key. The server's clock counts, also with
+    /// [`client_clock`](crate::RedisStoreBuilder::client_clock).
+    ///
+    /// Worst case: twice the limit within one interval, all of it around the turn of a window.
+    /// Grants have no entries. So an acquire is never sent twice: a call whose connection is lost
+    /// is an error, and the permits it may have taken are in use until the window ends, and so are
+    /// those of a call dropped in flight. A [`Receipt`](crate::Receipt) releases within its window,
+    /// once; after that it has no effect.
+    FixedWindow,
+    /// A token bucket, stored as one small number, the theoretical arrival time: permits return one
+    /// by one, and the whole limit may be taken at once after a pause. For very large rates and
+    /// very many keys: memory and time are constant, no limit is read, and an idle limiter is gone
+    /// from Redis within two intervals of its last grant. This is not a format of Redisson's: no
+    /// Java peer can share it.
+    ///
+    /// The time from permit to permit is interval / limit, rounded up to microseconds, so that it
+    /// never grants too much. At large rates that shows: of 600 000 a second, one every 2 us, 500
+    /// 000 pass in the long run. Limits with a whole quotient lose nothing; more than one permit in
+    /// a microsecond is a [`ConfigError`]. By a
+    /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
+    ///
+    /// Worst case: in any time span, limit x time / interval, plus the whole limit at once: twice
+    /// the limit within one interval. A cost above the limit is refused for ever. A wait is exact
+    /// in memory; from Redis it is in whole milliseconds, rounded up: there is room when it is
+    /// over, and none a millisecond before.
+    ///
+    /// No more than the whole limit is ever in use, so all permits are free again an interval
+    /// later. What a [settlement](crate::RateLimiter::settle) charges beyond that is forgotten: if
+    /// single responses cost more than the limit in addition to what they reserve, choose a sliding
+    /// log, which then admits no request for an interval. The same applies to permits taken by a
+    /// clock that was fast and is corrected later; not with a `client_clock`, as a caller whose own
+    /// clock is slow sees the same state.
+    ///
+    /// A rule's own limit is sent with each call, and is stored only with the number. So a
+    /// [`RateLimiter`](crate::RateLimiter) on such a limiter can read, count, release and delete
+    /// while something is in use; it cannot change the limit, nor rename it. A changed limit
+    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. Names
+    /// that change from or to another algorithm start anew.
+    ///
+    /// Grants have no entries. So an acquire is never sent twice: calls in flight when a connection
+    /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a
+    /// network that often cuts connections these may be many. Permits of an unanswered call are in
+    /// use until their time has passed, an interval later at the latest. A
+    /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
+    /// other receipts were released meanwhile, it may be less, never more.
+    Gcra,
+}
+
+impl Algorithm {
+    /// Checks that the algorithm can count by a limit of so many permits in so many milliseconds.
+    pub(crate) fn check(self, permits: i64, interval: i64) -> Result<(), ConfigError> {
+        match self {
+            Self::Gcra if emission(permits, interval).is_none() => {
+                // A Java peer may have stored a negative one.
+                let interval = Duration::from_millis(u64::try_from(interval).unwrap_or(0));
+                let permits = permits.max(0);
+                Err(ConfigErrorKind::Limit.error(format!(
+                    "{permits} permits in {interval:?} are more than one in each microsecond, the \
+                     most that `Algorithm::Gcra` counts"
+                )))
+            }
+            Self::SlidingLog | Self::FixedWindow | Self::Gcra => Ok(()),
+        }
+    }
+}
+
+/// Returns the microseconds from permit to permit, rounded up; `None` for more than one permit in
+/// each.
+pub(crate) fn emission(rate: i64, interval: i64) -> Option<i64> {
+    let micros = interval.checked_mul(1000)?;
+    // Both are positive then.
+    (1..=micros)
+        .contains(&rate)
+        .then(|| (micros - 1) / rate + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_gcra_counts_no_faster_than_microseconds() {
+        assert_eq!(Algorithm::Gcra.check(3000, 3), Ok(()));
+        let too_fast = Algorithm::Gcra.check(3001, 3).unwrap_err();
+        assert_eq!(too_fast.kind(), ConfigErrorKind::Limit);
+        assert!(too_fast.reason().starts_with("3001 permits in 3ms are"));
+        for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+            assert_eq!(algorithm.check(3001, 3), Ok(()));
+        }
+        for (rate, emission) in [(1, 3000), (2999, 2), (3000, 1)] {
+            assert_eq!(super::emission(rate, 3), Some(emission));
+        }
+        assert_eq!(emission(0, 3), None);
+        assert_eq!(emission(1, 0), None);
+    }
+}

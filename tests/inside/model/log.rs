@@ -1,0 +1,415 @@
+//! A sliding log in Redis and as a [`Limiter`]: its entries, how long its keys live, and its two
+//! scripts for a lone caller.
+
+use std::ops::RangeInclusive;
+
+use proptest::{prelude::*, sample::Index};
+use redis::Value;
+
+use super::{
+    members::{Generation, packed, unpacked},
+    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, Sent, decide, replied},
+};
+use crate::store::redis::wire::{
+    self,
+    sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
+};
+use crate::{
+    algorithm::{
+        answer::{Answer, Changed, Verdict},
+        sliding_log::{Entry, Limiter, Log},
+    },
+    clock::Now,
+    error::ErrorKind,
+    limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit, ahead_of},
+    name::Name,
+    receipt::PermitId,
+};
+
+/// Times around which something happens with the intervals below.
+const MOVES: [i64; 16] = [
+    0, 1, 1, 3, 7, 50, 99, 100, 101, 900, 999, 1000, 1001, 3000, -1, -40,
+];
+
+impl Kind for Limiter {
+    const ALGORITHM: Algorithm = Algorithm::SlidingLog;
+    const RATES: &'static [u64] = &[5, 5, 5, 5, 5, 5, 1, 3, 10];
+    const INTERVALS: &'static [u64] = &[1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 100, 3000];
+    const MANY: u32 = 30;
+
+    fn moves() -> BoxedStrategy<i64> {
+        proptest::sample::select(&MOVES[..]).boxed()
+    }
+
+    fn new(_rate_type: RateType) -> Self {
+        Self::default()
+    }
+
+    fn limit(&self) -> Option<StoredLimit> {
+        self.limit
+    }
+
+    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+        self.set_rate(limit, keep, now);
+    }
+
+    fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        self.try_set_rate(limit)
+    }
+
+    fn release(&mut self, permits: i64, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        self.release(permits, now, id)
+    }
+
+    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        self.available(now, id)
+    }
+
+    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        self.repair(now)
+    }
+
+    fn lose(&mut self, key: Key) {
+        match key {
+            Key::Limit => self.limit = None,
+            Key::Value => self.value = None,
+            Key::Log => self.log.clear(),
+        }
+    }
+
+    fn compare(pair: &mut Pair, _ends: bool) {
+        assert_eq!(pair.state(), pair.modelled(), "keys, then model");
+    }
+
+    /// Sets all scores back.
+    fn set_back(pair: &mut Pair, by: i64) {
+        let mut moved = Log::default();
+        let log = pair.log_key();
+        let scores: Vec<(Vec<u8>, i64)> = pair.ask(&["ZRANGE", &log, "0", "-1", "WITHSCORES"]);
+        for (member, score) in scores {
+            pair.add_member(score - by, &member);
+        }
+        for entry in pair.model.log.entries() {
+            moved.insert(Entry {
+                score: entry.score - by,
+                ..*entry
+            });
+        }
+        pair.model.log = moved;
+    }
+
+    fn acquire(pair: &mut Pair, run: &[(Sent, bool)], how: How) {
+        // Who is scored ahead, or waits, is never asked for alone.
+        let _ = match run {
+            [(sent @ Sent { lead: 0, .. }, false)] => pair.send(*sent, how).map(drop),
+            run => pair.send_run(run, how).map(drop),
+        };
+    }
+
+    /// Settles one of all that were sent, also if it was refused or is lost by now.
+    fn settle(pair: &mut Pair, which: Index, keep: u32, limit: LimitSource) {
+        let sent = *which.get(&pair.sent);
+        if pair.settle(sent, keep, limit).is_ok() {
+            assert_eq!(pair.settle(sent, keep, limit), Ok(0), "settled twice");
+        } else {
+            assert!(keep > sent.permits, "giving back never fails");
+        }
+    }
+
+    fn give_back_unsent(pair: &mut Pair) {
+        let unsent = pair.unsent(2);
+        assert!(!pair.give_back(unsent));
+    }
+
+    fn drift(pair: &mut Pair, value: i64) {
+        pair.set_value(value);
+    }
+
+    fn plant(pair: &mut Pair, plant: Plant) {
+        let score = pair.now() - plant.age;
+        pair.plant(plant.generation, score, plant.permits);
+        if let (true, Some(value)) = (plant.counted, pair.model.value) {
+            pair.set_value(value - i64::from(plant.permits));
+        }
+    }
+}
+
+/// What the keys hold.
+#[derive(Debug, PartialEq)]
+struct State {
+    limit: Option<[Vec<u8>; 4]>,
+    value: Option<i64>,
+    /// Score, id, permits
+    log: Vec<(i64, [u8; 16], u32)>,
+    /// Keys of the other rate type
+    others: i64,
+}
+
+impl Pair {
+    pub(crate) fn new(rate_type: RateType, clock: Clock) -> Self {
+        Self::of_kind(rate_type, clock)
+    }
+
+    pub(crate) fn through(mut self, lone: Lone) -> Self {
+        self.lone = lone;
+        self
+    }
+
+    /// Notes grants in slots from now on, or else one by one.
+    pub(crate) fn note_in(&mut self, slots: Option<u32>) {
+        let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
+        self.name = self.name.clone().noted_in(slots);
+        self.model.note_in(slots);
+    }
+
+    /// Sends an acquire that was not sent before.
+    pub(crate) fn acquire(&mut self, permits: u32, how: How) -> Result<Answer, ErrorKind> {
+        let sent = self.unsent(permits);
+        self.sent.push(sent);
+        self.send(sent, how)
+    }
+
+    pub(crate) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
+        let run = [(sent, false)];
+        if self.name.slots().is_some() {
+            return self.send_run(&run, how).map(|answers| answers[0]);
+        }
+        let (script, other) = match self.lone {
+            Lone::Own => (&*ACQUIRE, &*ACQUIRE_LIST),
+            Lone::Run => (&*ACQUIRE_LIST, &*ACQUIRE),
+        };
+        let copy = matches!(self.clock, Clock::Given(_)).then(|| {
+            let copies = self.copies();
+            let arguments = self.run_arguments(&run, how).on(copies.clone());
+            (copies, self.call(other, &arguments).unwrap())
+        });
+        let arguments = self.run_arguments(&run, how);
+        let since = self.now();
+        let reply = self.call(script, &arguments).unwrap();
+        let until = self.now();
+        let answer = self.read(&reply, sent, how);
+        if let Some((copies, replied)) = copy {
+            let run = self.read(&replied, sent, how);
+            assert_eq!(answer, run, "one caller, and a run of one");
+            let (own, others) = (self.raw(), self.raw_of(&copies));
+            assert_eq!(own, others, "keys after one caller, and after a run of one");
+        }
+        let replied = answer.map(|answer| vec![answer]);
+        self.replied(replied, &run, how, since..=until)
+            .map(|answers| answers[0])
+    }
+
+    /// What a lone caller is told, by whichever script.
+    fn read(&self, reply: &Value, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
+        let asks = self.asks(how.exact);
+        sliding_log::lone_answer(reply, &self.charge(sent, how.limit), asks.now)
+            .map_err(|error| error.kind())
+    }
+
+    /// Sends a call of several callers; each with whether it waits in line.
+    pub(crate) fn send_run(
+        &mut self,
+        run: &[(Sent, bool)],
+        how: How,
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let arguments = self.run_arguments(run, how);
+        let scripts = wire::scripts(&self.name);
+        let since = self.now();
+        let reply = self.call(scripts.acquire, &arguments).unwrap();
+        let until = self.now();
+        self.replied(
+            replied(scripts, &reply, 1, run.len()),
+            run,
+            how,
+            since..=until,
+        )
+    }
+
+    /// Takes permits that must be granted.
+    #[track_caller]
+    pub(crate) fn grants(&mut self, permits: u32, how: How) -> Answer {
+        let answer = self.acquire(permits, how).unwrap();
+        assert_eq!(answer.verdict, Verdict::Granted, "{answer:?}");
+        answer
+    }
+
+    /// Asks for permits that must be refused; for how long.
+    #[track_caller]
+    pub(crate) fn refuses(&mut self, permits: u32, how: How) -> i64 {
+        let answer = self.acquire(permits, how).unwrap();
+        assert_eq!(answer.verdict, Verdict::Refused, "{answer:?}");
+        answer.wait
+    }
+
+    /// Has the model answer the same, and compares. Where the reply does not tell its time, there must be one `within` the
+    /// call at which the model answers so.
+    fn replied(
+        &mut self,
+        replied: Result<Vec<Answer>, ErrorKind>,
+        run: &[(Sent, bool)],
+        how: How,
+        within: RangeInclusive<i64>,
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let told = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
+        let within = if told == 0 { within } else { told..=told };
+        let (terms, acquires) = (self.terms(how), self.acquires(run, how));
+        let (state, before) = (self.state(), self.model.clone());
+        let until = *within.end();
+        for now in within {
+            self.model = before.clone();
+            let instant = self.instant(now);
+            let mut expected = decide(&mut self.model, terms, &acquires, instant);
+            for answer in expected.iter_mut().flatten() {
+                answer.now = Now::millis(answer.now.tick.min(told));
+            }
+            if now == until || (&replied, &state) == (&expected, &self.modelled()) {
+                assert_eq!(replied, expected, "{terms:?} {run:?}");
+                break;
+            }
+        }
+        self.compare();
+        if let Ok(answers) = &replied {
+            self.check_expiry(&answers[0]);
+        }
+        replied
+    }
+
+    pub(crate) fn set_value(&mut self, value: i64) {
+        self.command(&["SET", &self.value_key(), &value.to_string()]);
+        self.model.value = Some(value);
+    }
+
+    /// Puts a grant into the log that no acquire of ours made.
+    pub(crate) fn plant(&mut self, generation: Generation, score: i64, permits: u32) -> Sent {
+        let id = self.new_id();
+        let (id, member) = packed(generation, id, self.last_id(), permits);
+        self.add_member(score, &member);
+        // As every Redisson does since 3.17.3, the first to pass on a life.
+        let life: i64 = self.ask(&["PTTL", &self.keys[0].clone()]);
+        if life > 0 {
+            let (value, log) = (self.value_key(), self.log_key());
+            self.command(&["PEXPIRE", &value, &life.to_string()]);
+            self.command(&["PEXPIRE", &log, &life.to_string()]);
+        }
+        self.model.log.insert(Entry { score, permits, id });
+        Sent {
+            id,
+            permits,
+            lead: 0,
+        }
+    }
+
+    fn add_member(&mut self, score: i64, member: &[u8]) {
+        let mut zadd = redis::cmd("ZADD");
+        zadd.arg(self.log_key()).arg(score).arg(member);
+        zadd.query::<i64>(self.connection()).unwrap();
+    }
+
+    /// The keys as they stand, raw.
+    pub(crate) fn raw(&mut self) -> Value {
+        let keys = self.keys.clone();
+        self.raw_of(&keys)
+    }
+
+    /// Copies of the keys, with their lives, under another name.
+    fn copies(&mut self) -> [String; 5] {
+        let name = Name::exact(&format!("{}.copy", self.name.as_str())).unwrap();
+        let copies = wire::keys(&name, CLIENT);
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("DEL").arg(&copies).ignore();
+        for (key, copy) in self.keys.iter().zip(&copies) {
+            pipeline.cmd("COPY").arg(key).arg(copy).ignore();
+        }
+        pipeline.query::<()>(self.connection()).unwrap();
+        copies
+    }
+
+    fn raw_of(&mut self, keys: &[String; 5]) -> Value {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HGETALL").arg(&keys[0]);
+        for key in &keys[1..3] {
+            pipeline.cmd("GET").arg(key);
+        }
+        for key in &keys[3..5] {
+            let range = ["0", "-1", "WITHSCORES"];
+            pipeline.cmd("ZRANGE").arg(key).arg(&range);
+        }
+        pipeline.query(self.connection()).unwrap()
+    }
+
+    /// What the keys would hold if they were the model's.
+    fn modelled(&self) -> State {
+        State {
+            limit: self.model.limit.map(|limit: StoredLimit| {
+                wire::format::limit_fields(&limit).map(|field| field.as_ref().to_vec())
+            }),
+            value: self.model.value,
+            log: (self.model.log.entries())
+                .map(|entry| (entry.score, entry.id.0, entry.permits))
+                .collect(),
+            others: 0,
+        }
+    }
+
+    fn state(&mut self) -> State {
+        let others = match self.rate_type {
+            RateType::Overall => [&self.keys[2], &self.keys[4]],
+            RateType::PerClient => [&self.keys[1], &self.keys[3]],
+        };
+        let mut pipeline = redis::pipe();
+        let fields = ["rate", "interval", "type", "keepAliveTime"];
+        pipeline.cmd("HMGET").arg(&self.keys[0]).arg(&fields);
+        pipeline.cmd("GET").arg(self.value_key());
+        let range = ["0", "-1", "WITHSCORES"];
+        pipeline.cmd("ZRANGE").arg(self.log_key()).arg(&range);
+        pipeline.cmd("EXISTS").arg(&others);
+        type Read = ([Option<Vec<u8>>; 4], Option<i64>, Vec<(Vec<u8>, i64)>, i64);
+        let (fields, value, log, others): Read = pipeline.query(self.connection()).unwrap();
+        let [rate, interval, rate_type, keep_alive] = fields;
+        State {
+            limit: rate.map(|rate| {
+                let others = [interval, rate_type, keep_alive].map(Option::unwrap);
+                let [interval, rate_type, keep_alive] = others;
+                [rate, interval, rate_type, keep_alive]
+            }),
+            value,
+            log: log
+                .into_iter()
+                .map(|(member, score)| {
+                    let (id, permits) = unpacked(&member);
+                    (score, id, permits)
+                })
+                .collect(),
+            others,
+        }
+    }
+
+    /// With a keep-alive time no key outlives the others, and none dies before its entries.
+    fn check_expiry(&mut self, answer: &Answer) {
+        if answer.verdict == Verdict::AboveRate && answer.changed == Changed::Nothing {
+            return;
+        }
+        self.check_ttls();
+        let limit = self.model.limit.unwrap();
+        let ttls = self.ttls();
+        if limit.keep_alive > 0 {
+            assert!(!ttls.contains(&-1), "one key outlives the others: {ttls:?}");
+        }
+    }
+
+    pub(crate) fn check_ttls(&mut self) {
+        let limit = self.model.limit.unwrap();
+        let [hash, value, log] = self.ttls();
+        if limit.keep_alive == 0 {
+            for ttl in [hash, value, log] {
+                assert!(matches!(ttl, -2 | -1), "{ttl}");
+            }
+            return;
+        }
+        let least = limit.interval + ahead_of(limit.interval);
+        for ttl in [hash, value, log] {
+            // None where these tests have written a key.
+            assert!(ttl < 0 || ttl >= least, "{ttl}");
+        }
+    }
+}
