@@ -114,6 +114,16 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, exi
   return 1
 end
 
+-- RRateLimiter.trySetRate of Redisson 3.7.1 to 3.13.2. A window that is still open, because the
+-- limit was lost, ends all the same.
+function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
+  if not complete_limit(rate, interval, rate_type, keep_alive_time) then
+    return 0
+  end
+  keep_limit(nil, nil, tonumber(keep_alive_time), tonumber(interval), true)
+  return 1
+end
+
 -- Charges permits more than were taken, in the open window or in a new one.
 local function charge(permits, limit, created)
   local rate, interval = rate_and_interval(limit)

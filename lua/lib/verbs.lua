@@ -46,19 +46,16 @@ function verbs.rename()
   return 1
 end
 
--- RRateLimiter.trySetRate of Redisson 4.7.0, which adds keepAliveTime to a limit written before
--- 3.38.0 and returns 0.
-function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
+-- Writes the fields that a limit lacks, as trySetRate of Redisson 4.7.0 does, which also adds
+-- keepAliveTime to a limit written before 3.38.0. Returns the limit's type; nil if it is complete.
+local function complete_limit(rate, interval, rate_type, keep_alive_time)
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
   if limit[1] and limit[2] and limit[3] then
-    return 0
+    return nil
   end
   redis.call('HSETNX', KEYS[1], 'rate', rate)
   redis.call('HSETNX', KEYS[1], 'interval', interval)
   redis.call('HSETNX', KEYS[1], 'keepAliveTime', keep_alive_time)
   redis.call('HSETNX', KEYS[1], 'type', rate_type)
-
-  local value_key, log = keys_of(limit[3] or rate_type)
-  keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
-  return 1
+  return limit[3] or rate_type
 end

@@ -212,6 +212,17 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, e
   return 1
 end
 
+-- RRateLimiter.trySetRate.
+function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
+  local limit_type = complete_limit(rate, interval, rate_type, keep_alive_time)
+  if not limit_type then
+    return 0
+  end
+  local value_key, log = keys_of(limit_type)
+  keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
+  return 1
+end
+
 -- Charges the permits of a member more than was taken.
 local function charge(limit, value_key, log, member, now, created)
   local rate, interval = number_of(limit[1]), interval_of(limit[2])

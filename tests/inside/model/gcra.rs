@@ -148,7 +148,7 @@ impl Kind for Model {
         }
     }
 
-    fn compare(pair: &mut Pair<Self>, _ends: bool) {
+    fn compare(pair: &mut Pair<Self>) {
         assert_eq!(pair.stored_limit(), pair.model.hash);
         let state = pair.stored_state();
         assert_eq!(state, pair.model.state);

@@ -77,7 +77,7 @@ impl Kind for Limiter {
         }
     }
 
-    fn compare(pair: &mut Pair, _ends: bool) {
+    fn compare(pair: &mut Pair) {
         assert_eq!(pair.state(), pair.modelled(), "keys, then model");
     }
 

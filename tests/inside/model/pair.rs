@@ -67,8 +67,8 @@ pub(crate) trait Kind: Clone + 'static {
     /// Has the model begin from what the keys hold, where a key can vanish by itself.
     fn read(_pair: &mut Pair<Self>) {}
 
-    /// Holds the keys against the model; `ends` unless the step may move the end of a window.
-    fn compare(pair: &mut Pair<Self>, ends: bool);
+    /// Holds the keys against the model.
+    fn compare(pair: &mut Pair<Self>);
 
     /// Lets time pass where the clock is the server's, which cannot be moved.
     fn set_back(pair: &mut Pair<Self>, by: i64);
@@ -242,7 +242,7 @@ impl<K: Kind> Pair<K> {
     }
 
     pub(crate) fn compare(&mut self) {
-        K::compare(self, true);
+        K::compare(self);
     }
 
     pub(crate) fn lose(&mut self, key: Key) {

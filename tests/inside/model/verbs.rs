@@ -56,9 +56,7 @@ impl<K: Kind> Pair<K> {
         let limit = limit.stored();
         let set = self.changes("try_set_rate", limit_fields(&limit));
         assert_eq!(set, self.model.try_set_rate(limit));
-        // It may be the script of a log, which passes on the limit's life; the next call of a window
-        // mends its end.
-        K::compare(self, false);
+        self.compare();
         set
     }
 
