@@ -1,8 +1,7 @@
 //! One call: who of its callers gets what they ask of one limiter, or of several.
 //!
 //! Pure, and what `lua/sliding_log/acquire_list.lua` does in Redis. Each way to count has a file of
-//! its own:
-//! `sliding_log.rs`, `fixed_window.rs`, `gcra.rs`.
+//! its own: `sliding_log.rs`, `fixed_window.rs`, `gcra.rs`.
 
 use super::answer::{Answer, Changed, Verdict};
 use crate::{

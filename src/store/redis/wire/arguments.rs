@@ -4,7 +4,8 @@ use std::fmt::{self, Display, Write};
 
 use redis::Cmd;
 
-/// The KEYS and ARGV of a call, one behind the other, each with its length before it: one allocation for all of them.
+/// The KEYS and ARGV of a call in one allocation, one after the other, each with its length before
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
     keys: usize,

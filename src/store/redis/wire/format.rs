@@ -1,4 +1,5 @@
-//! Redisson's format: names of keys, packed members, limits; and what our scripts take of it. Pure.
+//! Redisson's format: names of keys, packed members, limits; and the arguments of our scripts.
+//! Pure.
 
 use super::arguments::{Arguments, Word};
 use crate::{
@@ -11,14 +12,15 @@ use crate::{
     receipt::{PermitId, Receipt},
 };
 
-/// The five keys of a limiter, in the order in which every script takes them.
+/// Returns the five keys of a limiter, in the order in which every script takes them.
 ///
-/// RedissonObject.suffixName: a name with a `{` in it keeps its own hash tag, any other is put into one.
+/// RedissonObject.suffixName: a name that contains a `{` keeps its own hash tag, any other becomes
+/// one.
 pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
 }
 
-/// The same keys, in pieces.
+/// Returns the same keys in pieces.
 fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     let name = name.as_str();
     let (open, close) = if name.contains('{') {
@@ -44,9 +46,10 @@ pub(crate) fn values(name: &Name, client_id: &str) -> [(String, RateType); 2] {
     ]
 }
 
-/// The part of a limiter's keys that says in which slot of a Cluster they are.
+/// Returns the part of a limiter's keys that decides their hash slot in a Cluster.
 ///
-/// Redis Cluster specification, "hash tags": what stands between the first `{` and the first `}` behind it, else all.
+/// Redis Cluster specification, "hash tags": the text between the first `{` and the first `}` after
+/// it, else the whole name.
 pub(crate) fn tag(name: &Name) -> &str {
     let name = name.as_str();
     let tagged = name
@@ -55,7 +58,7 @@ pub(crate) fn tag(name: &Name) -> &str {
     tagged.map_or(name, |(tag, _)| tag)
 }
 
-/// A grant's member in the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
+/// Packs a grant's member of the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
 pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
     let mut member = [0; 21];
     member[0] = 16;
@@ -64,44 +67,45 @@ pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
     member
 }
 
-/// Whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20 (3.16.4 to 3.16.8), 13 (3.17.0 to
-/// 3.20.x) and 21 (since 3.21.0).
+/// Returns whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20
+/// (3.16.4 to 3.16.8), 13 (3.17.0 to 3.20.x) and 21 (since 3.21.0).
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) fn is_member_size(size: usize) -> bool {
     matches!(size, 8 | 13 | 20 | 21)
 }
 
-/// The permits that a member holds; `None` for one that no Redisson wrote.
+/// Returns the permits that a member holds; `None` for one that no Redisson wrote.
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     let (_, permits) = member.split_last_chunk()?;
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
 }
 
-/// The time as the scripts take it: empty for the server's.
+/// Writes the time as the scripts take it: empty for the server's.
 pub(crate) fn time(now: Option<Millis>) -> Word {
     now.map_or_else(Word::default, Word::number)
 }
 
-/// What the keys of a limiter and its other arguments come to, mostly.
+/// The usual size of the keys of a limiter, and of each other argument.
 const KEYS_BYTES: usize = 400;
 const WORD_BYTES: usize = 8;
 
-/// What a call says beside whom it is for.
+/// The part of a call that does not depend on its limiters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) client_id: &'a str,
-    /// The caller's time, or none for the server's
+    /// The caller's time; `None` for the server's.
     pub(crate) now: Option<Millis>,
-    /// Whether the permits left are wanted exactly
+    /// Set if the permits left are wanted exactly.
     pub(crate) exact: bool,
 }
 
 /// Returns the arguments for callers of one limiter or of several: see
 /// `lua/sliding_log/acquire_list.lua`.
 ///
-/// `limiters` are the charges of the first caller, each with whether a differing limit is rewritten; each caller, a list of
-/// charges on the same limiters, goes with whether it waits in line.
+/// `limiters` are the charges of the first caller, each with a flag that has a differing limit
+/// rewritten. Each caller is a list of charges on the same limiters, with a flag that is set if it
+/// waits in the queue.
 pub(crate) fn acquire<'a, L>(
     limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
     callers: impl ExactSizeIterator<Item = (L, bool)>,
@@ -144,7 +148,7 @@ where
     arguments
 }
 
-/// How a charge is taken, as the scripts take it.
+/// Writes how a charge is taken, as the scripts take it.
 fn manner(charge: &Charge) -> Word {
     match charge.lead {
         0 => flag_byte(charge.shadow),
@@ -152,7 +156,7 @@ fn manner(charge: &Charge) -> Word {
     }
 }
 
-/// Whose limit counts, and the limit as the scripts take it.
+/// Writes whose limit counts, and the limit, as the scripts take them.
 pub(crate) fn limit_source(source: LimitSource, rewrite: bool) -> (Word, [Word; 4]) {
     let (word, limit) = match source {
         LimitSource::Store => (Word::from(*b"redis"), None),
@@ -175,7 +179,7 @@ pub(super) fn fields_given(receipt: &Receipt) -> [Word; 4] {
     limit.unwrap_or_default()
 }
 
-/// rate, interval, type, keepAliveTime.
+/// Writes a limit: rate, interval, type, keepAliveTime.
 pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
     let rate_type = match limit.rate_type {
         RateType::Overall => b"0",
@@ -189,7 +193,8 @@ pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
     ]
 }
 
-/// Bytes that no process has used before, also after a fork or a restored snapshot: from the operating system each time.
+/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
+/// come from the operating system each time.
 pub(crate) fn random_id() -> Result<PermitId, Error> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| {

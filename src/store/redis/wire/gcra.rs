@@ -101,7 +101,7 @@ pub(crate) fn state(value: &[u8]) -> Option<State> {
     })
 }
 
-/// What a lone caller of a limiter that a rule made asks for: `gcra/acquire.lua`.
+/// The charge of a lone caller of a limiter that a rule made: `gcra/acquire.lua`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lone {
     pace: Pace,
@@ -168,7 +168,7 @@ impl Lone {
     }
 }
 
-/// As the scripts keep numbers: doubles, little-endian. All are whole and below 2^53.
+/// Packs numbers as the scripts keep them: doubles, little-endian. All are whole and below 2^53.
 fn packed(numbers: [i64; 2]) -> Word {
     let [first, second] = numbers.map(|number| (number as f64).to_le_bytes());
     let mut bytes = [0; 16];
@@ -177,7 +177,7 @@ fn packed(numbers: [i64; 2]) -> Word {
     Word::from(bytes)
 }
 
-/// Whole numbers; `None` for what are none.
+/// Reads whole numbers; `None` if one is not whole.
 fn doubles(text: &[u8]) -> Option<List<i64>> {
     let (doubles, []) = text.as_chunks::<8>() else {
         return None;

@@ -62,7 +62,7 @@ pub(crate) fn all() -> [&'static script::Script; 10] {
     ]
 }
 
-/// What a failed command means for the caller.
+/// Returns the error that a failed command means for the caller.
 pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     let error = error.into();
     #[cfg(feature = "tls")]
@@ -70,10 +70,10 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
         return refusal;
     }
     let meaning = classify::meaning(&error);
-    let told = Error::new(meaning.kind);
+    let error_of_kind = Error::new(meaning.kind);
     match meaning.remedy {
-        Some(remedy) => told.detail(remedy),
-        None => told,
+        Some(remedy) => error_of_kind.detail(remedy),
+        None => error_of_kind,
     }
     .caused_by(unquoted(error))
 }
@@ -91,13 +91,14 @@ fn unquoted(error: RedisError) -> RedisError {
     RedisError::from((kind, "the server does not know the command"))
 }
 
-/// Whether one script decides for all of these limiters.
+/// Returns whether one script decides for all of these limiters.
 pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, in_slots: bool) -> bool {
     let first = names.next();
     first.is_none_or(|first| names.all(|name| go_together(first, name, in_slots)))
 }
 
-/// Hash tags that differ may share a slot, and are taken apart all the same.
+/// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
+/// are treated as apart all the same.
 pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
     let lists = [a, b].iter().all(|name| scripts(name).takes_lists);
     lists && (!in_slots || tag(a) == tag(b))

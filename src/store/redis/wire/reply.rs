@@ -72,7 +72,7 @@ pub(crate) fn read_answers(
             verdict,
             remaining,
             wait,
-            // Of who is refused the wait says it.
+            // For a refused caller the wait says it.
             next: if verdict == Verdict::Granted { next } else { 0 },
             reset,
             now: Now::millis(now),
@@ -175,7 +175,7 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
     }))
 }
 
-/// The error that a negative first number stands for, or the numbers.
+/// Returns the numbers, or the error that a negative first number stands for.
 pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
     let numbers = match reply {
         Value::Array(items) => Numbers::read(items.iter().map(|item| match item {
@@ -194,7 +194,7 @@ pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
     }
 }
 
-/// The numbers of a reply: those of a lone caller stand in place.
+/// The numbers of a reply. Those of a lone caller need no allocation.
 pub(crate) struct Numbers {
     few: [i64; Self::FEW],
     count: usize,
@@ -206,7 +206,7 @@ impl Numbers {
     /// Those of an acquire begin with two, then come seven of the limiter and two of the caller.
     const FEW: usize = 2 + 7 + 2;
 
-    /// All of them; `None` if one is none.
+    /// Reads all of them; `None` if one is no number.
     fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
         let mut read = Self {
             few: [0; Self::FEW],
@@ -240,7 +240,7 @@ impl Deref for Numbers {
     }
 }
 
-/// The error that a script's first number stands for.
+/// Returns the error that a script's first number stands for.
 fn script_error(code: i64) -> Option<Error> {
     Some(match code {
         -1 => ErrorKind::NotInitialized.into(),

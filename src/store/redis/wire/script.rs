@@ -1,4 +1,5 @@
-//! The scripts, and how one is called: by its hash, and with its text where the server does not know the hash.
+//! The scripts, and how one is called: by its hash, and with its text if the server does not know
+//! the hash.
 
 use std::sync::LazyLock;
 
@@ -25,13 +26,13 @@ use crate::{
 pub(crate) struct Scripts {
     /// Decides for any callers. Its arguments are those of [`acquire`](super::acquire).
     pub(crate) acquire: &'static Loaded,
-    /// See `lua/lib/verbs.lua`
+    /// Carries out the verbs: see `lua/lib/verbs.lua`.
     pub(crate) verbs: &'static Loaded,
-    /// Whether an acquire may be sent twice, because each grant is an entry of its own.
+    /// Set if an acquire may be sent twice, because each grant is an entry of its own.
     pub(crate) is_idempotent: bool,
-    /// Whether one call decides for limiters of several names.
+    /// Set if one call decides for limiters of several names.
     pub(crate) takes_lists: bool,
-    /// Whether a reply ends with what receipts of GCRA know.
+    /// Set if a reply ends with the state that receipts of GCRA keep.
     pub(crate) tells_tat: bool,
     /// Makes the call of a cheaper script for one caller of one limiter, if one can decide. The
     /// flag says whether a differing limit is rewritten.
@@ -64,7 +65,7 @@ pub(crate) use lua;
 pub(crate) struct Call {
     pub(crate) script: &'static Script,
     pub(crate) arguments: Arguments,
-    /// Whether it must not be sent twice: a lost connection is an error, as it may have run.
+    /// Set if it must not be sent twice: a lost connection is an error, because it may have run.
     pub(crate) once: bool,
 }
 
@@ -173,7 +174,8 @@ impl Script {
         }
     }
 
-    /// Whether the node of these keys lacked it within the last minute as well, and now keeps it.
+    /// Loads the script if the node of these keys lacked it within the last minute as well. Returns
+    /// whether the node now keeps it.
     async fn is_kept(&self, connection: &Connection, arguments: &Arguments) -> bool {
         if !connection.lacked.again(self.text) {
             return false;
@@ -184,7 +186,8 @@ impl Script {
         is_loaded
     }
 
-    /// The reply to its text; none where that was refused, and the node has it now all the same.
+    /// Returns the reply to its text; `None` if that was refused and the node has the script all the
+    /// same.
     async fn after_text(
         &self,
         connection: &Connection,
@@ -204,14 +207,14 @@ impl Script {
         }
     }
 
-    /// Whether the node of these keys has it now.
+    /// Loads the script on the node of these keys, and returns whether that succeeded.
     async fn load_on(&self, connection: &Connection, arguments: &Arguments) -> bool {
-        // By itself redis-rs would load it into every node of a Cluster, and fail with the first that is down.
+        // By itself redis-rs would load it into every node of a Cluster, and fail if one is down.
         let to = arguments.iter().next().map_or(To::Any, To::Key);
         connection.send_to(to, &self.load()).await.is_ok()
     }
 
-    /// The command that has a server know it, and does not run it.
+    /// Returns the command that loads it into a server without running it.
     pub(crate) fn load(&self) -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(self.text);
@@ -223,13 +226,13 @@ impl Script {
         self.text
     }
 
-    /// Whether a call names it, by hash or text.
+    /// Returns whether a call names it, by hash or text.
     #[cfg(all(test, inside))]
     pub(crate) fn is_named(&self, script: &[u8]) -> bool {
         script == self.sha1.as_bytes() || script == self.text.as_bytes()
     }
 
-    /// The command by hash, or, if `whole`, by text.
+    /// Returns the command by hash, or, if `whole`, by text.
     pub(crate) fn command(&self, arguments: &Arguments, whole: bool) -> Cmd {
         if whole {
             arguments.command("EVAL", self.text)
@@ -243,7 +246,8 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     Class::of(error) == Class::UnknownScript
 }
 
-/// Whether it was refused before it ran, as where this user may not send texts, or there is no such command.
+/// Returns whether the script was refused before it ran: this user may not send texts, or the
+/// server has no such command.
 pub(crate) fn is_refused(error: &RedisError) -> bool {
     Class::of(error) == Class::Refused
 }

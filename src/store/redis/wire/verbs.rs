@@ -1,4 +1,4 @@
-//! The verbs: see `lua/lib/verbs.lua`. Pure.
+//! The calls of the verbs: see `lua/lib/verbs.lua`. Pure.
 
 use redis::Value;
 
@@ -41,7 +41,7 @@ pub(crate) fn call(
         Op::Expire(millis, when) => ("expire", vec![Word::number(millis), when_of(*when)], false),
         Op::ClearExpire => ("clear_expire", vec![], false),
         Op::Available => ("available", vec![now, id()?], false),
-        // Sent again it would find nothing to repair, and say so.
+        // A second call would find nothing to repair, and report that.
         Op::Repair => ("repair", vec![now], true),
         Op::Rename(new_name) => {
             keys.extend(format::keys(new_name, ask.client_id));
