@@ -186,8 +186,8 @@ impl Script {
         is_loaded
     }
 
-    /// Returns the reply to its text; `None` if that was refused and the node has the script all the
-    /// same.
+    /// Returns the reply to its text; `None` if the text was refused, and the node has the script
+    /// all the same.
     async fn after_text(
         &self,
         connection: &Connection,
