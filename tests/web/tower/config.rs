@@ -209,7 +209,7 @@ fn every_mistake_is_named() {
         (
             error(otherwise(Rule::new("api", Tiers::new([], |_| "free"), all))),
             ConfigErrorKind::Rule,
-            "rule \"api\" has no tiers, or two of one name",
+            "rule \"api\" has no tiers, or two with one name",
         ),
         (
             error(
@@ -277,7 +277,7 @@ fn costs_are_checked_where_they_are_known() {
     assert_eq!(error.kind(), ConfigErrorKind::Rule);
     assert_eq!(
         error.to_string(),
-        "rule \"api\" has no tiers, or two of one name"
+        "rule \"api\" has no tiers, or two with one name"
     );
 }
 

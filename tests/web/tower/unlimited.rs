@@ -100,7 +100,7 @@ fn the_rules_of_otherwise_are_not_lost() {
 #[test]
 fn a_pattern_can_match() {
     for (pattern, said) in [
-        ("FETCH /a", "none of GET, HEAD, POST"),
+        ("FETCH /a", "not one of GET, HEAD, POST"),
         ("PROPFIND /dav", "matched by `on_request`"),
         ("GET /a?b=c", "the query and the fragment"),
     ] {
