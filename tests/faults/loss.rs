@@ -16,6 +16,8 @@ async fn undisturbed_by(fault: impl Fn(&RedisServer)) {
     for _ in 0..10 {
         fault(&server);
         traffic.answered(100).await;
+        // A call is sent again once: none may meet two faults.
+        traffic.under_way_over().await;
         traffic.all_by_store("during and after");
     }
     traffic.end().await;
