@@ -250,15 +250,11 @@ mod tests {
     }
 
     fn refused(wait: Duration) -> Decision {
-        Decision::Deny(Refusal {
-            kind: RefusalKind::OverLimit,
-            limits: limit(Some(0)),
-            retry_after: Some(wait),
-            source: Source::Store,
-            missing: None,
-            error: None,
-            behind: false,
-        })
+        Decision::Deny(Refusal::by_limits(
+            limit(Some(0)),
+            Some(wait),
+            Source::Store,
+        ))
     }
 
     /// Returns the message of a failing assertion; `None` if it holds.

@@ -134,7 +134,11 @@ fn plainly(reply: &Value) -> Option<Vec<i64>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig {
+        cases: 1500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// What is decided by a reply was said in it: right in length, with words that scripts have.
     #[test]
@@ -300,6 +304,9 @@ mod encoders {
     }
 
     proptest! {
+        // A failure prints its case: a file of seeds would stand in `src`, by this file's path.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn members_are_those_that_were_packed(id in any::<[u8; 16]>(), permits: u32) {
             let member = wire::format::member(PermitId(id), permits);

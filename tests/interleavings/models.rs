@@ -363,15 +363,11 @@ fn refusal() -> Decision {
         retry_after: Some(wait),
         shadow: false,
     };
-    Decision::Deny(Refusal {
-        kind: RefusalKind::OverLimit,
-        limits: List::one(state),
-        retry_after: Some(wait),
-        source: Source::Store,
-        missing: None,
-        error: None,
-        behind: false,
-    })
+    Decision::Deny(Refusal::by_limits(
+        List::one(state),
+        Some(wait),
+        Source::Store,
+    ))
 }
 
 fn grant() -> Decision {

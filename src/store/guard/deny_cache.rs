@@ -208,7 +208,6 @@ impl Refusals {
         let known = Arc::new(Known {
             charges: acquire.charges().map(Held::of).collect(),
             remaining: acquire.remaining,
-            kind: refusal.kind,
             limits: refusal.limits.clone(),
             retry_after: refusal.retry_after,
             seen: asked.seen,
@@ -335,7 +334,6 @@ impl Listener for Arc<Refusals> {
 struct Known {
     charges: List<Held>,
     remaining: bool,
-    kind: RefusalKind,
     limits: List<LimitState>,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
@@ -366,15 +364,7 @@ impl Known {
                 limit.retry_after = limit.refused.then_some(wait);
             }
         }
-        Refusal {
-            kind: self.kind,
-            limits,
-            retry_after: self.retry_after.map(left),
-            source: Source::Cache,
-            missing: None,
-            error: None,
-            behind: false,
-        }
+        Refusal::by_limits(limits, self.retry_after.map(left), Source::Cache)
     }
 }
 

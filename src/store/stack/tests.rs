@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::{
     clock::ManualClock,
-    decision::{Grant, LimitState, Refusal, RefusalKind, Source},
+    decision::{Grant, LimitState, Refusal, Source},
     demand::{Charge, Labels},
     error::ErrorKind,
     failure_policy::FailurePolicy,
@@ -119,15 +119,11 @@ fn refusal(acquire: &Acquire) -> Decision {
         retry_after: Some(wait),
         shadow: false,
     };
-    Decision::Deny(Refusal {
-        kind: RefusalKind::OverLimit,
-        limits: List::one(limit),
-        retry_after: Some(wait),
-        source: Source::Store,
-        missing: None,
-        error: None,
-        behind: false,
-    })
+    Decision::Deny(Refusal::by_limits(
+        List::one(limit),
+        Some(wait),
+        Source::Store,
+    ))
 }
 
 fn granted(acquire: &Acquire) -> Decision {

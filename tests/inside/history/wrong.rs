@@ -8,7 +8,7 @@ use super::{
     recorded::{Counted, History},
 };
 use crate::{
-    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge, Labels, Patience},
     limit::{Limit, LimitSource},
     list::List,
@@ -230,15 +230,11 @@ fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
 }
 
 fn refusal(wait: i64, left: u64, reset: i64, source: Source) -> Decision {
-    Decision::Deny(Refusal {
-        kind: RefusalKind::OverLimit,
-        limits: List::one(state(Some(left), reset, Some(wait))),
-        retry_after: Some(Duration::from_millis(wait.cast_unsigned())),
+    Decision::Deny(Refusal::by_limits(
+        List::one(state(Some(left), reset, Some(wait))),
+        Some(Duration::from_millis(wait.cast_unsigned())),
         source,
-        missing: None,
-        error: None,
-        behind: false,
-    })
+    ))
 }
 
 /// Both permits are taken at 0, and one more is refused at 10 by the store.

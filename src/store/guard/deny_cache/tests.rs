@@ -132,15 +132,11 @@ fn refusal(acquire: &Acquire, wait: u64) -> Decision {
         retry_after: Some(wait),
         shadow: false,
     });
-    Decision::Deny(Refusal {
-        kind: RefusalKind::OverLimit,
-        limits: limits.collect(),
-        retry_after: Some(wait),
-        source: Source::Store,
-        missing: None,
-        error: None,
-        behind: false,
-    })
+    Decision::Deny(Refusal::by_limits(
+        limits.collect(),
+        Some(wait),
+        Source::Store,
+    ))
 }
 
 #[test]

@@ -185,12 +185,8 @@ fn what_was_told_last_is_told_while_the_store_fails() {
         ErrorKind::Permits,
         ErrorKind::Limit,
     ];
-    let last = Refusal {
-        kind: RefusalKind::OverLimit,
-        retry_after: Some(Duration::from_secs(1)),
-        error: None,
-        ..Refusal::unavailable(ErrorKind::Timeout.into())
-    };
+    let wait = Some(Duration::from_secs(1));
+    let last = Refusal::by_limits(List::EMPTY, wait, Source::Store);
     for kind in KINDS {
         let ask = asks(&[("ann", false)], Some(FailurePolicy::Deny));
         let (guard, _) = guard();

@@ -547,23 +547,17 @@ fn leased(caller: &Acquire) -> Decision {
 
 fn refusal(wait: u64) -> Decision {
     let wait = Duration::from_millis(wait);
-    Decision::Deny(Refusal {
-        kind: RefusalKind::OverLimit,
-        limits: List::one(LimitState {
-            labels: Labels::unnamed("line"),
-            permits: 5,
-            interval: wait,
-            remaining: None,
-            next_after: None,
-            reset_after: wait,
-            refused: true,
-            retry_after: Some(wait),
-            shadow: false,
-        }),
+    let limit = LimitState {
+        labels: Labels::unnamed("line"),
+        permits: 5,
+        interval: wait,
+        remaining: None,
+        next_after: None,
+        reset_after: wait,
+        refused: true,
         retry_after: Some(wait),
-        source: Source::Store,
-        missing: None,
-        error: None,
-        behind: false,
-    })
+        shadow: false,
+    };
+    let limits = List::one(limit);
+    Decision::Deny(Refusal::by_limits(limits, Some(wait), Source::Store))
 }
