@@ -20,9 +20,9 @@ use loom::{
 
 use crate::{
     clock::ManualClock,
-    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge, Labels},
-    error::{Error, ErrorKind},
+    error::Error,
     limit::LimitSource,
     list::List,
     name::Name,
