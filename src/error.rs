@@ -77,7 +77,6 @@ impl Error {
     }
 
     /// Returns the innermost cause, for a log line.
-    #[cfg(feature = "redis")]
     pub(crate) fn cause(&self) -> String {
         self.source
             .as_ref()

@@ -200,7 +200,6 @@ impl Limit {
     }
 
     /// Returns the same limit with other permits, at least one and at most the maximum.
-    #[cfg(feature = "redis")]
     pub(crate) fn with_permits(self, permits: u64) -> Self {
         Self { permits, ..self }
     }

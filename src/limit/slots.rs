@@ -37,7 +37,6 @@ impl Slots {
         ConfigErrorKind::Limit.error(format!("{name:?} cannot have {slots} slots: {reason}"))
     }
 
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn count(self) -> u32 {
         self.0
     }

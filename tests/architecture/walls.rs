@@ -84,14 +84,9 @@ fn what_is_compiled_for_redis_alone() {
     });
     let asks: BTreeSet<_> = asks.keys().map(String::as_str).collect();
     let known = BTreeSet::from([
-        "clock",
         "decision",
         "demand",
-        "error",
         "failure_policy",
-        "limit",
-        "limit::slots",
-        "macros",
         "name",
         "receipt",
         "store",
