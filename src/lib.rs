@@ -34,8 +34,8 @@ pub use deadpool_redis;
 #[cfg(feature = "inspect")]
 #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
 pub use inspect::{
-    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
-    verify::{ServerFinding, Severity, Verification, VerifiedServer},
+    diagnose::{Diagnosis, Finding, FindingKind, OtherClient, RedissonReleases},
+    verify::{ServerFinding, ServerFindingKind, Severity, Verification, VerifiedServer},
 };
 #[cfg(feature = "redis")]
 pub use redis;
