@@ -38,8 +38,8 @@ pub use clock::ManualClock;
 pub use deadpool_redis;
 #[cfg(feature = "inspect")]
 pub use inspect::{
-    diagnose::{Diagnosis, Finding, OtherClient, RedissonReleases},
-    verify::{ServerFinding, Severity, Verification, VerifiedServer},
+    diagnose::{Diagnosis, Finding, FindingKind, OtherClient, RedissonReleases},
+    verify::{ServerFinding, ServerFindingKind, Severity, Verification, VerifiedServer},
 };
 #[cfg(feature = "redis")]
 pub use redis;

@@ -282,6 +282,7 @@ async fn no_debug_output_shows_a_secret() {
     // Traits, and what holds numbers alone.
     let bare = [
         "Clock",
+        "FindingKind",
         "IntoRules",
         "Layer",
         "OnRefusal",
@@ -290,6 +291,7 @@ async fn no_debug_output_shows_a_secret() {
         "OtherClient",
         "Outcome",
         "RedissonReleases",
+        "ServerFindingKind",
         "Severity",
     ];
     let mut missing = Vec::new();
