@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use super::pattern::Pattern;
 use crate::{
     decision::{Missing, Refusal},
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, config_error},
     macros::warning,
     name::Identity,
     web::{
@@ -153,9 +153,7 @@ pub(crate) struct Lists {
 }
 
 fn refused(network: &str, reason: &str) -> ConfigError {
-    ConfigErrorKind::Network.error(format!(
-        "{network:?} cannot be in a list of networks: {reason}"
-    ))
+    config_error!(Network: "{network:?} cannot be in a list of networks: {reason}")
 }
 
 impl Lists {

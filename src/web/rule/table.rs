@@ -24,7 +24,7 @@ use super::{
 use crate::{
     decision::{Fault, Refusal},
     demand::{Acquire, Charge, Patience},
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
     store::{AnyStore, rule_names::Holder},
@@ -148,16 +148,13 @@ impl Rules {
             .map(|(_, _, rules)| rules)
             .chain([&self.otherwise]);
         if all.all(Vec::is_empty) {
-            return Err(ConfigErrorKind::LimitsNothing.error(
-                "there is no rule, so nothing would be limited: add `.otherwise(rule)`, or \
-                 `.on(pattern, rule)`",
-            ));
+            bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
+                `.otherwise(rule)`, or `.on(pattern, rule)`");
         }
         let unreachable = |entry: &str, behind: &str| {
-            ConfigErrorKind::LimitsNothing.error(format!(
-                "the entry {entry:?} is never reached, as {behind:?} before it matches the same \
-                 requests: put the narrower one first, or the rules of both into one list"
-            ))
+            config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} \
+                before it matches the same requests: put the narrower one first, or the rules of \
+                both into one list")
         };
         if self.otherwise_twice {
             return Err(unreachable("otherwise", "otherwise"));
