@@ -4,10 +4,7 @@ use std::{
     borrow::Cow,
     collections::{HashMap, hash_map::Entry},
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -63,8 +60,6 @@ pub(crate) struct CompiledRule {
     lease: Option<Duration>,
     /// The longest wait, and the length of the queue.
     pub(crate) wait: Option<(Duration, usize)>,
-    warned_of_missing_key: AtomicBool,
-    warned_of_long_key: AtomicBool,
     warned: Warned,
 }
 
@@ -219,8 +214,6 @@ impl CompiledRule {
             wait: wait
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| (wait, queue)),
-            warned_of_missing_key: AtomicBool::new(false),
-            warned_of_long_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
     }
@@ -337,9 +330,7 @@ impl CompiledRule {
     pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
         let is_shadow = !self.share.is_all();
         // A fault of the server has its own warning; these are about the caller's.
-        if missing.fault == Fault::Caller
-            && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
-        {
+        if missing.fault == Fault::Caller && self.warned.is_first(Mistakes::MISSING_KEY) {
             let what = if is_shadow {
                 "requests pass uncounted because they lack the key of the rule: once it is \
                  enforced, they will be refused"
@@ -354,7 +345,7 @@ impl CompiledRule {
             );
         }
         if let Fault::TooLong { most } = missing.fault
-            && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
+            && self.warned.is_first(Mistakes::LONG_KEY)
         {
             let what = if is_shadow {
                 "requests pass uncounted because a header is longer than the key of the rule \

@@ -1,14 +1,6 @@
 //! The table of rules, in which the first match wins.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
@@ -31,6 +23,7 @@ use crate::{
     web::{
         answer::HeaderStyle,
         charge::{self, Judges},
+        key::{Mistakes, Warned},
         request::is_preflight,
     },
 };
@@ -264,7 +257,7 @@ pub(crate) struct CompiledRules {
     )]
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
-    warned_of_twin: AtomicBool,
+    warned: Warned,
 }
 
 impl CompiledRules {
@@ -340,16 +333,13 @@ impl CompiledRules {
             otherwise,
             defaults,
             names,
-            warned_of_twin: AtomicBool::new(false),
+            warned: Warned::default(),
         })
     }
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
     fn warn_of_twin(&self, rule: &str) {
-        // Only the first such request may write to memory that all threads read.
-        if !self.warned_of_twin.load(Ordering::Relaxed)
-            && !self.warned_of_twin.swap(true, Ordering::Relaxed)
-        {
+        if self.warned.is_first(Mistakes::TWIN) {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \
