@@ -225,6 +225,22 @@ impl ConfigErrorKind {
     }
 }
 
+/// Makes a [`ConfigError`] of a kind: `config_error!(Name: "{name:?} is ..")`.
+macro_rules! config_error {
+    ($kind:ident: $($reason:tt)*) => {
+        $crate::error::ConfigErrorKind::$kind.error(format!($($reason)*))
+    };
+}
+
+/// Returns early with such an error.
+macro_rules! bail {
+    ($($error:tt)*) => {
+        return Err($crate::error::config_error!($($error)*))
+    };
+}
+
+pub(crate) use {bail, config_error};
+
 impl ConfigError {
     /// Returns the kind of error.
     #[must_use]

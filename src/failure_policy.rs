@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, bail};
 
 /// Decides requests while the store cannot.
 ///
@@ -86,15 +86,14 @@ impl FailurePolicy {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](ConfigErrorKind::Rule) for a share out of range.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) for a share out of range.
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
             Self::Local(local) if !(local.share() > 0.0 && local.share() <= 1.0) => {
-                Err(ConfigErrorKind::Rule.error(format!(
-                    "the rule {rule:?} decides by {} of its limit when the store fails: it must \
-                     be above 0 and 1 at most, one divided by the number of instances",
-                    local.share()
-                )))
+                let share = local.share();
+                bail!(Rule: "the rule {rule:?} decides by {share} of its limit when the store \
+                    fails: it must be above 0 and 1 at most, one divided by the number of \
+                    instances")
             }
             _ => Ok(()),
         }

@@ -18,7 +18,7 @@ pub(crate) use self::{
 };
 use crate::{
     draft::Draft,
-    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
+    error::{ConfigError, Error, ErrorKind, bail, config_error},
     limit::{Algorithm, Slots, StoredLimit},
 };
 
@@ -58,8 +58,8 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](ConfigErrorKind::Name) if its keys would be in different hash slots of a
-    /// Cluster, or be another limiter's.
+    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if its keys would be in different hash slots
+    /// of a Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         check_exact(name).map_err(|reason| refused(name, reason))?;
         Ok(Self {
@@ -253,7 +253,7 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
 }
 
 fn refused(name: &str, reason: &str) -> ConfigError {
-    ConfigErrorKind::Name.error(format!("{name:?} cannot name a limiter: {reason}"))
+    config_error!(Name: "{name:?} cannot name a limiter: {reason}")
 }
 
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
@@ -269,9 +269,7 @@ pub(crate) fn check_word(what: &str, text: &str) -> Result<(), ConfigError> {
     if is_word(text) {
         return Ok(());
     }
-    Err(ConfigErrorKind::Name.error(format!(
-        "{what} has one or more of A-Z a-z 0-9 . _ -, not {text:?}"
-    )))
+    bail!(Name: "{what} has one or more of A-Z a-z 0-9 . _ -, not {text:?}")
 }
 
 /// Returns whether the text is a label: one or more of `A-Z a-z 0-9 . _ -`.
@@ -402,7 +400,7 @@ mod tests {
             "{a}:permits",
         ] {
             let error = Name::exact(name).unwrap_err();
-            assert_eq!(error.kind(), ConfigErrorKind::Name, "{name}");
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Name, "{name}");
             let said = format!("{name:?} cannot name a limiter: ");
             assert!(error.to_string().starts_with(&said), "{error}");
         }
@@ -430,7 +428,7 @@ mod tests {
                 ("a rule's name", check_rule_name(bad)),
             ] {
                 let error = checked.unwrap_err();
-                assert_eq!(error.kind(), ConfigErrorKind::Name);
+                assert_eq!(error.kind(), crate::ConfigErrorKind::Name);
                 let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
                 assert_eq!(error.to_string(), said);
             }

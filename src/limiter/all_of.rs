@@ -6,7 +6,7 @@ use super::{RateLimiter, ask, heard};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, Patience},
-    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
+    error::{ConfigError, Error, ErrorKind, bail},
     store::take,
 };
 
@@ -48,8 +48,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](ConfigErrorKind::Rule) if there are none, one of them twice, or some of
-    /// another store handle.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, one of them twice, or some
+    /// of another store handle.
     pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
         AllOf::new(limiters.into_iter().cloned())
     }
@@ -59,11 +59,8 @@ impl AllOf {
     pub(crate) fn new(
         mut limiters: impl Iterator<Item = RateLimiter>,
     ) -> Result<Self, ConfigError> {
-        let refuse = |reason| {
-            Err(ConfigErrorKind::Rule.error(format!(
-                "permits of these limiters cannot be taken together: {reason}"
-            )))
-        };
+        let refuse =
+            |reason| bail!(Rule: "permits of these limiters cannot be taken together: {reason}");
         let Some(first) = limiters.next() else {
             return refuse("there are none");
         };

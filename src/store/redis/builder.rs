@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
     name::{check_prefix, check_word},
     store::guard::breaker::MOST_FAILURES,
 };
@@ -225,8 +225,8 @@ impl RedisStoreBuilder {
     /// - a certificate cannot be parsed, the key is not the certificate's, no address begins with
     ///   `rediss://`, or the store is on a pool or connection of the caller's, which has its own;
     /// - the prefix or the client id is empty or has other characters than `A-Z a-z 0-9 . _ -`: an
-    ///   error of kind [`Name`](ConfigErrorKind::Name), and all others are of kind
-    ///   [`Store`](ConfigErrorKind::Store);
+    ///   error of kind [`Name`](crate::ConfigErrorKind::Name), and all others are of kind
+    ///   [`Store`](crate::ConfigErrorKind::Store);
     /// - the deny cache is longer than a minute;
     /// - the breaker opens after more than 32 failures.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
@@ -247,16 +247,12 @@ impl RedisStoreBuilder {
             check_word("a client id", id)?;
         }
         if settings.deny_cache > LONGEST_DENY_CACHE {
-            return Err(ConfigErrorKind::Store.error(format!(
-                "a deny cache keeps refusals for a minute at most, not for {:?}",
-                settings.deny_cache
-            )));
+            bail!(Store: "a deny cache keeps refusals for a minute at most, not for {:?}",
+                settings.deny_cache);
         }
         if settings.breaker > MOST_FAILURES {
-            return Err(ConfigErrorKind::Store.error(format!(
-                "a breaker opens after 32 failures at most, not after {}: 0 switches it off",
-                settings.breaker
-            )));
+            bail!(Store: "a breaker opens after 32 failures at most, not after {}: 0 switches it \
+                off", settings.breaker);
         }
         Ok(RedisStore::assemble(&endpoint, settings))
     }
@@ -290,7 +286,7 @@ mod tests {
                 ("a client id", refused(|store| store.client_id(bad))),
                 ("a prefix", refused(|store| store.prefix(bad))),
             ] {
-                assert_eq!(error.kind(), ConfigErrorKind::Name);
+                assert_eq!(error.kind(), crate::ConfigErrorKind::Name);
                 let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
                 assert_eq!(error.to_string(), said);
             }
@@ -306,7 +302,7 @@ mod tests {
                 "at most, not after 33",
             ),
         ] {
-            assert_eq!(error.kind(), ConfigErrorKind::Store);
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Store);
             assert!(error.to_string().contains(said), "{error}");
         }
     }

@@ -12,7 +12,7 @@ use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, LimitState},
     draft::Draft,
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
 };
 
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
@@ -141,17 +141,14 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](ConfigErrorKind::Rule) if two of them write one field differently.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
         let mut fields = Self {
             policy: None,
             legacy: None,
         };
-        let refuse = |field| {
-            Err(ConfigErrorKind::Rule.error(format!(
-                "two header styles write {field} differently: choose one of them"
-            )))
-        };
+        let refuse =
+            |field| bail!(Rule: "two header styles write {field} differently: choose one of them");
         for style in styles {
             match *style {
                 HeaderStyle::Draft11 if fields.policy == Some(Policy::Draft6) => {

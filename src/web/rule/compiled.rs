@@ -4,10 +4,7 @@ use std::{
     borrow::Cow,
     collections::{HashMap, hash_map::Entry},
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,7 +14,7 @@ use super::{ChooseTier, Cost, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::{Charge, Labels},
-    error::{ConfigError, ConfigErrorKind as Kind},
+    error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, LimitSource, Slots},
     macros::warning,
@@ -63,8 +60,6 @@ pub(crate) struct CompiledRule {
     lease: Option<Duration>,
     /// The longest wait, and the length of the queue.
     pub(crate) wait: Option<(Duration, usize)>,
-    warned_of_missing_key: AtomicBool,
-    warned_of_long_key: AtomicBool,
     warned: Warned,
 }
 
@@ -99,9 +94,8 @@ impl Named {
 
 /// Returns the error for two rules of one name that would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
-    Kind::Duplicate.error(format!(
-        "two rules are named {name:?} and differ in limit or key: rename one of them"
-    ))
+    config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
+        of them")
 }
 
 impl CompiledRule {
@@ -115,32 +109,25 @@ impl CompiledRule {
         let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
         check_rule_name(&label)?;
         if rule.misplaced_init {
-            return Err(Kind::Rule.error(format!(
-                "rule {label:?} is not shared: `or_init` is for `Rule::shared`"
-            )));
+            bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }
         if rule.share.0 > Share::ALL.0 {
-            return Err(Kind::Rule.error(format!(
-                "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
-                rule.share.0
-            )));
+            bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
+                rule.share.0);
         }
         rule.check_lease(rule.lease)?;
         rule.on_failure.check(&label)?;
         let wait = rule.wait.or(defaults.wait);
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
-            return Err(Kind::Rule.error(format!(
-                "rule {label:?} has a queue of 0 requests: leave `wait` out if none should wait"
-            )));
+            bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
+                wait");
         }
         if let Some(key) = &rule.key {
             key.check()?;
             if let Some(header) = key.exposed_credential() {
-                return Err(Kind::Key.error(format!(
-                    "the header {header:?} holds a credential, which would be visible in Redis: \
-                     add `.digest(&secret)`, or `.plain()` if it may be visible"
-                )));
+                bail!(Key: "the header {header:?} holds a credential, which would be visible in \
+                    Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
             }
         }
         rule.check_countable()?;
@@ -150,8 +137,7 @@ impl CompiledRule {
             Cost::Parts(_) => None,
         };
         let labels = |name: &str| Labels::new(name, hidden, fixed_cost);
-        let bad_tiers =
-            || Kind::Rule.error(format!("rule {label:?} has no tiers, or two with one name"));
+        let bad_tiers = || config_error!(Rule: "rule {label:?} has no tiers, or two with one name");
         let limits = match &rule.limit {
             LimitOf::Fixed(limit) => {
                 check_cost(&label, &rule.cost, Some(limit))?;
@@ -201,13 +187,9 @@ impl CompiledRule {
             Limits::Tiers(..) => true,
         };
         match (&rule.key, takes_identity) {
-            (None, true) => {
-                let reason = format!("rule {label:?} has no key: add `.by(..)`");
-                return Err(Kind::Key.error(reason));
-            }
+            (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
             (Some(_), false) => {
-                let reason = format!("rule {label:?} has a key, but no `<key>` in its shared name");
-                return Err(Kind::Key.error(reason));
+                bail!(Key: "rule {label:?} has a key, but no `<key>` in its shared name")
             }
             _ => {}
         }
@@ -232,8 +214,6 @@ impl CompiledRule {
             wait: wait
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| (wait, queue)),
-            warned_of_missing_key: AtomicBool::new(false),
-            warned_of_long_key: AtomicBool::new(false),
             warned: Warned::default(),
         })
     }
@@ -301,7 +281,8 @@ impl CompiledRule {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Rule`](Kind::Rule) if two of them count or settle differently.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them count or
+    /// settle differently.
     pub(crate) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
         let named = |rule: &Self| match &rule.limits {
             Limits::One(named, _) | Limits::Parts(named, _) => {
@@ -326,11 +307,9 @@ impl CompiledRule {
                 && !*that_judges;
             if !agree {
                 let [one, other] = [&*that, &this].map(|named| &named.labels.name);
-                return Err(Kind::Rule.error(format!(
-                    "rules {one:?} and {other:?} of one entry charge the same limiter: give them \
-                     the same algorithm, the same slots and no `charge_if`, or make one rule of \
-                     them"
-                )));
+                bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
+                    give them the same algorithm, the same slots and no `charge_if`, or make one \
+                    rule of them");
             }
         }
         Ok(())
@@ -351,9 +330,7 @@ impl CompiledRule {
     pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
         let is_shadow = !self.share.is_all();
         // A fault of the server has its own warning; these are about the caller's.
-        if missing.fault == Fault::Caller
-            && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
-        {
+        if missing.fault == Fault::Caller && self.warned.is_first(Mistakes::MISSING_KEY) {
             let what = if is_shadow {
                 "requests pass uncounted because they lack the key of the rule: once it is \
                  enforced, they will be refused"
@@ -368,7 +345,7 @@ impl CompiledRule {
             );
         }
         if let Fault::TooLong { most } = missing.fault
-            && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
+            && self.warned.is_first(Mistakes::LONG_KEY)
         {
             let what = if is_shadow {
                 "requests pass uncounted because a header is longer than the key of the rule \
@@ -407,9 +384,8 @@ pub(crate) fn check_cost(
         Cost::Fixed(cost)
             if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
         {
-            Err(Kind::Rule.error(format!(
-                "rule {rule:?} costs {cost} permits: the cost must be between 1 and the limit"
-            )))
+            bail!(Rule: "rule {rule:?} costs {cost} permits: the cost must be between 1 and the \
+                limit")
         }
         _ => Ok(()),
     }

@@ -1,15 +1,7 @@
 //! Lists that are applied before any rule: requests that are refused, and requests that pass
 //! uncounted.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
 use http::{Method, request::Parts};
 use ipnet::IpNet;
@@ -17,11 +9,11 @@ use ipnet::IpNet;
 use super::pattern::Pattern;
 use crate::{
     decision::{Missing, Refusal},
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, config_error},
     macros::warning,
     name::Identity,
     web::{
-        key::{AnyKey, ClientIp, Key, KeyExtractor, NoKey, Warned, network_of},
+        key::{AnyKey, ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
         request::is_preflight,
     },
 };
@@ -149,13 +141,10 @@ pub(crate) struct Lists {
     allow: Vec<Which>,
     skip_preflight: bool,
     warned: Warned,
-    warned_of_missing_peer: AtomicBool,
 }
 
 fn refused(network: &str, reason: &str) -> ConfigError {
-    ConfigErrorKind::Network.error(format!(
-        "{network:?} cannot be in a list of networks: {reason}"
-    ))
+    config_error!(Network: "{network:?} cannot be in a list of networks: {reason}")
 }
 
 impl Lists {
@@ -180,7 +169,6 @@ impl Lists {
             allow,
             skip_preflight,
             warned: Warned::default(),
-            warned_of_missing_peer: AtomicBool::new(false),
         })
     }
 
@@ -211,7 +199,7 @@ impl Lists {
             Which::From(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
                 Err(NoKey::Missing(missing)) => {
-                    if !self.warned_of_missing_peer.swap(true, Ordering::Relaxed) {
+                    if self.warned.is_first(Mistakes::UNUSED_LIST) {
                         warning!(
                             hint = crate::web::key::PEER_HINT,
                             "a list of networks cannot be used because requests lack the peer's \

@@ -30,7 +30,7 @@ use super::{
     key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, Slots, check_lease},
 };
@@ -421,11 +421,9 @@ impl Rule {
     fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
         let mut permits = self.known_limits().map(Limit::permits);
         match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => Err(ConfigErrorKind::Rule.error(format!(
-                "rule {:?} has {permits} permits, and response fields can carry at most {most}: \
-                 add `.hide_headers()`, or turn the fields off",
-                self.label()
-            ))),
+            Some(permits) if !self.hide_headers => bail!(Rule: "rule {:?} has {permits} permits, \
+                and response fields can carry at most {most}: add `.hide_headers()`, or turn the \
+                fields off", self.label()),
             _ => Ok(()),
         }
     }

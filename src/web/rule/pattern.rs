@@ -5,7 +5,7 @@ use std::{fmt, iter, sync::Arc};
 use http::{Extensions, Method, request::Parts};
 
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, config_error},
     web::request::{is_grpc_name, template},
 };
 
@@ -120,9 +120,7 @@ impl Pattern {
 }
 
 fn refused(pattern: &str, reason: &str) -> ConfigError {
-    ConfigErrorKind::Pattern.error(format!(
-        "{pattern:?} is not `/path` or `METHOD /path`: {reason}"
-    ))
+    config_error!(Pattern: "{pattern:?} is not `/path` or `METHOD /path`: {reason}")
 }
 
 impl fmt::Debug for Pattern {

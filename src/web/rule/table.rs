@@ -1,14 +1,6 @@
 //! The table of rules, in which the first match wins.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
@@ -24,13 +16,14 @@ use super::{
 use crate::{
     decision::{Fault, Refusal},
     demand::{Acquire, Charge, Patience},
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::HeaderStyle,
         charge::{self, Judges},
+        key::{Mistakes, Warned},
         request::is_preflight,
     },
 };
@@ -148,16 +141,13 @@ impl Rules {
             .map(|(_, _, rules)| rules)
             .chain([&self.otherwise]);
         if all.all(Vec::is_empty) {
-            return Err(ConfigErrorKind::LimitsNothing.error(
-                "there is no rule, so nothing would be limited: add `.otherwise(rule)`, or \
-                 `.on(pattern, rule)`",
-            ));
+            bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
+                `.otherwise(rule)`, or `.on(pattern, rule)`");
         }
         let unreachable = |entry: &str, behind: &str| {
-            ConfigErrorKind::LimitsNothing.error(format!(
-                "the entry {entry:?} is never reached, as {behind:?} before it matches the same \
-                 requests: put the narrower one first, or the rules of both into one list"
-            ))
+            config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} \
+                before it matches the same requests: put the narrower one first, or the rules of \
+                both into one list")
         };
         if self.otherwise_twice {
             return Err(unreachable("otherwise", "otherwise"));
@@ -267,7 +257,7 @@ pub(crate) struct CompiledRules {
     )]
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
-    warned_of_twin: AtomicBool,
+    warned: Warned,
 }
 
 impl CompiledRules {
@@ -343,16 +333,13 @@ impl CompiledRules {
             otherwise,
             defaults,
             names,
-            warned_of_twin: AtomicBool::new(false),
+            warned: Warned::default(),
         })
     }
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
     fn warn_of_twin(&self, rule: &str) {
-        // Only the first such request may write to memory that all threads read.
-        if !self.warned_of_twin.load(Ordering::Relaxed)
-            && !self.warned_of_twin.swap(true, Ordering::Relaxed)
-        {
+        if self.warned.is_first(Mistakes::TWIN) {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \

@@ -28,7 +28,7 @@ use super::{
     rule::{ChooseTier, CompiledRules, Defaults, Rules},
 };
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, config_error},
     name::check_rule_name,
     store::{MemoryStore, Store},
 };
@@ -191,8 +191,9 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Unreadable`](ConfigErrorKind::Unreadable) if the path is not a
-    /// file, is not UTF-8 or is longer than a mebibyte, and the errors of [`parse`](Self::parse).
+    /// Returns an error of kind [`Unreadable`](crate::ConfigErrorKind::Unreadable) if the path is
+    /// not a file, is not UTF-8 or is longer than a mebibyte, and the errors of
+    /// [`parse`](Self::parse).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
         self.parse(&read(path.as_ref())?)
     }
@@ -219,8 +220,7 @@ impl RulesFile {
 
     fn check_name(&mut self, name: &str, reserved: &[&str]) {
         let checked = match reserved.contains(&name) {
-            true => Err(ConfigErrorKind::Name
-                .error(format!("{name:?} means something else in a rules file"))),
+            true => Err(config_error!(Name: "{name:?} means something else in a rules file")),
             false => check_rule_name(name),
         };
         if let Err(mistake) = checked {
@@ -277,10 +277,8 @@ fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
 /// Returns the text of a file.
 fn read(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |reason: String| {
-        ConfigErrorKind::Unreadable.error(format!(
-            "the rules file {:?} cannot be read: {reason}",
-            path.display().to_string()
-        ))
+        let path = path.display().to_string();
+        config_error!(Unreadable: "the rules file {path:?} cannot be read: {reason}")
     };
     // Before it is opened: opening a pipe would wait for its writer.
     let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;

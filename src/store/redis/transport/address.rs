@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv6Addr};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, config_error};
 
 const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
@@ -63,7 +63,7 @@ fn wrong(reason: impl fmt::Display) -> ConfigError {
 }
 
 fn unusable(reason: impl fmt::Display) -> ConfigError {
-    ConfigErrorKind::Store.error(format!("the address of Redis cannot be read: {reason}"))
+    config_error!(Store: "the address of Redis cannot be read: {reason}")
 }
 
 /// The parts of an address over TCP that hold no secret.

@@ -9,7 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
+use crate::error::{ConfigError, Error, ErrorKind, config_error};
 
 /// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
 /// own, and rustls panics if there is none, or several to choose from.
@@ -58,7 +58,7 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
 
 /// Returns the error of certificates that cannot be used. Nothing of them is shown.
 pub(crate) fn unusable(reason: &str) -> ConfigError {
-    ConfigErrorKind::Store.error(format!("the certificates for TLS cannot be used: {reason}"))
+    config_error!(Store: "the certificates for TLS cannot be used: {reason}")
 }
 
 pub(crate) fn no_tls() -> ConfigError {
@@ -120,7 +120,7 @@ mod tests {
         let torn = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in [&b""[..], b"nothing", torn] {
             let error = check(&root(pem)).unwrap_err();
-            assert_eq!(error.kind(), ConfigErrorKind::Store);
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Store);
             assert!(
                 error
                     .reason()
