@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    answer::{Noted, RateLimitBody},
+    answer::{Fields, Outcome, RateLimitBody},
     charge::{Judges, Settling},
     layer::Shared,
 };
@@ -93,8 +93,8 @@ impl Refused {
 /// A grant, until the inner service has responded.
 pub(crate) struct Granted {
     settling: Settling,
-    /// The fields of the response and the instant of the decision; `None` if the response has none.
-    fields: Option<Noted>,
+    /// The fields of the response; `None` if it has none.
+    fields: Option<Fields>,
 }
 
 impl Granted {
@@ -106,7 +106,7 @@ impl Granted {
         shared: &Shared,
     ) -> Self {
         log_shadow_refusals(&grant);
-        let fields = shared.answers.noted(request);
+        let fields = shared.answers.fields_of(request);
         let extensions = request.extensions_mut();
         insert_decision(extensions, Decision::Allow(grant.clone()));
         let settling = Settling::new(shared.id, &shared.store, grant, judges, extensions);
@@ -126,7 +126,8 @@ impl Granted {
         settling.head(&mut head);
         let grant = settling.grant();
         if let Some(fields) = fields {
-            fields.granted(grant, &mut head.headers, &mut head.extensions);
+            let (headers, extensions) = (&mut head.headers, &mut head.extensions);
+            fields.write(grant.limits(), Outcome::Granted, headers, extensions);
         }
         insert_outer_decision(&mut head.extensions, Decision::Allow(grant.clone()));
         Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
