@@ -68,7 +68,8 @@ pub use crate::{
     receipt::Receipt,
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},
     web::{
-        answer::{HeaderStyle, OnRefusal, RateLimitBody, ResetUnit},
+        answer::{HeaderStyle, OnRefusal, ResetUnit},
+        body::RateLimitBody,
         charge::{Charge, Cost, Outcome},
         future::ResponseFuture,
         layer::{RateLimitLayer, RateLimitLayerBuilder},

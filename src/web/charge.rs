@@ -13,6 +13,7 @@ use std::{
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
 
+use super::answer::Fields;
 use crate::{
     decision::Grant,
     demand::{self, Labels},
@@ -212,9 +213,11 @@ pub(crate) type Judges = List<(Arc<Labels>, ChargeIf)>;
 
 /// Settles a grant when it is dropped.
 pub(crate) struct Settling {
-    grant: Grant,
+    pub(crate) grant: Grant,
     store: Arc<dyn AnyStore>,
     judges: Judges,
+    /// The header fields of the response; `None` if it has none.
+    pub(crate) fields: Option<Fields>,
     /// The status of an answer whose gRPC status is still to come.
     awaits: Option<StatusCode>,
 }
@@ -226,6 +229,7 @@ impl Settling {
         store: &Arc<dyn AnyStore>,
         grant: Grant,
         judges: Judges,
+        fields: Option<Fields>,
         extensions: &mut Extensions,
     ) -> Self {
         grant.ledger().open(grant.receipts().len());
@@ -245,13 +249,9 @@ impl Settling {
             grant,
             store: Arc::clone(store),
             judges,
+            fields,
             awaits: None,
         }
-    }
-
-    /// What it settles.
-    pub(crate) fn grant(&self) -> &Grant {
-        &self.grant
     }
 
     /// Hears the head of the answer.

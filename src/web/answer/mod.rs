@@ -13,7 +13,6 @@ use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 
 pub(crate) use self::headers::{Fields, Outcome};
 pub use self::headers::{HeaderStyle, ResetUnit};
-pub use super::body::RateLimitBody;
 use super::request::is_grpc;
 use crate::{decision::Refusal, swap::Swap};
 
