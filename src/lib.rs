@@ -62,7 +62,7 @@ pub use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
-    failure_policy::{FailurePolicy, Local},
+    failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, RateType},
     limiter::{RateLimiter, all_of::AllOf},
     receipt::Receipt,

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
+    error::Error,
     macros::detail,
     store::Deciding,
 };
@@ -127,22 +128,10 @@ where
                     shared,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
-                    let Some((inner, mut request)) = call.take() else {
+                    let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    match decision.map_err(Refusal::unavailable) {
-                        Ok(Decision::Allow(grant)) => {
-                            let settling = shared.admit(grant, mem::take(judges), &mut request);
-                            State::Readying {
-                                call: Some((inner, request)),
-                                settling: Some(settling),
-                            }
-                        }
-                        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
-                            refused: Some((refusal, request.into_parts().0)),
-                            shared: Arc::clone(shared),
-                        },
-                    }
+                    decided(decision, call, mem::take(judges), shared)
                 }
                 StateProj::Readying { call, settling } => {
                     let Some((inner, _)) = call else {
@@ -180,6 +169,26 @@ where
             };
             this.state.set(next);
         }
+    }
+}
+
+/// Returns the state after the decision.
+fn decided<S, B, F>(
+    decision: Result<Decision, Error>,
+    (inner, mut request): (S, Request<B>),
+    judges: Judges,
+    shared: &Arc<Shared>,
+) -> State<S, B, F> {
+    match decision.map_err(Refusal::unavailable) {
+        Ok(Decision::Allow(grant)) => {
+            let settling = Some(shared.admit(grant, judges, &mut request));
+            let call = Some((inner, request));
+            State::Readying { call, settling }
+        }
+        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
+            refused: Some((refusal, request.into_parts().0)),
+            shared: Arc::clone(shared),
+        },
     }
 }
 
