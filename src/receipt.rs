@@ -244,39 +244,36 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// What is to be charged in the end for each receipt of a grant, from when a request passes by it
-/// until its answer is over.
+/// The charges of a grant's receipts, open for corrections from when a request passes until its
+/// response is over.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Option<Corrections>>);
+pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
 
-#[derive(Debug)]
-pub(crate) struct Corrections {
-    /// By the answer, for all receipts
-    pub(crate) cost: Option<u32>,
-    /// One for each receipt
-    pub(crate) entries: List<Correction>,
-}
+/// The permits to charge for one receipt, and who says so.
+pub(crate) type Correction = (By, u32);
 
-/// What is to be charged for one rule in the place of what was taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Correction {
-    /// By the handler
-    pub(crate) said: Option<u32>,
-    /// By the rule
-    pub(crate) judged: Option<u32>,
+/// Who decides on a charge. A later one of these takes precedence, whoever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum By {
+    /// The request, by what it took
+    Taken,
+    /// The rule, by the response
+    Rule,
+    /// The response, for all receipts
+    Cost,
+    /// The handler
+    Handler,
 }
 
 impl Ledger {
-    /// Opens it for a grant of so many receipts.
-    pub(crate) fn open(&self, receipts: usize) {
-        *self.lock() = Some(Corrections {
-            cost: None,
-            entries: (0..receipts).map(|_| Correction::default()).collect(),
-        });
+    /// Opens it with what the receipts took.
+    pub(crate) fn open(&self, receipts: &[Receipt]) {
+        let taken = receipts.iter().map(|receipt| (By::Taken, receipt.permits));
+        *self.lock() = Some(taken.collect());
     }
 
-    /// Ends it, and returns what was written; `None` if it is not open.
-    pub(crate) fn close(&self) -> Option<Corrections> {
+    /// Closes it, and returns one entry per receipt; `None` if it is not open.
+    pub(crate) fn close(&self) -> Option<List<Correction>> {
         self.lock().take()
     }
 
@@ -284,12 +281,28 @@ impl Ledger {
         self.lock().is_some()
     }
 
-    /// Writes into it while it is open. `write` must not come back here.
-    pub(crate) fn write<R>(&self, write: impl FnOnce(&mut Corrections) -> R) -> Option<R> {
-        self.lock().as_mut().map(write)
+    /// Corrects the receipts for which `permits` returns a number. It is called with the place and
+    /// the correction so far, and must not come back here. Returns false if it is not open.
+    pub(crate) fn correct(
+        &self,
+        by: By,
+        permits: impl Fn(usize, Correction) -> Option<u32>,
+    ) -> bool {
+        let mut open = self.lock();
+        let Some(entries) = open.as_mut() else {
+            return false;
+        };
+        for (place, entry) in entries.iter_mut().enumerate() {
+            if entry.0 <= by
+                && let Some(permits) = permits(place, *entry)
+            {
+                *entry = (by, permits);
+            }
+        }
+        true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Corrections>> {
+    fn lock(&self) -> MutexGuard<'_, Option<List<Correction>>> {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does
         // not spoil it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -11,13 +11,14 @@ use std::{
     },
 };
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
 
+use super::{answer::Fields, request::grpc_subtype};
 use crate::{
     decision::Grant,
     demand::{self, Labels},
     list::List,
-    receipt::Receipt,
+    receipt::{By, Receipt},
     store::AnyStore,
 };
 
@@ -212,9 +213,11 @@ pub(crate) type Judges = List<(Arc<Labels>, ChargeIf)>;
 
 /// Settles a grant when it is dropped.
 pub(crate) struct Settling {
-    grant: Grant,
+    pub(crate) grant: Grant,
     store: Arc<dyn AnyStore>,
     judges: Judges,
+    /// The header fields of the response; `None` if it has none.
+    pub(crate) fields: Option<Fields>,
     /// The status of an answer whose gRPC status is still to come.
     awaits: Option<StatusCode>,
 }
@@ -226,9 +229,10 @@ impl Settling {
         store: &Arc<dyn AnyStore>,
         grant: Grant,
         judges: Judges,
+        fields: Option<Fields>,
         extensions: &mut Extensions,
     ) -> Self {
-        grant.ledger().open(grant.receipts().len());
+        grant.ledger().open(grant.receipts());
         let charged = List::one(Charged {
             grant: grant.clone(),
             layer,
@@ -245,21 +249,16 @@ impl Settling {
             grant,
             store: Arc::clone(store),
             judges,
+            fields,
             awaits: None,
         }
-    }
-
-    /// What it settles.
-    pub(crate) fn grant(&self) -> &Grant {
-        &self.grant
     }
 
     /// Hears the head of the answer.
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            self.grant
-                .ledger()
-                .write(|corrections| corrections.cost = Some(permits));
+            let ledger = self.grant.ledger();
+            ledger.correct(By::Cost, |_, _| Some(permits));
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
@@ -292,13 +291,10 @@ impl Settling {
                 continue;
             }
             let is_judged = |receipt: &Receipt| Arc::ptr_eq(&receipt.labels, rule);
-            if let Some(place) = grant.receipts().iter().position(is_judged) {
-                grant.ledger().write(|corrections| {
-                    if let Some(entry) = corrections.entries.get_mut(place) {
-                        entry.judged = Some(0);
-                    }
-                });
-            }
+            let judged = grant.receipts().iter().position(is_judged);
+            grant
+                .ledger()
+                .correct(By::Rule, |place, _| (judged == Some(place)).then_some(0));
         }
     }
 }
@@ -309,10 +305,9 @@ impl Drop for Settling {
         let Some(corrections) = grant.ledger().close() else {
             return;
         };
-        for (receipt, entry) in grant.receipts().iter().zip(corrections.entries.iter()) {
-            let keep = entry.said.or(corrections.cost).or(entry.judged);
-            if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
-                store.settle(receipt.clone(), keep);
+        for (receipt, (_, permits)) in grant.receipts().iter().zip(corrections) {
+            if permits != receipt.permits {
+                store.settle(receipt.clone(), permits);
             }
         }
     }
@@ -334,9 +329,7 @@ fn code(value: &HeaderValue) -> u32 {
 
 /// Whether the gRPC status of an answer comes behind its body. That of gRPC-Web is a part of the body, and not looked for.
 fn has_trailers(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+    grpc_subtype(headers).is_some_and(|subtype| !subtype.starts_with(b"-"))
 }
 
 impl Charged {
@@ -360,15 +353,20 @@ impl Charged {
     }
 
     fn say(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
-        let said = self.grant.ledger().write(|corrections| {
-            let entries = corrections.entries.iter_mut();
-            for (receipt, entry) in self.grant.receipts().iter().zip(entries) {
-                if rule.is_none_or(|rule| is_of(receipt, rule)) {
-                    entry.said = Some(charge(entry.said.unwrap_or(receipt.permits)));
-                }
-            }
-        });
-        said.is_some()
+        let receipts = self.grant.receipts();
+        self.grant
+            .ledger()
+            .correct(By::Handler, |place, (by, permits)| {
+                let receipt = receipts.get(place)?;
+                // The handler adds to what was taken or what it said, whatever else was said.
+                let before = if by == By::Handler {
+                    permits
+                } else {
+                    receipt.permits
+                };
+                rule.is_none_or(|rule| is_of(receipt, rule))
+                    .then(|| charge(before))
+            })
     }
 }
 
@@ -378,6 +376,8 @@ fn is_of(receipt: &Receipt, rule: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::header;
+
     use super::*;
 
     #[test]

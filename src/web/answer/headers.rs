@@ -79,11 +79,14 @@ pub enum ResetUnit {
     DeltaSeconds,
 }
 
-/// The styles of a layer.
+/// The styles of a layer. A decision has a copy with its time: the layer's may change until the
+/// response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields {
     policy: Option<Policy>,
     legacy: Option<ResetUnit>,
+    /// The time of the decision, since 1970; zero where no field needs it.
+    at: Duration,
 }
 
 /// The form of `RateLimit-Policy`, and the fields that come with it.
@@ -146,6 +149,7 @@ impl Fields {
         let mut fields = Self {
             policy: None,
             legacy: None,
+            at: Duration::ZERO,
         };
         let refuse =
             |field| bail!(Rule: "two header styles write {field} differently: choose one of them");
@@ -173,21 +177,20 @@ impl Fields {
         (self.policy.is_some() || self.legacy.is_some()).then_some(LARGEST)
     }
 
-    /// Returns the time, if a field needs it.
-    pub(crate) fn now(&self) -> Duration {
-        match self.legacy {
-            Some(ResetUnit::EpochSeconds) => SystemClock.now(),
-            _ => Duration::ZERO,
+    /// Returns the fields of a decision that is made now.
+    pub(crate) fn as_of_now(mut self) -> Self {
+        if self.legacy == Some(ResetUnit::EpochSeconds) {
+            self.at = SystemClock.now();
         }
+        self
     }
 
-    /// Writes the fields of a decision made at the time `at`. The extensions are the response's,
-    /// with the decisions and numbers of inner layers.
+    /// Writes the fields of a decision. The extensions are the response's, with the decisions and
+    /// numbers of inner layers.
     pub(crate) fn write(
         &self,
         limits: &[LimitState],
         outcome: Outcome,
-        at: Duration,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
@@ -198,7 +201,7 @@ impl Fields {
             limits,
             outcome,
             retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
-            at,
+            at: self.at,
             earlier: earlier(extensions),
         };
         let mut text = Draft::default();

@@ -3,22 +3,18 @@
 pub(crate) mod accept;
 pub(crate) mod grpc;
 pub(crate) mod headers;
+mod meaning;
 pub(crate) mod problem;
 
 use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 
-pub(crate) use self::headers::Fields;
-use self::headers::Outcome;
+pub(crate) use self::headers::{Fields, Outcome};
 pub use self::headers::{HeaderStyle, ResetUnit};
-pub use super::body::RateLimitBody;
 use super::request::is_grpc;
-use crate::{
-    decision::{Grant, LimitState, Refusal},
-    swap::Swap,
-};
+use crate::{decision::Refusal, swap::Swap};
 
 /// Edits the answer to a refused request.
 ///
@@ -55,36 +51,6 @@ impl fmt::Debug for dyn OnRefusal {
     }
 }
 
-/// The time of a decision, and the header styles at that time, whatever the layer uses by now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Noted {
-    at: Duration,
-    fields: Fields,
-}
-
-impl Noted {
-    /// Writes the fields of a grant into the head of the inner service's response.
-    pub(crate) fn granted(
-        self,
-        grant: &Grant,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
-        self.write(grant.limits(), Outcome::Granted, headers, extensions);
-    }
-
-    fn write(
-        self,
-        limits: &[LimitState],
-        outcome: Outcome,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
-        self.fields
-            .write(limits, outcome, self.at, headers, extensions);
-    }
-}
-
 /// The answers of a layer.
 #[derive(Debug)]
 pub(crate) struct Answers {
@@ -105,8 +71,8 @@ impl Answers {
             let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
             let outcome = Outcome::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-            let noted = self.now();
-            noted.write(refusal.limits(), outcome, headers, extensions);
+            let fields = self.fields.load().as_of_now();
+            fields.write(refusal.limits(), outcome, headers, extensions);
             Response::from_parts(head, body)
         };
         if let Some(hook) = &self.on_refusal {
@@ -118,19 +84,12 @@ impl Answers {
         answer
     }
 
-    /// Returns the time of a grant, for the fields of the response; `None` without fields.
+    /// Returns the fields that the response to an admitted request has, as of now.
     ///
-    /// gRPC has no such fields: its clients read trailers.
-    pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
-        (!is_grpc(request.method(), request.headers())).then(|| self.now())
-    }
-
-    fn now(&self) -> Noted {
-        let fields = *self.fields.load();
-        Noted {
-            at: fields.now(),
-            fields,
-        }
+    /// gRPC has none: its clients read trailers.
+    pub(crate) fn fields_of<B>(&self, request: &Request<B>) -> Option<Fields> {
+        let is_grpc = is_grpc(request.method(), request.headers());
+        (!is_grpc).then(|| self.fields.load().as_of_now())
     }
 
     /// Returns the wait plus a random part of the jitter, so that callers refused together do not
