@@ -25,11 +25,6 @@ fn breaker_sends_one() {
 }
 
 #[test]
-fn breaker_and_late_calls() {
-    calls_that_fail_together();
-}
-
-#[test]
 fn rewritten_limits() {
     a_limit_that_is_rewritten();
 }

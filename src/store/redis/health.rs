@@ -7,11 +7,8 @@ use super::{
     store::{RedisStore, Settings},
     transport::connection::ConnectionState,
 };
-use crate::{
-    clock::SteadyClock,
-    name::Name,
-    store::guard::breaker::{Breakers, Seems},
-};
+pub use crate::store::guard::breaker::BreakerState;
+use crate::{clock::SteadyClock, name::Name, store::guard::breaker::Breakers};
 
 /// One failure is chance, and each costs a request its deadline. A short pause of the server causes
 /// as many at once, whatever the number, and then the first pause of the breaker is short.
@@ -42,18 +39,14 @@ impl RedisStore {
         Health {
             connection: server.connection.state(),
             nodes: seen
-                .map(|(seen, place): (_, u16)| NodeHealth {
+                .map(|((breaker, lasts, failures), place): (_, u16)| NodeHealth {
                     slots: in_slots.then(|| {
                         let first = place * SLOTS_TOGETHER;
                         first..=first + (SLOTS_TOGETHER - 1)
                     }),
-                    breaker: match seen.state {
-                        Seems::Closed => BreakerState::Closed,
-                        Seems::Open => BreakerState::Open,
-                        Seems::HalfOpen => BreakerState::HalfOpen,
-                    },
-                    lasts: seen.lasts,
-                    failures: seen.failures,
+                    breaker,
+                    lasts,
+                    failures,
                 })
                 .collect(),
         }
@@ -61,7 +54,7 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(crate) fn breakers(&self, in_slots: bool, address: Option<&Arc<str>>) -> Breakers {
+    pub(crate) fn breakers(&self, in_slots: bool) -> Breakers {
         let (nodes, place): (_, fn(&Name) -> usize) = if in_slots {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)
         } else {
@@ -69,7 +62,7 @@ impl Settings {
         };
         // That of the logs may stand still, or jump.
         let clock = Arc::new(SteadyClock::new());
-        Breakers::new(self.breaker, self.deadline, nodes, place, clock).named(address)
+        Breakers::new(self.breaker, self.deadline, nodes, place, clock)
     }
 }
 
@@ -138,18 +131,6 @@ impl NodeHealth {
     pub fn failures(&self) -> u32 {
         self.failures
     }
-}
-
-/// The state of a breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Every decision that needs it calls it
-    Closed,
-    /// No decision calls it
-    Open,
-    /// One decision calls it, to find out whether it answers
-    HalfOpen,
 }
 
 #[cfg(test)]

@@ -154,7 +154,7 @@ impl RedisStore {
     pub(crate) fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
         let source = endpoint.source(settings.connect_timeout, settings.response_timeout);
         let address = endpoint.shown();
-        let breakers = settings.breakers(source.has_nodes(), address.as_ref());
+        let breakers = settings.breakers(source.has_nodes());
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
             deadline: settings.deadline,
