@@ -30,10 +30,8 @@ use crate::{
             server::Server,
             transport::connection::Connection,
             wire::{
-                self,
-                arguments::{Arguments, Word},
-                gcra,
-                script::Script,
+                self, gcra,
+                script::{Call, Script},
             },
         },
     },
@@ -164,10 +162,15 @@ impl Look<'_> {
     }
 
     async fn page(&self, first: u64) -> Result<Page, Error> {
-        let argv = [first, PAGE].map(Word::number);
-        let arguments = Arguments::new(&self.keys, argv);
-        let call = DIAGNOSE.call(self.connection, &arguments);
-        let reply = within(self.timeout, call).await.ok_or(ErrorKind::Timeout)?;
+        let mut command = DIAGNOSE.start(self.keys.len(), 2);
+        command.arg(&self.keys).arg((first, PAGE));
+        let call = Call {
+            script: &DIAGNOSE,
+            command,
+            once: false,
+        };
+        let sent = within(self.timeout, call.send(self.connection)).await;
+        let reply = sent.ok_or(ErrorKind::Timeout)?;
         Page::read(reply.map_err(|failed| wire::failure(failed.error))?)
     }
 

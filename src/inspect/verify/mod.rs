@@ -17,9 +17,7 @@ use crate::{
         node::slot,
         transport::{connection::Connection, link::To},
         wire::{
-            self,
-            arguments::Arguments,
-            random_id,
+            self, random_id,
             script::{Script, is_refused},
         },
     },
@@ -245,7 +243,11 @@ impl Look<'_> {
     ) -> Result<(), Error> {
         let keys = wire::keys(&self.name_on(master)?, self.client_id);
         let to = master.and_then(Master::first_slot);
-        let tries = Arguments::new(&keys, ["1"]);
+        let call = |first: &str| {
+            let mut command = VERIFY.start(keys.len(), 2);
+            command.arg(&keys).arg(first).take()
+        };
+        let tries = call("1");
         let tried = match self.run(to, &tries).await? {
             Ok(tried) => tried,
             Err(refused) => {
@@ -264,12 +266,11 @@ impl Look<'_> {
             }
         }
         // The server has the script by now.
-        if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
+        if let Err(refused) = self.ask(to, &tries).await? {
             seen.findings.push(self.refused("EVALSHA", &refused));
         }
         for script in wire::all() {
-            let arguments = Arguments::new(&keys, ["", script.text()]);
-            match self.run(to, &arguments).await? {
+            match self.run(to, call("").arg(script.text())).await? {
                 Ok(reply) => {
                     let (_, compiled): Verified = parsed(reply)?;
                     let faults = compiled.into_iter().filter(|fault| !fault.is_empty());
@@ -345,13 +346,13 @@ impl Look<'_> {
 
     /// Runs the script that tries commands like any other: by its text or, if refused, after SCRIPT
     /// LOAD.
-    async fn run(&self, to: Option<u16>, arguments: &Arguments) -> Result<Said, Error> {
-        let refused = match self.ask(to, &VERIFY.command(arguments, true)).await? {
+    async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Said, Error> {
+        let refused = match self.ask(to, &VERIFY.whole(by_hash)).await? {
             Err(refused) if is_refused(&refused) => refused,
             reply => return Ok(reply),
         };
         match self.ask(to, &VERIFY.load()).await? {
-            Ok(_) => self.ask(to, &VERIFY.command(arguments, false)).await,
+            Ok(_) => self.ask(to, by_hash).await,
             Err(_) => Ok(Err(refused)),
         }
     }

@@ -276,7 +276,7 @@ async fn send(batch: &[Return], connection: &Connection) -> Vec<bool> {
     while !left.is_empty() {
         let mut pipeline = redis::Pipeline::with_capacity(left.len());
         for (item, _) in &left {
-            pipeline.add_command(item.call.command());
+            pipeline.add_command(item.call.command.clone());
         }
         match connection.send_all(&pipeline, left.len()).await {
             Ok(replies) => {
@@ -310,7 +310,7 @@ async fn send_once(batch: &[Return], connection: &Connection) -> Vec<bool> {
     }
     let mut pipeline = redis::Pipeline::with_capacity(batch.len());
     for item in batch {
-        pipeline.add_command(item.call.command());
+        pipeline.add_command(item.call.command.clone());
     }
     let Ok(replies) = connection.send_all_once(&pipeline, batch.len()).await else {
         return vec![false; batch.len()];

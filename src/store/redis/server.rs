@@ -148,7 +148,7 @@ impl OneCall for Server {
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
         let call = Call {
             script: scripts.acquire,
-            arguments: wire::acquire(charges.iter().copied(), callers, ask),
+            command: wire::acquire(scripts.acquire, charges.iter().copied(), callers, ask),
             once: !scripts.is_idempotent,
         };
         let reply = self.call_for(&call, run).await?;

@@ -3,9 +3,9 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Arg, Cmd, RedisError, Value};
 
-use super::{arguments::Arguments, format::Ask};
+use super::format::Ask;
 use crate::{
     algorithm::answer::Answer,
     clock::Millis,
@@ -64,7 +64,8 @@ pub(crate) use lua;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) script: &'static Script,
-    pub(crate) arguments: Arguments,
+    /// By its hash.
+    pub(crate) command: Cmd,
     /// Set if it must not be sent twice: a lost connection is an error, because it may have run.
     pub(crate) once: bool,
 }
@@ -75,15 +76,10 @@ impl Call {
     /// Dropping it may leave the script executed or not.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
         if self.once {
-            self.script.call_once(connection, &self.arguments).await
+            self.script.call_once(connection, &self.command).await
         } else {
-            self.script.call(connection, &self.arguments).await
+            self.script.call(connection, &self.command).await
         }
-    }
-
-    /// Returns the command by hash.
-    pub(crate) fn command(&self) -> Cmd {
-        self.script.command(&self.arguments, false)
     }
 }
 
@@ -115,11 +111,10 @@ impl Script {
     pub(crate) async fn call(
         &self,
         connection: &Connection,
-        arguments: &Arguments,
+        by_hash: &Cmd,
     ) -> Result<Value, Failed> {
-        let by_hash = self.command(arguments, false);
         // By its hash it may have run before a connection was lost.
-        let mut unheard = match connection.send(&by_hash).await {
+        let mut unheard = match connection.send(by_hash).await {
             Err(failed) if is_unknown_script(&failed.error) => failed.unheard,
             reply => return reply,
         };
@@ -129,17 +124,17 @@ impl Script {
                 ..last
             })
         };
-        if self.is_kept(connection, arguments).await {
-            match connection.send(&by_hash).await {
+        if self.is_kept(connection, by_hash).await {
+            match connection.send(by_hash).await {
                 // Gone again since it was loaded: only with its text it cannot be.
                 Err(failed) if is_unknown_script(&failed.error) => unheard |= failed.unheard,
                 reply => return or_earlier(reply, unheard),
             }
         }
-        let whole = connection.send(&self.command(arguments, true)).await;
-        let reply = match self.after_text(connection, arguments, whole).await {
+        let whole = connection.send(&self.whole(by_hash)).await;
+        let reply = match self.after_text(connection, by_hash, whole).await {
             Some(reply) => reply,
-            None => connection.send(&by_hash).await,
+            None => connection.send(by_hash).await,
         };
         or_earlier(reply, unheard)
     }
@@ -152,35 +147,34 @@ impl Script {
     pub(crate) async fn call_once(
         &self,
         connection: &Connection,
-        arguments: &Arguments,
+        by_hash: &Cmd,
     ) -> Result<Value, Failed> {
-        let by_hash = self.command(arguments, false);
-        match connection.send_once(&by_hash).await {
+        match connection.send_once(by_hash).await {
             // It certainly did not run, nor does what is refused.
             Err(failed) if is_unknown_script(&failed.error) => {}
             reply => return reply,
         }
-        if self.is_kept(connection, arguments).await {
-            match connection.send_once(&by_hash).await {
+        if self.is_kept(connection, by_hash).await {
+            match connection.send_once(by_hash).await {
                 // Gone again since it was loaded.
                 Err(failed) if is_unknown_script(&failed.error) => {}
                 reply => return reply,
             }
         }
-        let whole = connection.send_once(&self.command(arguments, true)).await;
-        match self.after_text(connection, arguments, whole).await {
+        let whole = connection.send_once(&self.whole(by_hash)).await;
+        match self.after_text(connection, by_hash, whole).await {
             Some(reply) => reply,
-            None => connection.send_once(&by_hash).await,
+            None => connection.send_once(by_hash).await,
         }
     }
 
     /// Loads the script if the node of these keys lacked it within the last minute as well. Returns
     /// whether the node now keeps it.
-    async fn is_kept(&self, connection: &Connection, arguments: &Arguments) -> bool {
+    async fn is_kept(&self, connection: &Connection, by_hash: &Cmd) -> bool {
         if !connection.lacked.again(self.text) {
             return false;
         }
-        let is_loaded = self.load_on(connection, arguments).await;
+        let is_loaded = self.load_on(connection, by_hash).await;
         // Where the user may not load it, the next minute is spent without asking.
         connection.lacked.note(self.text, is_loaded);
         is_loaded
@@ -191,12 +185,12 @@ impl Script {
     async fn after_text(
         &self,
         connection: &Connection,
-        arguments: &Arguments,
+        by_hash: &Cmd,
         reply: Result<Value, Failed>,
     ) -> Option<Result<Value, Failed>> {
         match reply {
             Err(refused) if is_refused(&refused.error) => {
-                let is_loaded = self.load_on(connection, arguments).await;
+                let is_loaded = self.load_on(connection, by_hash).await;
                 (!is_loaded).then_some(Err(refused))
             }
             reply => {
@@ -208,9 +202,12 @@ impl Script {
     }
 
     /// Loads the script on the node of these keys, and returns whether that succeeded.
-    async fn load_on(&self, connection: &Connection, arguments: &Arguments) -> bool {
+    async fn load_on(&self, connection: &Connection, by_hash: &Cmd) -> bool {
         // By itself redis-rs would load it into every node of a Cluster, and fail if one is down.
-        let to = arguments.iter().next().map_or(To::Any, To::Key);
+        let to = match by_hash.args_iter().nth(3) {
+            Some(Arg::Simple(key)) => To::Key(key),
+            _ => To::Any,
+        };
         connection.send_to(to, &self.load()).await.is_ok()
     }
 
@@ -232,14 +229,40 @@ impl Script {
         script == self.sha1.as_bytes() || script == self.text.as_bytes()
     }
 
-    /// Returns the command by hash, or, if `whole`, by text.
-    pub(crate) fn command(&self, arguments: &Arguments, whole: bool) -> Cmd {
-        if whole {
-            arguments.command("EVAL", self.text)
-        } else {
-            arguments.command("EVALSHA", &self.sha1)
+    /// Starts a command that calls it by its hash: the keys follow, then the other arguments.
+    pub(crate) fn start(&self, keys: usize, arguments: usize) -> Cmd {
+        let bytes = 64 + KEY_BYTES * keys + ARGUMENT_BYTES * arguments;
+        let mut command = Cmd::with_capacity(3 + keys + arguments, bytes);
+        command.arg("EVALSHA").arg(&self.sha1).arg(keys);
+        command
+    }
+
+    /// Returns the same command with the script's text.
+    pub(crate) fn whole(&self, command: &Cmd) -> Cmd {
+        calling("EVAL", self.text, command)
+    }
+
+    /// Returns the same command for this script, by its hash.
+    #[cfg(all(test, inside))]
+    pub(crate) fn by_hash(&self, command: &Cmd) -> Cmd {
+        calling("EVALSHA", &self.sha1, command)
+    }
+}
+
+/// The usual size of a key and of any other argument.
+const KEY_BYTES: usize = 80;
+const ARGUMENT_BYTES: usize = 8;
+
+/// Returns a command with the same keys and arguments that calls another script.
+pub(crate) fn calling(verb: &str, script: &str, command: &Cmd) -> Cmd {
+    let mut other = redis::cmd(verb);
+    other.arg(script);
+    for argument in command.args_iter().skip(2) {
+        if let Arg::Simple(bytes) = argument {
+            other.arg(bytes);
         }
     }
+    other
 }
 
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
