@@ -16,10 +16,7 @@ use crate::{
         classify::{self, Class},
         node::slot,
         transport::{connection::Connection, link::To},
-        wire::{
-            self, random_id,
-            script::{Script, is_refused},
-        },
+        wire::{self, random_id, script::Script},
     },
 };
 
@@ -250,8 +247,8 @@ impl Look<'_> {
         let tries = call("1");
         let tried = match self.run(to, &tries).await? {
             Ok(tried) => tried,
-            Err(refused) => {
-                let finding = self.refused("EVAL", &refused);
+            Err((command, refused)) => {
+                let finding = self.refused(command, &refused);
                 // INFO may have reported it already.
                 if !seen.findings.contains(&finding) {
                     seen.findings.push(finding);
@@ -277,7 +274,9 @@ impl Look<'_> {
                     seen.findings
                         .extend(faults.map(ServerFinding::ScriptUnreadable));
                 }
-                Err(refused) => seen.findings.push(self.refused("EVAL", &refused)),
+                Err((command, refused)) => {
+                    seen.findings.push(self.refused(command, &refused));
+                }
             }
         }
         Ok(())
@@ -344,17 +343,18 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries commands like any other: by its text or, if refused, after SCRIPT
-    /// LOAD.
-    async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Said, Error> {
-        let refused = match self.ask(to, &VERIFY.whole(by_hash)).await? {
-            Err(refused) if is_refused(&refused) => refused,
-            reply => return Ok(reply),
+    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is refused,
+    /// by its text. A refusal is that of the command that it names.
+    async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Ran, Error> {
+        let (command, reply) = match self.ask(to, &VERIFY.load()).await? {
+            Ok(_) => ("EVALSHA", self.ask(to, by_hash).await?),
+            Err(load) => {
+                let refused = Class::of(&load) == Class::Refused;
+                let command = if refused { "SCRIPT|LOAD" } else { "EVAL" };
+                (command, self.ask(to, &VERIFY.whole(by_hash)).await?)
+            }
         };
-        match self.ask(to, &VERIFY.load()).await? {
-            Ok(_) => self.ask(to, by_hash).await,
-            Err(_) => Ok(Err(refused)),
-        }
+        Ok(reply.map_err(|refused| (command, refused)))
     }
 
     /// Sends a command to the master of a hash slot, or to the server. A refusal to this user is no
@@ -376,6 +376,8 @@ impl Look<'_> {
     }
 }
 
+/// A reply to that script, or the command that was refused.
+type Ran = Result<Value, (&'static str, RedisError)>;
 /// A reply of `verify.lua`.
 type Verified = (Vec<(String, String)>, Vec<String>);
 

@@ -12,7 +12,6 @@ use tokio::{runtime::Handle, sync::watch};
 #[cfg(feature = "cluster")]
 use super::topology;
 use super::{
-    lacked::Lacked,
     link::{Link, To, io_error, silent},
     source::Source,
 };
@@ -43,7 +42,6 @@ pub(crate) struct Connection {
     /// Records that a server answers.
     traffic: Arc<Traffic>,
     slot: Arc<Mutex<Slot>>,
-    pub(crate) lacked: Lacked,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.
     once: Option<Box<Self>>,
@@ -158,7 +156,6 @@ impl Connection {
             response_timeout,
             traffic,
             slot: Arc::new(Mutex::new(slot)),
-            lacked: Lacked::default(),
             once,
         }
     }

@@ -3,7 +3,6 @@
 pub(crate) mod address;
 pub(crate) mod connection;
 pub(crate) mod endpoint;
-pub(crate) mod lacked;
 pub(crate) mod link;
 pub(crate) mod source;
 mod stream;
