@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    returns::Returns,
     rewritten::Rewritten,
     server::Server,
+    settle_queue::{self, SettleQueue},
     transport::{connection::Connection, endpoint::Endpoint, source::Source},
     wire,
 };
@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// How many leases are given back at once when a store is closed: each is a receipt.
-const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
+/// The number of leases that end at once when a store is closed: each is a receipt.
+const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 
 /// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
 ///
@@ -120,35 +120,36 @@ impl RedisStore {
         }
     }
 
-    /// Gives back what was taken ahead, and waits until everything that was given back has reached Redis: for a graceful
-    /// shutdown, after the last request.
+    /// Releases the permits of all leases, and waits until all receipts have reached Redis: for a
+    /// graceful shutdown, after the last request.
     ///
-    /// What cannot be sent is kept for a minute at most, so it ends even where Redis is gone; put a shorter timeout around
-    /// it where that is too long. The store can be used afterwards.
+    /// A receipt that cannot be sent is kept for a minute at most, so it ends even without Redis; put
+    /// a shorter timeout around it where that is too long. The store can be used afterwards.
     ///
     /// # Cancel safety
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        let (leasing, returns) = (&self.shared.leasing, &self.server().returns);
-        // Not more at a time than find a place; those that are taken while it waits are somebody's.
+        let (leasing, settle_queue) = (&self.shared.leasing, &self.server().settle_queue);
+        // No more at a time than find a place. Leases that are taken meanwhile are in use.
         for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
             leasing.end_first(RETURNED_AT_ONCE);
-            returns.flush().await;
+            settle_queue.flush().await;
         }
-        returns.flush().await;
+        settle_queue.flush().await;
     }
 
-    /// How many receipts could not be given back. Each costs its permits for one interval.
+    /// Returns how many receipts could not be released. Each costs its permits for one interval.
     #[must_use]
     pub fn lost_receipts(&self) -> u64 {
-        self.server().returns.lost().receipts()
+        self.server().settle_queue.lost_receipts()
     }
 
-    /// How many extra charges could not be made. Each lets its permits be used twice: see [`Charge`](crate::Charge).
+    /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
+    /// [`Charge`](crate::Charge).
     #[must_use]
     pub fn lost_charges(&self) -> u64 {
-        self.server().returns.lost().charges()
+        self.server().settle_queue.lost_charges()
     }
 
     pub(crate) fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
@@ -170,7 +171,7 @@ impl RedisStore {
         };
         let connection = Arc::new(settings.connection(source, traffic));
         let shared = stack::remote(guards, about, |listeners| Server {
-            returns: Returns::new(Arc::clone(&connection), listeners.clone()),
+            settle_queue: SettleQueue::new(Arc::clone(&connection), listeners.clone()),
             breakers,
             connection,
             client_id: settings

@@ -232,50 +232,6 @@ impl Connection {
         })
     }
 
-    /// Sends several commands at once. Returns the reply of each; an error is that of all.
-    pub(crate) async fn send_all(
-        &self,
-        commands: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let (wire, since) = self.connected().await?;
-        let replies = match &wire {
-            #[cfg(feature = "cluster")]
-            Link::Cluster(connection) => {
-                let replies = topology::send_all(connection, commands, self.response_timeout).await;
-                for reply in &replies {
-                    self.record(since, reply.as_ref().err());
-                }
-                return Ok(replies);
-            }
-            Link::Multiplexed(connection, _) => {
-                connection
-                    .clone()
-                    .req_packed_commands(commands, 0, count)
-                    .await
-            }
-            Link::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
-        };
-        let replies: RedisResult<Vec<_>> =
-            replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
-        let lost = replies
-            .iter()
-            .flatten()
-            .find_map(|reply| reply.as_ref().err().filter(|error| is_lost(error)));
-        self.record(since, lost.or(replies.as_ref().err()));
-        replies
-    }
-
-    /// Sends several commands at once, each of them once.
-    pub(crate) async fn send_all_once(
-        &self,
-        commands: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let this = self.once.as_deref().unwrap_or(self);
-        this.send_all(commands, count).await
-    }
-
     pub(crate) fn state(&self) -> ConnectionState {
         match &self.slot().state {
             State::Idle { not_before: None } => ConnectionState::Idle,

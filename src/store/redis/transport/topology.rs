@@ -1,7 +1,7 @@
 //! More than one server: a Cluster, or a master that sentinels watch over.
 
 #[cfg(feature = "cluster")]
-pub(crate) use cluster::{Cluster, send_all, send_to};
+pub(crate) use cluster::{Cluster, send_to};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::{Sentinels, take_master};
 
@@ -15,22 +15,19 @@ mod cluster {
     use std::time::Duration;
 
     use redis::{
-        Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, Value,
-        aio::ConnectionLike,
+        Cmd, ConnectionInfo, RedisResult, Value,
         cluster::{ClusterClient, ClusterClientBuilder},
         cluster_async::ClusterConnection,
         cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
     };
-    use tokio::task::JoinSet;
 
     #[cfg(feature = "tls")]
     use super::super::tls;
     use super::super::{
         CONNECT_TIMEOUT, RESPONSE_TIMEOUT,
-        link::{To, silent, tcp_settings},
+        link::{To, tcp_settings},
     };
     use super::shown_all;
-    use crate::clock::within;
     #[cfg(feature = "tls")]
     use crate::error::ConfigError;
 
@@ -170,38 +167,6 @@ mod cluster {
         let mut connection = connection.clone();
         let reply = connection.route_command(command.clone(), to).await;
         reply.and_then(Value::extract_error)
-    }
-
-    /// Sends each command to its own node, all at once: a pipeline of redis-rs goes to one hash
-    /// slot, and one that spans several is refused.
-    pub(crate) async fn send_all(
-        connection: &ClusterConnection,
-        commands: &Pipeline,
-        longest: Duration,
-    ) -> Vec<RedisResult<Value>> {
-        let mut calls = JoinSet::new();
-        for (index, command) in commands.cmd_iter().enumerate() {
-            let (mut connection, command) = (connection.clone(), command.clone());
-            calls.spawn(async move {
-                // One silent node does not delay the others.
-                let sent = within(longest, connection.req_packed_command(&command)).await;
-                (index, sent.unwrap_or_else(|| Err(silent())))
-            });
-        }
-        let unsent = || {
-            Err(RedisError::from(std::io::Error::from(
-                std::io::ErrorKind::Interrupted,
-            )))
-        };
-        let mut replies: Vec<_> = (0..calls.len()).map(|_| unsent()).collect();
-        while let Some(call) = calls.join_next().await {
-            if let Ok((index, reply)) = call
-                && let Some(place) = replies.get_mut(index)
-            {
-                *place = reply.and_then(Value::extract_error);
-            }
-        }
-        replies
     }
 }
 
