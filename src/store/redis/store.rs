@@ -10,7 +10,10 @@ use super::{
     rewritten::Rewritten,
     server::Server,
     settle_queue::{self, SettleQueue},
-    transport::{connection::Connection, endpoint::Endpoint, source::Source},
+    transport::{
+        connection::Connection,
+        source::{Dial, Source},
+    },
     wire,
 };
 use crate::{
@@ -93,6 +96,8 @@ pub(crate) struct Settings {
     pub(crate) breaker: u32,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
 impl RedisStore {
@@ -152,10 +157,9 @@ impl RedisStore {
         self.server().settle_queue.lost_charges()
     }
 
-    pub(crate) fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
-        let source = endpoint.source(settings.connect_timeout, settings.response_timeout);
-        let address = endpoint.shown();
-        let breakers = settings.breakers(source.has_nodes(), address.as_ref());
+    pub(super) fn assemble(source: Source, settings: Settings) -> Self {
+        let address = source.shown.clone();
+        let breakers = settings.breakers(source.has_nodes, address.as_ref());
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
             deadline: settings.deadline,
@@ -166,7 +170,7 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: address.clone(),
-            has_slots: source.has_nodes(),
+            has_slots: source.has_nodes,
             rule_names: RuleNames::default(),
         };
         let connection = Arc::new(settings.connection(source, traffic));
@@ -219,6 +223,13 @@ impl Sealed for RedisStore {
 
 impl Settings {
     fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
-        Connection::new(source, traffic, self.connect_timeout, self.response_timeout)
+        let dial = Dial {
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            traffic,
+            #[cfg(feature = "tls")]
+            certificates: self.certificates.clone(),
+        };
+        Connection::new(source, dial)
     }
 }
