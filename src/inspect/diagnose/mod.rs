@@ -29,10 +29,8 @@ use crate::{
         redis::{
             RedisStore,
             wire::{
-                self,
-                arguments::{Arguments, Word},
-                gcra,
-                script::Script,
+                self, gcra,
+                script::{Call, Script},
             },
         },
     },
@@ -153,10 +151,15 @@ impl Look<'_> {
     }
 
     async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
-        let argv = [first, PAGE].map(Word::number);
-        let arguments = Arguments::new(keys, argv);
-        let call = DIAGNOSE.call(self.connection, &arguments);
-        let reply = within(self.timeout, call).await.ok_or(ErrorKind::Timeout)?;
+        let mut command = DIAGNOSE.start(keys.len(), 2);
+        command.arg(keys).arg((first, PAGE));
+        let call = Call {
+            script: &DIAGNOSE,
+            command,
+            once: false,
+        };
+        let sent = within(self.timeout, call.send(self.connection)).await;
+        let reply = sent.ok_or(ErrorKind::Timeout)?;
         Page::read(reply.map_err(|failed| wire::failure(failed.error))?)
     }
 

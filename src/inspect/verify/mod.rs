@@ -19,12 +19,7 @@ use crate::{
         RedisStore,
         classify::{self, Class},
         node::slot,
-        wire::{
-            self,
-            arguments::Arguments,
-            random_id,
-            script::{Script, is_refused},
-        },
+        wire::{self, random_id, script::Script},
     },
 };
 
@@ -252,22 +247,25 @@ impl Look<'_> {
     ) -> Result<(), Error> {
         let keys = wire::keys(&self.name_on(master)?, self.store.server().client_id()?);
         let to = master.and_then(Master::first_slot);
-        let tries = Arguments::new(&keys, ["1"]);
+        let call = |first: &str| {
+            let mut command = VERIFY.start(keys.len(), 2);
+            command.arg(&keys).arg(first).take()
+        };
+        let tries = call("1");
         let tried = match self.run(to, &tries).await? {
             Ok(tried) => tried,
-            Err(refused) => {
-                seen.add(self.refused("EVAL", &refused));
+            Err((command, refused)) => {
+                seen.add(self.refused(command, &refused));
                 return Ok(());
             }
         };
         findings_of(tried, seen)?;
         // The server has the script by now.
-        if let Err(refused) = self.attempt(to, &VERIFY.command(&tries, false)).await? {
+        if let Err(refused) = self.attempt(to, &tries).await? {
             seen.findings.push(self.refused("EVALSHA", &refused));
         }
         for script in wire::all() {
-            let arguments = Arguments::new(&keys, ["", script.text()]);
-            match self.run(to, &arguments).await? {
+            match self.run(to, call("").arg(script.text())).await? {
                 Ok(reply) => {
                     let (_, compiled): Verified = parsed(reply)?;
                     for fault in compiled.iter().filter(|fault| !fault.is_empty()) {
@@ -281,7 +279,9 @@ impl Look<'_> {
                         ));
                     }
                 }
-                Err(refused) => seen.findings.push(self.refused("EVAL", &refused)),
+                Err((command, refused)) => {
+                    seen.findings.push(self.refused(command, &refused));
+                }
             }
         }
         Ok(())
@@ -363,17 +363,18 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries commands like any other: by its text or, if refused, after SCRIPT
-    /// LOAD.
-    async fn run(&self, to: Option<u16>, arguments: &Arguments) -> Result<Said, Error> {
-        let refused = match self.attempt(to, &VERIFY.command(arguments, true)).await? {
-            Err(refused) if is_refused(&refused) => refused,
-            reply => return Ok(reply),
+    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is refused,
+    /// by its text. A refusal is that of the command that it names.
+    async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Ran, Error> {
+        let (command, reply) = match self.attempt(to, &VERIFY.load()).await? {
+            Ok(_) => ("EVALSHA", self.attempt(to, by_hash).await?),
+            Err(load) => {
+                let refused = Class::of(&load) == Class::Refused;
+                let command = if refused { "SCRIPT|LOAD" } else { "EVAL" };
+                (command, self.attempt(to, &VERIFY.whole(by_hash)).await?)
+            }
         };
-        match self.attempt(to, &VERIFY.load()).await? {
-            Ok(_) => self.attempt(to, &VERIFY.command(arguments, false)).await,
-            Err(_) => Ok(Err(refused)),
-        }
+        Ok(reply.map_err(|refused| (command, refused)))
     }
 
     /// Sends a command, whose refusal to this user is no error.
@@ -392,6 +393,8 @@ impl Look<'_> {
     }
 }
 
+/// A reply to that script, or the command that was refused.
+type Ran = Result<Value, (&'static str, RedisError)>;
 /// A reply of `verify.lua`.
 type Verified = (Vec<(String, String)>, Vec<String>);
 

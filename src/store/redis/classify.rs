@@ -18,7 +18,7 @@ pub(crate) struct Meaning {
 /// Errors with the same reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The server does not have the script: it is sent as text
+    /// The server does not have the script: it is loaded
     UnknownScript,
     /// The hash slot is another node's, or on the way to one
     Moving,

@@ -9,9 +9,9 @@ use std::{
 use super::{
     classify::Class,
     node,
-    returns::Returns,
     rewritten::Rewritten,
     saga::{self, OneCall},
+    settle_queue::SettleQueue,
     transport::connection::Connection,
     wire::{self, script::Call, verbs},
 };
@@ -38,7 +38,7 @@ use crate::{
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) returns: Returns,
+    pub(crate) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
@@ -148,7 +148,7 @@ impl OneCall for Server {
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
         let call = Call {
             script: scripts.acquire,
-            arguments: wire::acquire(charges.iter().copied(), callers, ask),
+            command: wire::acquire(scripts.acquire, charges.iter().copied(), callers, ask),
             once: !scripts.is_idempotent,
         };
         let reply = self.call_for(&call, run).await?;
@@ -159,7 +159,7 @@ impl OneCall for Server {
 
 impl Server {
     /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
-    /// `Returns`.
+    /// `SettleQueue`.
     pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
@@ -170,7 +170,7 @@ impl Server {
         };
         let scripts = wire::scripts(receipt.name());
         if let Some(call) = (scripts.settle)(receipt, keep, ask) {
-            self.returns.push(receipt, keep, call, undone);
+            self.settle_queue.push(receipt, keep, call, undone);
         }
     }
 

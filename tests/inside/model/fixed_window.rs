@@ -121,9 +121,9 @@ impl Kind for Limiter {
     }
 
     fn acquire(pair: &mut Pair<Self>, run: &[(Sent, bool)], how: How) {
-        let (arguments, terms) = (pair.run_arguments(run, how), pair.terms(how));
+        let (command, terms) = (pair.run_command(run, how), pair.terms(how));
         let acquires = pair.acquires(run, how);
-        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let reply = pair.call(&ACQUIRE, &command).unwrap();
         let replied = replied(&SCRIPTS, &reply, 1, run.len());
         let now = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let expected = decide(&mut pair.model, terms, &acquires, Now::millis(now));
@@ -155,7 +155,7 @@ impl Kind for Limiter {
         let now = Now::millis(pair.now());
         let receipt = pair.receipt(sent, limit).taken(taken);
         let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(false)).unwrap();
-        let (_, replied) = pair.number(call.script, &call.arguments);
+        let (_, replied) = pair.number(call.script, &call.command);
         let credited = i64::from(sent.permits) - i64::from(keep);
         let given = limit.given().map(|limit| limit.stored());
         let live = pair.model.window.and_then(|window| window.end);
@@ -276,10 +276,10 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let (end, value) = (pair.now() + 50_000, pair.value_key());
     let _: Value = pair.ask(&["SET", &value, "1", "PXAT", &end.to_string()]);
     let sent = pair.unsent(2);
-    let arguments = pair.acquire_arguments(sent, How::STORED);
+    let command = pair.acquire_command(sent, How::STORED);
     let mut exact = 0;
     for _ in 0..100 {
-        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let reply = pair.call(&ACQUIRE, &command).unwrap();
         let answer = wire::read_answers(&reply, 1, 1, false).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);

@@ -170,8 +170,8 @@ impl Kind for Model {
             _ => None,
         };
         let answers = answers.unwrap_or_else(|| {
-            let arguments = pair.run_arguments(run, how);
-            let reply = pair.call(&gcra::ACQUIRE_RUN, &arguments).unwrap();
+            let command = pair.run_command(run, how);
+            let reply = pair.call(&gcra::ACQUIRE_RUN, &command).unwrap();
             replied(&SCRIPTS, &reply, 1, run.len())
         });
         let (now, terms, acquires) = (pair.now(), pair.terms(how), pair.acquires(run, how));
@@ -211,7 +211,7 @@ impl Kind for Model {
         }
         let receipt = pair.receipt(sent, source).taken(taken);
         let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(true)).unwrap();
-        let (_, replied) = pair.number(call.script, &call.arguments);
+        let (_, replied) = pair.number(call.script, &call.command);
         let mut limiter = match (source, pair.model.state) {
             (LimitSource::Code(_), Some(_)) => pair.model.of_value(0),
             // There is nothing to give back to.
@@ -255,8 +255,8 @@ impl Pair<Model> {
             assert!(u64::from(sent.permits) > limit.permits());
             return None;
         };
-        let arguments = lone.arguments(&self.name, CLIENT, self.asks(true).now);
-        let reply = self.call(&gcra::ACQUIRE, &arguments).unwrap();
+        let command = lone.command(&self.name, CLIENT, self.asks(true).now);
+        let reply = self.call(&gcra::ACQUIRE, &command).unwrap();
         let Some(answer) = lone.answer(&reply).unwrap() else {
             // By another limit, which is for the other script to change, or no value of this
             // algorithm.
@@ -295,10 +295,10 @@ fn by_the_servers_clock_it_counts_in_microseconds() {
         let permits = 1 + u32::try_from((granted + refused) % 9).unwrap();
         let sent = pair.unsent(permits);
         let lone = Lone::new(&pair.charge(sent, source)).unwrap();
-        let arguments = lone.arguments(&pair.name, CLIENT, None);
+        let command = lone.command(&pair.name, CLIENT, None);
         let stored = pair.stored_state();
         let before = pair.micros();
-        let reply = pair.call(&gcra::ACQUIRE, &arguments).unwrap();
+        let reply = pair.call(&gcra::ACQUIRE, &command).unwrap();
         let after = pair.micros();
         let answer = lone.answer(&reply).unwrap().unwrap();
         let cost = pace.cost(permits.into());

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use proptest::{prelude::*, sample::Index};
-use redis::Value;
+use redis::{Arg, Cmd, ToRedisArgs, Value};
 
 use super::{
     members::{Generation, packed, unpacked},
@@ -180,12 +180,12 @@ impl Pair {
         };
         let copy = matches!(self.clock, Clock::Given(_)).then(|| {
             let copies = self.copies();
-            let arguments = self.run_arguments(&run, how).on(copies.clone());
-            (copies, self.call(other, &arguments).unwrap())
+            let command = on(&self.run_command(&run, how), &copies);
+            (copies, self.call(other, &command).unwrap())
         });
-        let arguments = self.run_arguments(&run, how);
+        let command = self.run_command(&run, how);
         let since = self.now();
-        let reply = self.call(script, &arguments).unwrap();
+        let reply = self.call(script, &command).unwrap();
         let until = self.now();
         let answer = self.read(&reply, sent, how);
         if let Some((copies, replied)) = copy {
@@ -212,10 +212,10 @@ impl Pair {
         run: &[(Sent, bool)],
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let arguments = self.run_arguments(run, how);
+        let command = self.run_command(run, how);
         let scripts = wire::scripts(&self.name);
         let since = self.now();
-        let reply = self.call(scripts.acquire, &arguments).unwrap();
+        let reply = self.call(scripts.acquire, &command).unwrap();
         let until = self.now();
         self.replied(
             replied(scripts, &reply, 1, run.len()),
@@ -341,7 +341,9 @@ impl Pair {
     fn modelled(&self) -> State {
         State {
             limit: self.model.limit.map(|limit: StoredLimit| {
-                wire::format::limit_fields(&limit).map(|field| field.as_ref().to_vec())
+                (wire::format::fields(&limit).to_redis_args())
+                    .try_into()
+                    .unwrap()
             }),
             value: self.model.value,
             log: (self.model.log.entries())
@@ -412,4 +414,17 @@ impl Pair {
             assert!(ttl < 0 || ttl >= least, "{ttl}");
         }
     }
+}
+
+/// The same command on other keys.
+fn on(command: &Cmd, keys: &[String; 5]) -> Cmd {
+    let mut other = Cmd::new();
+    for (place, argument) in command.args_iter().enumerate() {
+        match argument {
+            Arg::Simple(_) if (3..8).contains(&place) => other.arg(&keys[place - 3]),
+            Arg::Simple(bytes) => other.arg(bytes),
+            _ => unreachable!("{command:?}"),
+        };
+    }
+    other
 }

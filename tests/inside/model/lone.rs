@@ -38,8 +38,8 @@ fn taken(granted: usize) -> Pair {
 
 /// The raw reply, and what is read from it.
 fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
-    let arguments = pair.acquire_arguments(sent, how);
-    let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+    let command = pair.acquire_command(sent, how);
+    let reply = pair.call(&ACQUIRE, &command).unwrap();
     let now = pair.asks(how.exact).now;
     let answer = lone_answer(&reply, &pair.charge(sent, how.limit), now).unwrap();
     (reply, answer)

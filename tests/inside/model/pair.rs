@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::{sample::Index, strategy::BoxedStrategy};
-use redis::{Connection, FromRedisValue, RedisError, Value};
+use redis::{Cmd, Connection, FromRedisValue, RedisError, Value};
 
 use super::{
     members::Generation,
@@ -11,7 +11,6 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    arguments::Arguments,
     script::{Script, Scripts, is_unknown_script},
 };
 use crate::{
@@ -278,14 +277,10 @@ impl<K: Kind> Pair<K> {
         &mut self.connection
     }
 
-    pub(crate) fn call(
-        &mut self,
-        script: &Script,
-        arguments: &Arguments,
-    ) -> Result<Value, RedisError> {
-        match script.command(arguments, false).query(&mut self.connection) {
+    pub(crate) fn call(&mut self, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
+        match script.by_hash(command).query(&mut self.connection) {
             Err(error) if is_unknown_script(&error) => {
-                script.command(arguments, true).query(&mut self.connection)
+                script.whole(command).query(&mut self.connection)
             }
             reply => reply,
         }
@@ -295,18 +290,18 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn number(
         &mut self,
         script: &Script,
-        arguments: &Arguments,
+        command: &Cmd,
     ) -> (Value, Result<i64, ErrorKind>) {
-        let reply = self.call(script, arguments).unwrap();
+        let reply = self.call(script, command).unwrap();
         let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         (reply, replied)
     }
 
-    pub(crate) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
-        self.run_arguments(&[(sent, false)], how)
+    pub(crate) fn acquire_command(&self, sent: Sent, how: How) -> Cmd {
+        self.run_command(&[(sent, false)], how)
     }
 
-    pub(crate) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
+    pub(crate) fn run_command(&self, run: &[(Sent, bool)], how: How) -> Cmd {
         let charges: Vec<_> = run
             .iter()
             .map(|(sent, waits)| (self.charge(*sent, how.limit), *waits))
@@ -315,7 +310,8 @@ impl<K: Kind> Pair<K> {
         let limiters = limiters.map(|(charge, _)| (charge, how.rewrite));
         let callers = charges.iter();
         let callers = callers.map(|(charge, waits)| (std::iter::once(charge), *waits));
-        wire::acquire(limiters, callers, self.asks(how.exact))
+        let script = wire::scripts(&self.name).acquire;
+        wire::acquire(script, limiters, callers, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> Charge {

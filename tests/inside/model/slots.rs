@@ -362,8 +362,8 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     let (log, score) = (pair.log_key(), (START + 500).to_string());
     pair.command(&["ZADD", &log, &score, "x"]);
     let run = pair.unsent_run([1, 5]);
-    let arguments = pair.run_arguments(&run, How::STORED);
-    changes_nothing(&mut pair, &slots::ACQUIRE_LIST, &arguments);
+    let command = pair.run_command(&run, How::STORED);
+    changes_nothing(&mut pair, &slots::ACQUIRE_LIST, &command);
 }
 
 #[test]

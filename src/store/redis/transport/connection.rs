@@ -6,22 +6,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
+#[cfg(feature = "cluster")]
+use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value};
 use tokio::{runtime::Handle, sync::watch};
 
 #[cfg(feature = "cluster")]
 use super::topology;
 use super::{
-    lacked::Lacked,
     link::{Link, To, io_error, silent},
-    source::Source,
+    source::{Dial, Source},
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
-    store::{
-        guard::breaker::Traffic,
-        redis::classify::{Class, Executed},
-    },
+    store::redis::classify::{Class, Executed},
 };
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within
@@ -38,12 +36,8 @@ const UNDRIVEN_FOR: u32 = 10;
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
     source: Source,
-    connect_timeout: Duration,
-    response_timeout: Duration,
-    /// Records that a server answers.
-    traffic: Arc<Traffic>,
+    dial: Dial,
     slot: Arc<Mutex<Slot>>,
-    pub(crate) lacked: Lacked,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.
     once: Option<Box<Self>>,
@@ -125,27 +119,11 @@ enum State {
 type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
-    pub(crate) fn new(
-        source: Source,
-        traffic: Arc<Traffic>,
-        connect_timeout: Duration,
-        response_timeout: Duration,
-    ) -> Self {
-        let state = match &source {
-            Source::Own(own) => State::Connected(Link::Own(Arc::clone(own))),
-            _ => State::Idle { not_before: None },
-        };
-        let once = source.once().map(|source| {
-            let traffic = Arc::clone(&traffic);
-            Box::new(Self::new(
-                source,
-                traffic,
-                connect_timeout,
-                response_timeout,
-            ))
-        });
+    pub(crate) fn new(source: Source, dial: Dial) -> Self {
+        let once = source.once.as_deref().cloned();
+        let once = once.map(|source| Box::new(Self::new(source, dial.clone())));
         let slot = Slot {
-            state,
+            state: State::Idle { not_before: None },
             since: moment(),
             attempts: 0,
             failures: 0,
@@ -154,11 +132,8 @@ impl Connection {
         };
         Self {
             source,
-            connect_timeout,
-            response_timeout,
-            traffic,
+            dial,
             slot: Arc::new(Mutex::new(slot)),
-            lacked: Lacked::default(),
             once,
         }
     }
@@ -193,7 +168,7 @@ impl Connection {
             // Another node must run it, so it did not run. The connection reads where to go before
             // it sends anything else.
             Err(failed)
-                if this.source.has_nodes()
+                if this.source.has_nodes
                     && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
             {
                 this.attempt(command).await
@@ -226,7 +201,7 @@ impl Connection {
         reply.map_err(|error| {
             // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
-                self.source.repeats() && !matches!(error.retry_method(), RetryMethod::NoRetry);
+                self.source.repeats && !matches!(error.retry_method(), RetryMethod::NoRetry);
             let failed = Failed::after_sending(error);
             Failed {
                 unheard: failed.unheard || repeated,
@@ -235,52 +210,9 @@ impl Connection {
         })
     }
 
-    /// Sends several commands at once. Returns the reply of each; an error is that of all.
-    pub(crate) async fn send_all(
-        &self,
-        commands: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let (wire, since) = self.connected().await?;
-        let replies = match &wire {
-            #[cfg(feature = "cluster")]
-            Link::Cluster(connection) => {
-                let replies = topology::send_all(connection, commands, self.response_timeout).await;
-                for reply in &replies {
-                    self.record(since, reply.as_ref().err());
-                }
-                return Ok(replies);
-            }
-            Link::Multiplexed(connection, _) => {
-                connection
-                    .clone()
-                    .req_packed_commands(commands, 0, count)
-                    .await
-            }
-            Link::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
-        };
-        let replies: RedisResult<Vec<_>> =
-            replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
-        let lost = replies
-            .iter()
-            .flatten()
-            .find_map(|reply| reply.as_ref().err().filter(|error| is_lost(error)));
-        self.record(since, lost.or(replies.as_ref().err()));
-        replies
-    }
-
-    /// Sends several commands at once, each of them once.
-    pub(crate) async fn send_all_once(
-        &self,
-        commands: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let this = self.once.as_deref().unwrap_or(self);
-        this.send_all(commands, count).await
-    }
-
     pub(crate) fn state(&self) -> ConnectionState {
         match &self.slot().state {
+            _ if !self.source.renews => ConnectionState::Connected,
             State::Idle { not_before: None } => ConnectionState::Idle,
             State::Idle { .. } => ConnectionState::Failing,
             State::Connecting { .. } => ConnectionState::Connecting,
@@ -290,22 +222,22 @@ impl Connection {
 
     /// Returns whether each node needs a script's text separately.
     pub(crate) fn has_nodes(&self) -> bool {
-        self.source.has_nodes()
+        self.source.has_nodes
     }
 
     /// Returns whether a call begun at `moment` can only have used the present connection.
     pub(crate) fn carried(&self, moment: Instant) -> bool {
         let slot = self.slot();
         // Connections to the nodes of a Cluster are replaced invisibly.
-        self.source.renews()
-            && !self.source.has_nodes()
+        self.source.renews
+            && !self.source.has_nodes
             && matches!(slot.state, State::Connected(_))
             && slot.since <= moment
     }
 
     /// A connection made elsewhere may take arbitrarily long.
     async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        let sent = within(self.response_timeout, sending).await;
+        let sent = within(self.dial.response_timeout, sending).await;
         sent.unwrap_or_else(|| Err(silent()))
     }
 
@@ -338,14 +270,14 @@ impl Connection {
         match error {
             // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
             // anew.
-            Some(error) if is_lost(error) && self.source.has_nodes() => self.record_silence(since),
+            Some(error) if is_lost(error) && self.source.has_nodes => self.record_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.record_silence(since),
             // Any other error is an answer too.
             _ => {
                 // With several nodes, the caller knows which one it was.
-                if !self.source.has_nodes() {
-                    self.traffic.replied();
+                if !self.source.has_nodes {
+                    self.dial.traffic.replied();
                 }
                 self.record_answer(since);
             }
@@ -383,7 +315,7 @@ impl Connection {
     /// Returns whether an attempt will end: its runtime may have been shut down, or may not be
     /// driven.
     fn is_alive(&self, began: Instant, attempt: &Attempt) -> bool {
-        let longest = self.connect_timeout.saturating_mul(2);
+        let longest = self.dial.connect_timeout.saturating_mul(2);
         attempt.has_changed().is_ok() && moment().duration_since(began) < longest
     }
 
@@ -394,12 +326,11 @@ impl Connection {
             began: moment(),
             attempt: attempt.clone(),
         };
-        let (source, timeout) = (self.source.clone(), self.connect_timeout);
-        let (response_timeout, traffic) = (self.response_timeout, Arc::clone(&self.traffic));
+        let (source, dial) = (self.source.clone(), self.dial.clone());
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
-            let connecting = source.connect(response_timeout, traffic);
-            let outcome = match tokio::time::timeout(timeout, connecting).await {
+            let longest = dial.connect_timeout;
+            let outcome = match tokio::time::timeout(longest, source.connect(dial)).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(silent()),
             };
@@ -417,8 +348,7 @@ impl Connection {
     /// the next ones like failed attempts.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = self.slot();
-        if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
-        {
+        if self.source.renews && slot.since == since && matches!(slot.state, State::Connected(_)) {
             slot.unanswered_since = None;
             if moment().duration_since(since) >= LONGEST_PAUSE {
                 slot.failures = 0;
@@ -453,7 +383,7 @@ impl Connection {
         let first = *slot.unanswered_since.get_or_insert_with(moment);
         let silent_for = moment().duration_since(first);
         let silent = slot.since == since
-            && silent_for >= self.response_timeout
+            && silent_for >= self.dial.response_timeout
             && !self.is_late_itself(silent_for);
         drop(slot);
         if silent {
@@ -465,10 +395,10 @@ impl Connection {
     /// not read the replies, or their callers have left. A runtime that is short of processor time
     /// sends and reads in the end; one that is not driven never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
-        let max_wait = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
-        !self.source.has_nodes()
+        let max_wait = self.dial.response_timeout.saturating_mul(UNDRIVEN_FOR);
+        !self.source.has_nodes
             && silent_for < max_wait
-            && !self.traffic.is_silent_for(self.response_timeout)
+            && !self.dial.traffic.is_silent_for(self.dial.response_timeout)
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {

@@ -34,26 +34,12 @@ pub(crate) enum Link {
 /// A connection of the user's, whatever its type.
 pub(crate) trait OwnConnection: Send + Sync {
     fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>>;
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
     fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         let mut connection = self.clone();
         Box::pin(async move { connection.req_packed_command(command).await })
-    }
-
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_commands(commands, 0, count).await })
     }
 }
 

@@ -61,22 +61,9 @@ pub(crate) fn unusable(reason: &str) -> ConfigError {
     config_error!(Store: "the certificates for TLS cannot be used: {reason}")
 }
 
-pub(crate) fn no_tls() -> ConfigError {
-    unusable("TLS needs an address with `rediss://`")
-}
-
 fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     found.ok().filter(|found| !found.is_empty())
-}
-
-/// Returns the same address, with certificates.
-pub(crate) fn equip(
-    info: &ConnectionInfo,
-    certificates: TlsCertificates,
-) -> Result<ConnectionInfo, ConfigError> {
-    let client = redis::Client::build_with_tls(info.clone(), certificates).map_err(|_| no_tls())?;
-    Ok(client.get_connection_info().clone())
 }
 
 /// Returns the error of kind `Tls` if this one is about certificates or the handshake.

@@ -2,7 +2,6 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
-pub(crate) mod arguments;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod gcra;
