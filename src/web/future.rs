@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    answer::{Noted, RateLimitBody},
+    answer::{Fields, Noted, RateLimitBody},
     charge::{Judges, Settling},
     layer::Shared,
 };
@@ -57,6 +57,7 @@ pin_project! {
             call: Option<(S, Request<ReqBody>)>,
             judges: Judges,
             shared: Arc<Shared>,
+            fields: Fields,
         },
         // Admitted; the inner service is not yet ready.
         Readying {
@@ -79,12 +80,14 @@ struct Refused {
     refusal: Refusal,
     parts: Parts,
     shared: Arc<Shared>,
+    fields: Fields,
 }
 
 impl Refused {
     /// Builds the response, with the decision in its extensions.
     fn answer<B>(self) -> Response<RateLimitBody<B>> {
-        let mut answer = self.shared.answers.refuse(&self.refusal, &self.parts);
+        let answers = &self.shared.answers;
+        let mut answer = answers.refuse(&self.refusal, &self.parts, self.fields);
         insert_decision(answer.extensions_mut(), Decision::Deny(self.refusal));
         answer.map(RateLimitBody::refusal)
     }
@@ -104,9 +107,10 @@ impl Granted {
         judges: Judges,
         request: &mut Request<B>,
         shared: &Shared,
+        fields: Fields,
     ) -> Self {
         log_shadow_refusals(&grant);
-        let fields = shared.answers.noted(request);
+        let fields = Noted::of(request, fields);
         let extensions = request.extensions_mut();
         insert_decision(extensions, Decision::Allow(grant.clone()));
         let settling = Settling::new(shared.id, &shared.store, grant, judges, extensions);
@@ -164,6 +168,7 @@ where
         request: Request<ReqBody>,
         judges: Judges,
         shared: Arc<Shared>,
+        fields: Fields,
     ) -> Self {
         Self {
             state: State::Deciding {
@@ -171,16 +176,23 @@ where
                 call: Some((inner, request)),
                 judges,
                 shared,
+                fields,
             },
         }
     }
 
     /// Creates the future of a request that is refused without the store.
-    pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: Arc<Shared>) -> Self {
+    pub(crate) fn refuse(
+        refusal: Refusal,
+        parts: Parts,
+        shared: Arc<Shared>,
+        fields: Fields,
+    ) -> Self {
         let refused = Refused {
             refusal,
             parts,
             shared,
+            fields,
         };
         Self {
             state: State::Refusing {
@@ -195,13 +207,15 @@ where
         (mut inner, mut request): (S, Request<ReqBody>),
         judges: Judges,
         shared: &Arc<Shared>,
+        fields: Fields,
     ) -> Self {
         match decision {
             Decision::Deny(refusal) => {
-                Self::refuse(refusal, request.into_parts().0, Arc::clone(shared))
+                Self::refuse(refusal, request.into_parts().0, Arc::clone(shared), fields)
             }
             Decision::Allow(grant) => {
-                let granted = Some(Granted::record(grant, judges, &mut request, shared));
+                let granted = Granted::record(grant, judges, &mut request, shared, fields);
+                let granted = Some(granted);
                 if shared.decide_first {
                     Self::call_when_ready(inner, request, granted)
                 } else {
@@ -228,6 +242,7 @@ where
                     call,
                     judges,
                     shared,
+                    fields,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
                     let Some(call) = call.take() else {
@@ -235,7 +250,7 @@ where
                     };
                     let decision = decision
                         .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)));
-                    Self::decided(decision, call, mem::take(judges), shared).state
+                    Self::decided(decision, call, mem::take(judges), shared, *fields).state
                 }
                 StateProj::Readying { call, granted } => {
                     let Some((inner, _)) = call else {

@@ -15,10 +15,7 @@ use self::headers::Outcome;
 pub use self::headers::{HeaderStyle, ResetUnit};
 pub use super::body::RateLimitBody;
 use super::request::is_grpc;
-use crate::{
-    decision::{Grant, LimitState, Refusal},
-    swap::Swap,
-};
+use crate::decision::{Grant, LimitState, Refusal};
 
 /// Edits the answer to a refused request.
 ///
@@ -55,7 +52,8 @@ impl fmt::Debug for dyn OnRefusal {
     }
 }
 
-/// The time of a decision, and the header styles at that time, whatever the layer uses by now.
+/// The time of a decision, and the header styles of the rules that it was made by, whatever the
+/// layer uses by now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     at: Duration,
@@ -63,6 +61,20 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
+    /// Returns the time of a grant, for the fields of the response; `None` without fields.
+    ///
+    /// gRPC has no such fields: its clients read trailers.
+    pub(crate) fn of<B>(request: &Request<B>, fields: Fields) -> Option<Self> {
+        (!is_grpc(request.method(), request.headers())).then(|| Self::now(fields))
+    }
+
+    fn now(fields: Fields) -> Self {
+        Self {
+            at: fields.now(),
+            fields,
+        }
+    }
+
     /// Writes the fields of a grant into the head of the inner service's response.
     pub(crate) fn granted(
         self,
@@ -88,7 +100,6 @@ impl Noted {
 /// The answers of a layer.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) fields: Swap<Fields>,
     pub(crate) jitter: Duration,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
 }
@@ -96,7 +107,12 @@ pub(crate) struct Answers {
 impl Answers {
     /// Builds the answer to a refused request, and passes it to the user's hook: gRPC if the
     /// request is, decided for each request, as one port can serve both.
-    pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+    pub(crate) fn refuse(
+        &self,
+        refusal: &Refusal,
+        request: &Parts,
+        fields: Fields,
+    ) -> Response<Bytes> {
         let wait = refusal.retry_after().map(|wait| self.jittered(wait));
         let mut answer = if is_grpc(&request.method, &request.headers) {
             grpc::answer(refusal, request, wait)
@@ -105,7 +121,7 @@ impl Answers {
             let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
             let outcome = Outcome::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-            let noted = self.now();
+            let noted = Noted::now(fields);
             noted.write(refusal.limits(), outcome, headers, extensions);
             Response::from_parts(head, body)
         };
@@ -116,21 +132,6 @@ impl Answers {
             answer = without_body(answer);
         }
         answer
-    }
-
-    /// Returns the time of a grant, for the fields of the response; `None` without fields.
-    ///
-    /// gRPC has no such fields: its clients read trailers.
-    pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
-        (!is_grpc(request.method(), request.headers())).then(|| self.now())
-    }
-
-    fn now(&self) -> Noted {
-        let fields = *self.fields.load();
-        Noted {
-            at: fields.now(),
-            fields,
-        }
     }
 
     /// Returns the wait plus a random part of the jitter, so that callers refused together do not
@@ -188,7 +189,6 @@ mod tests {
     #[test]
     fn jitter_is_only_added_and_at_most_the_setting() {
         let of = |jitter| Answers {
-            fields: Swap::new(Fields::new(&[]).unwrap()),
             jitter,
             on_refusal: None,
         };

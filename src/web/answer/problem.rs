@@ -4,10 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 
 use super::accept::prefers_text;
-use crate::{
-    decision::{Fault, LimitState, Refusal, RefusalKind},
-    draft::Draft,
-};
+use crate::decision::{Fault, LimitState, Refusal, RefusalKind};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -72,10 +69,8 @@ fn push_detail(text: &mut String, refusal: &Refusal, retry_after: Option<u64>) {
     };
     text.push_str(reason);
     if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
-        let mut number = Draft::default();
-        number.push_number(seconds);
         text.push_str(": retry after ");
-        text.push_str(number.as_str());
+        text.push_str(itoa::Buffer::new().format(seconds));
         text.push_str(if seconds == 1 { " second" } else { " seconds" });
     }
 }

@@ -124,7 +124,7 @@ where
     }
     arguments.push(time(ask.now));
     arguments.push(flag_byte(ask.exact));
-    let mut slots = List::EMPTY;
+    let mut slots = List::new();
     for (charge, rewrite) in limiters {
         let (source, limit) = limit_source(charge.limit(), rewrite);
         arguments.push(source);
