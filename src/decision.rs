@@ -165,7 +165,7 @@ impl Grant {
 
     /// A grant that took nothing.
     pub(crate) fn by_policy() -> Self {
-        Self::new(List::EMPTY, List::EMPTY, Source::FailurePolicy)
+        Self::new(List::new(), List::new(), Source::FailurePolicy)
     }
 
     pub(crate) fn source(&self) -> Source {
@@ -291,7 +291,7 @@ impl Refusal {
     fn new(kind: RefusalKind, source: Source) -> Self {
         Self {
             kind,
-            limits: List::EMPTY,
+            limits: List::new(),
             retry_after: None,
             source,
             missing: None,

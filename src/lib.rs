@@ -13,7 +13,6 @@ mod decision;
 mod demand;
 #[cfg(any(doc, doctest))]
 pub mod docs;
-mod draft;
 mod error;
 mod failure_policy;
 #[cfg(feature = "inspect")]
@@ -25,7 +24,6 @@ mod macros;
 mod name;
 mod receipt;
 mod store;
-mod swap;
 #[cfg(feature = "redis")]
 mod sync;
 #[cfg(any(test, feature = "test-util"))]

@@ -232,7 +232,7 @@ mod tests {
     };
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {
-        List::one(LimitState {
+        List::from([LimitState {
             labels: Labels::unnamed("login"),
             permits: 5,
             interval: Duration::from_secs(60),
@@ -242,11 +242,11 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
-        })
+        }])
     }
 
     fn allowed(remaining: Option<u64>) -> Decision {
-        Decision::Allow(Grant::new(limit(remaining), List::EMPTY, Source::Store))
+        Decision::Allow(Grant::new(limit(remaining), List::new(), Source::Store))
     }
 
     fn refused(wait: Duration) -> Decision {

@@ -138,11 +138,11 @@ impl Acquire {
         let charge = &self.first;
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
         let counted = self.remaining || answer.verdict == Verdict::Refused;
-        let limits = List::one(answer.state(charge, counted && !above_rate));
+        let limits = List::from([answer.state(charge, counted && !above_rate)]);
         let source = Source::of_store(answer.estimated);
         if answer.verdict == Verdict::Granted || charge.shadow {
-            let receipts = limiter.map_or(List::EMPTY, |limiter| {
-                List::one(answer.receipt(charge, limiter))
+            let receipts = limiter.map_or(List::new(), |limiter| {
+                List::from([answer.receipt(charge, limiter)])
             });
             return Decision::Allow(Grant::new(limits, receipts, source));
         }
@@ -159,7 +159,7 @@ impl Acquire {
             refused |= answer.verdict == Verdict::Refused;
             wait = answer.now.until(answer.wait).max(wait);
         }
-        let mut limits = List::EMPTY;
+        let mut limits = List::new();
         for (charge, answer) in answered() {
             let counted = self.remaining || answer.verdict == Verdict::Refused;
             limits.push(answer.state(charge, counted && !above_rate));

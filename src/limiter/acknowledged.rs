@@ -41,7 +41,7 @@ pub(crate) async fn heard(
         receipts: acquire.receipts(),
     };
     let decision = Arc::clone(store).acquire(acquire).await;
-    unheard.receipts = List::EMPTY;
+    unheard.receipts = List::new();
     decision
 }
 

@@ -233,11 +233,11 @@ impl Settling {
         extensions: &mut Extensions,
     ) -> Self {
         grant.ledger().open(grant.receipts());
-        let charged = List::one(Charged {
+        let charged = List::from([Charged {
             grant: grant.clone(),
             layer,
             store: address(store),
-        });
+        }]);
         let rule = None;
         if let Some(outer) = extensions.insert(Charge { charged, rule })
             && let Some(charge) = extensions.get_mut::<Charge>()

@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    answer::Outcome,
+    answer::{Fields, Outcome},
     body::RateLimitBody,
     charge::{Judges, Settling},
     layer::Shared,
@@ -58,6 +58,7 @@ pin_project! {
             call: Option<(S, Request<ReqBody>)>,
             judges: Judges,
             shared: Arc<Shared>,
+            fields: Fields,
         },
         // Admitted. The inner service may not be ready yet.
         Readying {
@@ -74,6 +75,7 @@ pin_project! {
         Refusing {
             refused: Option<(Refusal, Parts)>,
             shared: Arc<Shared>,
+            fields: Fields,
         },
     }
 }
@@ -85,9 +87,10 @@ impl Shared {
         grant: Grant,
         judges: Judges,
         request: &mut Request<B>,
+        fields: Fields,
     ) -> Settling {
         log_shadow_refusals(&grant);
-        let fields = self.answers.fields_of(request);
+        let fields = fields.of_response_to(request);
         let extensions = request.extensions_mut();
         insert_decision(extensions, Decision::Allow(grant.clone()), false);
         Settling::new(self.id, &self.store, grant, judges, fields, extensions)
@@ -126,12 +129,13 @@ where
                     call,
                     judges,
                     shared,
+                    fields,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
                     let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    decided(decision, call, mem::take(judges), shared)
+                    decided(decision, call, mem::take(judges), shared, *fields)
                 }
                 StateProj::Readying { call, settling } => {
                     let Some((inner, _)) = call else {
@@ -158,11 +162,15 @@ where
                         None => response.map(|body| RateLimitBody::inner(body, None)),
                     }));
                 }
-                StateProj::Refusing { refused, shared } => {
+                StateProj::Refusing {
+                    refused,
+                    shared,
+                    fields,
+                } => {
                     let Some((refusal, parts)) = refused.take() else {
                         return Poll::Pending;
                     };
-                    let mut answer = shared.answers.refuse(&refusal, &parts);
+                    let mut answer = shared.answers.refuse(&refusal, &parts, *fields);
                     insert_decision(answer.extensions_mut(), Decision::Deny(refusal), false);
                     return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
                 }
@@ -178,16 +186,18 @@ fn decided<S, B, F>(
     (inner, mut request): (S, Request<B>),
     judges: Judges,
     shared: &Arc<Shared>,
+    fields: Fields,
 ) -> State<S, B, F> {
     match decision.map_err(Refusal::unavailable) {
         Ok(Decision::Allow(grant)) => {
-            let settling = Some(shared.admit(grant, judges, &mut request));
+            let settling = Some(shared.admit(grant, judges, &mut request, fields));
             let call = Some((inner, request));
             State::Readying { call, settling }
         }
         Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
             refused: Some((refusal, request.into_parts().0)),
             shared: Arc::clone(shared),
+            fields,
         },
     }
 }

@@ -12,6 +12,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
+    answer::Fields,
     body::RateLimitBody,
     charge::{Judges, Settling, has_met},
     future::{ResponseFuture, State},
@@ -91,11 +92,14 @@ where
         }
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
-        let plan = self.shared.rules.load().plan(&parts, once);
+        let rules = self.shared.rules.load();
+        // The fields of these rules, also if others apply when the response is sent.
+        let (plan, fields) = (rules.plan(&parts, once), rules.fields);
+        drop(rules);
         match plan {
             Plan::Pass => self.forward(Request::from_parts(parts, body), None),
-            Plan::Refuse(refusal) => self.refuse(refusal, parts),
-            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body),
+            Plan::Refuse(refusal) => self.refuse(refusal, parts, fields),
+            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body, fields),
         }
     }
 }
@@ -108,6 +112,7 @@ impl<S> RateLimit<S> {
         judges: Judges,
         parts: Parts,
         body: ReqBody,
+        fields: Fields,
     ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
@@ -116,11 +121,11 @@ impl<S> RateLimit<S> {
         match shared.store.decide_at_once(&mut acquire) {
             Some(Ok(Decision::Allow(grant))) => {
                 let mut request = Request::from_parts(parts, body);
-                let settling = shared.admit(grant, judges, &mut request);
+                let settling = shared.admit(grant, judges, &mut request, fields);
                 self.forward(request, Some(settling))
             }
-            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts),
-            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts),
+            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts, fields),
+            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts, fields),
             None => {
                 let deciding = Arc::clone(&shared.store).acquire(acquire);
                 let inner = take_ready(&mut self.inner);
@@ -129,6 +134,7 @@ impl<S> RateLimit<S> {
                     call: Some((inner, Request::from_parts(parts, body))),
                     judges,
                     shared: Arc::clone(shared),
+                    fields,
                 };
                 ResponseFuture { state }
             }
@@ -136,7 +142,12 @@ impl<S> RateLimit<S> {
     }
 
     /// Refuses a request that is decided without waiting.
-    fn refuse<ReqBody>(&mut self, refusal: Refusal, parts: Parts) -> ResponseFuture<S, ReqBody>
+    fn refuse<ReqBody>(
+        &mut self,
+        refusal: Refusal,
+        parts: Parts,
+        fields: Fields,
+    ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
@@ -145,6 +156,7 @@ impl<S> RateLimit<S> {
         let state = State::Refusing {
             refused: Some((refusal, parts)),
             shared: Arc::clone(&self.shared),
+            fields,
         };
         ResponseFuture { state }
     }

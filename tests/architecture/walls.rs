@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::{File, Names, Source};
 
 /// Plain values, which import nothing but each other.
-const VALUES: [&str; 13] = [
+const VALUES: [&str; 11] = [
     "clock",
     "decision",
     "demand",
-    "draft",
     "error",
     "failure_policy",
     "limit",
@@ -17,7 +16,6 @@ const VALUES: [&str; 13] = [
     "macros",
     "name",
     "receipt",
-    "swap",
     "sync",
 ];
 

@@ -337,7 +337,7 @@ fn refusal() -> Decision {
         shadow: false,
     };
     Decision::Deny(Refusal::by_limits(
-        List::one(state),
+        List::from([state]),
         Some(wait),
         Source::Store,
     ))
@@ -348,5 +348,9 @@ fn grant() -> Decision {
         .first
         .receipt()
         .granted(Duration::from_secs(3600));
-    Decision::Allow(Grant::new(List::EMPTY, List::one(receipt), Source::Store))
+    Decision::Allow(Grant::new(
+        List::new(),
+        List::from([receipt]),
+        Source::Store,
+    ))
 }

@@ -75,7 +75,7 @@ fn agree<L: Counts + Clone + Debug + PartialEq>(
         let answer = acquire_one(&mut one, &caller.first, terms, caller.remaining, at);
         let limiters = iter::once((&mut many as &mut dyn Counts, terms));
         let answers = acquire(limiters, slice::from_ref(caller), at);
-        prop_assert_eq!(answer.map(List::one), answers, "{:?}", step);
+        prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
         prop_assert_eq!(&one, &many, "{:?}", step);
     }
     Ok(())

@@ -22,7 +22,7 @@ impl Shared {
         is_full: bool,
     ) -> Result<List<Answer>, Error> {
         let Some(first) = run.first() else {
-            return Ok(List::EMPTY);
+            return Ok(List::new());
         };
         let now = self.now();
         // The room for a newcomer may be that of an idle limiter of the same list, which is then

@@ -194,7 +194,7 @@ impl Shared {
     /// Decides for callers of the same limiters; all of them go by the limits of the first.
     fn decide(&self, run: &[Acquire]) -> Result<List<Answer>, Error> {
         let Some(first) = run.first() else {
-            return Ok(List::EMPTY);
+            return Ok(List::new());
         };
         first.check()?;
         if !first.rest.is_empty() {

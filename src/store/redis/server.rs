@@ -102,7 +102,7 @@ impl Decide for Server {
 
 impl DecideRuns for Server {
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.acquire_all(run).await.map(Vec::from)
+        self.acquire_all(run).await.map(List::into_vec)
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
@@ -187,7 +187,7 @@ impl Server {
     /// Decides for callers of the same limiters, in one call or one after the other.
     async fn acquire_together(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
-            return Ok(List::EMPTY);
+            return Ok(List::new());
         };
         first.check()?;
         if self.decides_together(first) {
@@ -196,7 +196,7 @@ impl Server {
         // One at a time: each caller gets its decision at once, and holds nothing while others are
         // decided. Boxed, so that callers without a saga have no room for it in their futures.
         let saga = Box::pin(saga::acquire(self, first));
-        saga.await.map(List::one)
+        saga.await.map(|it| List::from([it]))
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
@@ -240,7 +240,7 @@ impl Server {
     /// caller's first.
     fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
-            return List::EMPTY;
+            return List::new();
         };
         for (charge, answer) in first.charges().zip(answers) {
             self.note(charge, answer);

@@ -9,12 +9,12 @@ pub(crate) mod problem;
 use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{HeaderValue, Method, Response, header, request::Parts};
 
 pub(crate) use self::headers::{Fields, Outcome};
 pub use self::headers::{HeaderStyle, ResetUnit};
 use super::request::is_grpc;
-use crate::{decision::Refusal, swap::Swap};
+use crate::decision::Refusal;
 
 /// Edits the answer to a refused request.
 ///
@@ -54,7 +54,6 @@ impl fmt::Debug for dyn OnRefusal {
 /// The answers of a layer.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) fields: Swap<Fields>,
     pub(crate) jitter: Duration,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
 }
@@ -62,7 +61,12 @@ pub(crate) struct Answers {
 impl Answers {
     /// Builds the answer to a refused request, and passes it to the user's hook: gRPC if the
     /// request is, decided for each request, as one port can serve both.
-    pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+    pub(crate) fn refuse(
+        &self,
+        refusal: &Refusal,
+        request: &Parts,
+        fields: Fields,
+    ) -> Response<Bytes> {
         let wait = refusal.retry_after().map(|wait| self.jittered(wait));
         let mut answer = if is_grpc(&request.method, &request.headers) {
             grpc::answer(refusal, request, wait)
@@ -71,7 +75,7 @@ impl Answers {
             let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
             let outcome = Outcome::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-            let fields = self.fields.load().as_of_now();
+            let fields = fields.as_of_now();
             fields.write(refusal.limits(), outcome, headers, extensions);
             Response::from_parts(head, body)
         };
@@ -82,14 +86,6 @@ impl Answers {
             answer = without_body(answer);
         }
         answer
-    }
-
-    /// Returns the fields that the response to an admitted request has, as of now.
-    ///
-    /// gRPC has none: its clients read trailers.
-    pub(crate) fn fields_of<B>(&self, request: &Request<B>) -> Option<Fields> {
-        let is_grpc = is_grpc(request.method(), request.headers());
-        (!is_grpc).then(|| self.fields.load().as_of_now())
     }
 
     /// Returns the wait plus a random part of the jitter, so that callers refused together do not
@@ -147,7 +143,6 @@ mod tests {
     #[test]
     fn jitter_is_only_added_and_at_most_the_setting() {
         let of = |jitter| Answers {
-            fields: Swap::new(Fields::new(&[]).unwrap()),
             jitter,
             on_refusal: None,
         };

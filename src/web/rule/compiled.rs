@@ -16,11 +16,12 @@ use crate::{
     demand::{Charge, Labels},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, LimitSource, Slots},
+    limit::{Limit, LimitSource},
     macros::warning,
-    name::{Naming, check_rule_name},
+    name::{Counting, Naming, check_rule_name},
     store::{AnyStore, rule_names::Holder},
     web::{
+        answer::Fields,
         charge::ChargeIf,
         key::{AnyKey, Key, Mistakes, NoKey, Warned},
     },
@@ -34,6 +35,8 @@ const LONGEST_QUEUE: usize = 100;
 pub(crate) struct Defaults {
     /// Counts the permits left.
     pub(crate) remaining: bool,
+    /// The header fields of rules that choose none.
+    pub(crate) fields: Fields,
     /// Makes every rule a shadow rule.
     pub(crate) shadow: bool,
     /// The longest wait of requests whose rules set none.
@@ -78,15 +81,9 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    fn derived(
-        prefix: &str,
-        labels: Arc<Labels>,
-        (algorithm, slots): (Algorithm, Option<Slots>),
-    ) -> Result<Self, ConfigError> {
+    fn derived(prefix: &str, labels: Arc<Labels>, counting: Counting) -> Result<Self, ConfigError> {
         Ok(Self {
-            naming: Naming::derived(prefix, &labels.name)?
-                .counted_by(algorithm)
-                .noted_in(slots),
+            naming: Naming::derived(prefix, &labels.name)?.counted(counting),
             labels,
         })
     }
@@ -131,7 +128,10 @@ impl CompiledRule {
             }
         }
         rule.check_countable()?;
-        let counted = (rule.algorithm, rule.checked_slots()?);
+        let counted = Counting {
+            algorithm: rule.algorithm,
+            slots: rule.checked_slots()?,
+        };
         let fixed_cost = match rule.cost {
             Cost::Fixed(permits) => Some(permits),
             Cost::Parts(_) => None,
@@ -169,9 +169,7 @@ impl CompiledRule {
             }
             LimitOf::Shared { name, init } => {
                 check_cost(&label, &rule.cost, init.as_ref())?;
-                let naming = Naming::shared(name)?
-                    .counted_by(counted.0)
-                    .noted_in(counted.1);
+                let naming = Naming::shared(name)?.counted(counted);
                 let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
                 Limits::One(
                     Named {
@@ -236,7 +234,9 @@ impl CompiledRule {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
             key.1.add(Mistakes::NO_PEER);
         }
-        self.warned.warn(self.rule(), key.1);
+        if key.1 != Mistakes::default() {
+            self.warned.warn(self.rule(), key.1);
+        }
         match found {
             Ok(()) if self.key.is_some() && key.0.is_empty() => {
                 return Err(Missing {
@@ -301,10 +301,7 @@ impl CompiledRule {
                 }
                 Entry::Occupied(first) => first.into_mut(),
             };
-            let agree = this.naming.algorithm() == that.naming.algorithm()
-                && this.naming.slots() == that.naming.slots()
-                && !judges
-                && !*that_judges;
+            let agree = this.naming.counting == that.naming.counting && !judges && !*that_judges;
             if !agree {
                 let [one, other] = [&*that, &this].map(|named| &named.labels.name);
                 bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
@@ -409,8 +406,7 @@ impl Limits {
                     Arc::clone(&named.labels.name),
                     format!(
                         "{limit:?} {key:?} {:?} {}",
-                        named.naming.algorithm(),
-                        named.naming
+                        named.naming.counting.algorithm, named.naming
                     ),
                 )]
             }
@@ -420,7 +416,7 @@ impl Limits {
                     format!(
                         "{:p} {key:?} {:?}",
                         Arc::as_ptr(limit),
-                        named.naming.algorithm()
+                        named.naming.counting.algorithm
                     ),
                 )]
             }
@@ -432,7 +428,7 @@ impl Limits {
                         format!(
                             "{:?} {key:?} {:?} {}",
                             LimitSource::Code(*limit),
-                            named.naming.algorithm(),
+                            named.naming.counting.algorithm,
                             named.naming
                         ),
                     )

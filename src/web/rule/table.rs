@@ -21,7 +21,7 @@ use crate::{
     macros::warning,
     store::{AnyStore, rule_names::Holder},
     web::{
-        answer::HeaderStyle,
+        answer::{Fields, HeaderStyle},
         charge::{self, Judges},
         key::{Mistakes, Warned},
         request::is_preflight,
@@ -126,11 +126,16 @@ impl Rules {
         self
     }
 
-    /// Checks that the fields of responses can carry the permits of all rules that are not hidden.
-    pub(crate) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
-        let mut all = entries.chain(&self.otherwise);
-        all.try_for_each(|rule| rule.check_permits_fit(most))
+    /// Returns the header fields of responses, after a check that they can carry the permits of
+    /// all rules that are not hidden.
+    fn fields(&self, default: Fields) -> Result<Fields, ConfigError> {
+        let fields = self.headers.as_deref().map_or(Ok(default), Fields::new)?;
+        if let Some(most) = fields.most_permits() {
+            let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
+            let mut all = entries.chain(&self.otherwise);
+            all.try_for_each(|rule| rule.check_permits_fit(most))?;
+        }
+        Ok(fields)
     }
 
     /// Checks that there is something to limit, and that requests reach every entry.
@@ -251,10 +256,8 @@ pub(crate) struct CompiledRules {
     unmatched: Unmatched,
     otherwise: Vec<CompiledRule>,
     defaults: Defaults,
-    #[cfg_attr(
-        not(feature = "config"),
-        allow(dead_code, reason = "held; read where rules are replaced")
-    )]
+    /// The header fields of responses.
+    pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
     warned: Warned,
@@ -278,7 +281,6 @@ impl CompiledRules {
     /// # Errors
     ///
     /// Returns the same errors as [`new`](Self::new).
-    #[cfg(feature = "config")]
     pub(crate) fn successor(
         &self,
         rules: Rules,
@@ -316,6 +318,7 @@ impl CompiledRules {
             }
             Ok(rules)
         };
+        let fields = rules.fields(defaults.fields)?;
         rules.check_limits()?;
         let unmatched = Unmatched::new(&rules.entries);
         let mut entries = Vec::with_capacity(rules.entries.len());
@@ -332,6 +335,7 @@ impl CompiledRules {
             unmatched,
             otherwise,
             defaults,
+            fields,
             names,
             warned: Warned::default(),
         })
@@ -366,7 +370,7 @@ impl CompiledRules {
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut judges = Judges::EMPTY;
+        let mut judges = Judges::new();
         let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {

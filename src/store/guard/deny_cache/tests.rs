@@ -221,7 +221,7 @@ fn a_grant_drops_it_unless_it_was_taken_before() {
         let mut asking = pin!(world.cache.acquire(&ask));
         assert!(poll(asking.as_mut()).is_pending());
         world.cache.inner.answer(Decision::Allow(Grant::new(
-            List::EMPTY,
+            List::new(),
             ask.receipts(),
             source,
         )));
@@ -267,8 +267,8 @@ fn what_this_process_does_drops_it() {
 
     known();
     let grant = Decision::Allow(Grant::new(
-        List::EMPTY,
-        List::one(granted.clone()),
+        List::new(),
+        List::from([granted.clone()]),
         Source::Store,
     ));
     world.cache.inner.answer(grant);

@@ -55,7 +55,7 @@ impl Decide for ByHand {
         match *self.fails.lock().unwrap() {
             Some(kind) => Err(kind.into()),
             None => Ok(Decision::Allow(Grant::new(
-                List::EMPTY,
+                List::new(),
                 acquire.receipts(),
                 Source::Store,
             ))),
@@ -186,7 +186,7 @@ fn what_was_told_last_is_told_while_the_store_fails() {
         ErrorKind::Limit,
     ];
     let wait = Some(Duration::from_secs(1));
-    let last = Refusal::by_limits(List::EMPTY, wait, Source::Store);
+    let last = Refusal::by_limits(List::new(), wait, Source::Store);
     for kind in KINDS {
         let ask = asks(&[("ann", false)], Some(FailurePolicy::Deny));
         let (guard, _) = guard();

@@ -307,7 +307,7 @@ impl Lease {
             ..charge.receipt().granted(self.state.interval)
         };
         let receipt = receipt.leased(Arc::<Account>::clone(&self.account));
-        let (limits, receipts) = (List::one(state), List::one(receipt));
+        let (limits, receipts) = (List::from([state]), List::from([receipt]));
         Decision::Allow(Grant::new(limits, receipts, Source::Lease))
     }
 }

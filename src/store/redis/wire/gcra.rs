@@ -185,7 +185,7 @@ fn doubles(text: &[u8]) -> Option<List<i64>> {
     let (doubles, []) = text.as_chunks::<8>() else {
         return None;
     };
-    let mut numbers = List::EMPTY;
+    let mut numbers = List::new();
     for double in doubles {
         let number = f64::from_le_bytes(*double);
         let whole = number.fract() == 0.0 && number.abs() <= MOST;

@@ -63,7 +63,7 @@ pub(crate) fn read_answers(
         return Err(unreadable());
     }
     let states = states.iter().cycle();
-    let mut answers = List::EMPTY;
+    let mut answers = List::new();
     for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
         outcomes.iter().zip(states)
     {
