@@ -18,11 +18,15 @@ pub use self::{
     report::{Diagnosis, Finding, OtherClient},
 };
 use crate::{
-    algorithm::gcra::{Limiter, State},
+    algorithm::{
+        gcra::{Gcra, State},
+        limiter::LimiterState,
+    },
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
     limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero},
     name::Name,
+    receipt::PermitId,
     store::{
         TimeToLive,
         redis::{
@@ -417,7 +421,7 @@ impl Seen {
         // The last microsecond of the millisecond in which it was read, so no grant that was read
         // is later.
         let now = self.page.now.saturating_mul(1000).saturating_add(999);
-        let left = limiter.available(Now::at(now));
+        let left = limiter.available(Now::at(now), PermitId::NONE);
         self.page.value = left.ok().map(|left| left.to_string().into_bytes());
     }
 
@@ -483,17 +487,19 @@ impl Seen {
 }
 
 /// Returns the limiter with this value, by the stored limit if there is one.
-fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
-    Limiter {
+fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> LimiterState<Gcra> {
+    LimiterState {
         limit: Some(StoredLimit {
             rate: rate.unwrap_or(state.rate),
             interval: interval.unwrap_or(state.interval),
             rate_type: RateType::Overall,
             keep_alive: 0,
         }),
-        state: Some(*state),
-        ends: state.tat.at,
-        since: 0,
+        state: Gcra {
+            stored: Some(*state),
+            ends: state.tat.at,
+            since: 0,
+        },
     }
 }
 

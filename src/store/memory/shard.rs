@@ -14,9 +14,10 @@ use std::{
 
 use crate::{
     algorithm::{
+        self,
         answer::{Answer, Verdict},
         call::{self, Terms},
-        counted::Counted,
+        limiter::LimiterState,
     },
     clock::Now,
     demand::{Acquire, Charge, Labels, Limiter, Target},
@@ -62,7 +63,7 @@ impl Eq for Place {}
 pub(super) struct Kept {
     /// The shared limiter that grants hold: one for all callers that use the same name.
     named: Arc<Limiter>,
-    pub(super) limiter: Counted,
+    pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
     /// The tick at which it expires, if it does.
@@ -72,7 +73,7 @@ pub(super) struct Kept {
 impl Kept {
     fn new(named: Arc<Limiter>, lasting: bool) -> Self {
         Self {
-            limiter: Counted::new(named.name.algorithm()),
+            limiter: algorithm::new(named.name.algorithm()),
             named,
             lasting,
             expires_at: None,
@@ -113,8 +114,14 @@ impl Kept {
         now: Now,
     ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
-        self.limiter.count_by(charge.name(), now);
-        let answer = self.limiter.acquire_one(charge, acquire.remaining, now)?;
+        algorithm::count_by(&mut self.limiter, charge.name(), now);
+        let answer = call::acquire_one(
+            &mut *self.limiter,
+            charge,
+            Terms::HERE,
+            acquire.remaining,
+            now,
+        )?;
         self.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
         Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
@@ -127,19 +134,20 @@ impl Kept {
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.limiter.count_by(&limiter.name, now);
+        algorithm::count_by(&mut self.limiter, &limiter.name, now);
         let mut charge = Charge {
             id,
             // A shadow is answered with what is left.
             shadow: true,
             ..Charge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
-        let answer = self.limiter.acquire_one(&charge, true, now)?;
+        let limiter = &mut *self.limiter;
+        let answer = call::acquire_one(limiter, &charge, Terms::HERE, true, now)?;
         if answer.verdict != Verdict::Granted
             && let Ok(left @ 1..) = u32::try_from(answer.remaining)
         {
             charge.permits = left;
-            self.limiter.acquire_one(&charge, true, now)?;
+            call::acquire_one(limiter, &charge, Terms::HERE, true, now)?;
         }
         self.keep_alive(now);
         Ok(())
@@ -148,9 +156,9 @@ impl Kept {
     /// Decides for callers of this limiter alone.
     pub(super) fn decide(&mut self, run: &[Acquire], now: Now) -> Result<List<Answer>, Error> {
         if let Some(first) = run.first() {
-            self.limiter.count_by(first.first.name(), now);
+            algorithm::count_by(&mut self.limiter, first.first.name(), now);
         }
-        let limiters = std::iter::once((self.limiter.counts(), Terms::HERE));
+        let limiters = std::iter::once((&mut *self.limiter, Terms::HERE));
         let answers = call::acquire(limiters, run, now)?;
         self.keep_alive(now);
         Ok(answers)
@@ -158,11 +166,11 @@ impl Kept {
 
     /// Extends its expiry, as the scripts do if a limit has a keep-alive time.
     pub(super) fn keep_alive(&mut self, now: Now) {
-        if let Some(limit) = self.limiter.limit()
+        if let Some(limit) = self.limiter.limit
             && limit.keep_alive > 0
         {
             let keep_alive = now.score() + now.ticks(limit.keep_alive.cast_signed());
-            let end = self.limiter.end_of_life(&limit, now);
+            let end = self.limiter.state.end_of_life(&limit, now);
             self.expires_at = Some(keep_alive.max(end));
         }
     }

@@ -77,7 +77,9 @@ impl Decide for Shared {
             let Some(kept) = shard.limiters.get_mut(receipt.name().text()) else {
                 return;
             };
-            let credited = kept.limiter.settle(&receipt, keep, now).unwrap_or(0);
+            let credited = (kept.limiter)
+                .settle(&receipt, receipt.settle(), keep, now)
+                .unwrap_or(0);
             if credited < 0 {
                 kept.keep_alive(now);
             }

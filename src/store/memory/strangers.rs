@@ -16,13 +16,15 @@ use super::{
 };
 use crate::{
     algorithm::{
-        answer::{Answer, Changed},
-        call::{self, Counts, Needs, Terms},
+        self,
+        answer::Answer,
+        call::{self, Terms},
+        limiter::{Algorithm, Call, LimiterState, Needs},
     },
     clock::{Now, TICKS},
     demand::{Acquire, Charge, Target},
-    error::Error,
-    limit::{Limit, StoredLimit, at_least_zero},
+    error::{Error, ErrorKind},
+    limit::{self, Limit, StoredLimit, at_least_zero},
     list::List,
     macros::warning,
     name::Name,
@@ -118,25 +120,33 @@ impl Locked<'_> {
     /// Returns a name as it is before a decision; `None` if there are too many intervals.
     ///
     /// `names` is the store's maximum of limiters.
-    pub(super) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
+    pub(super) fn meet(
+        &mut self,
+        name: &Name,
+        limit: &Limit,
+        names: usize,
+    ) -> Option<LimiterState<Stranger>> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
         self.record_kind(name, limit);
-        Some(Stranger {
-            hash,
-            limit: limit.stored(),
-            parts,
-            taken: 0,
+        Some(LimiterState {
+            limit: Some(limit.stored()),
+            state: Stranger {
+                hash,
+                parts,
+                taken: 0,
+            },
         })
     }
 
     /// Adds the permits that a stranger was granted since `meet`.
-    pub(super) fn keep(&mut self, stranger: &Stranger) {
-        let now = self.now.tick;
-        if stranger.taken > 0
-            && let Some(sketch) = self.known.of(ticks(stranger.limit.interval))
+    pub(super) fn keep(&mut self, stranger: &LimiterState<Stranger>) {
+        let Stranger { hash, taken, .. } = stranger.state;
+        if taken > 0
+            && let Some(limit) = &stranger.limit
+            && let Some(sketch) = self.known.of(ticks(limit.interval))
         {
-            sketch.add(stranger.hash, stranger.taken, now);
+            sketch.add(hash, taken, self.now.tick);
         }
     }
 
@@ -244,7 +254,7 @@ impl Shared {
     /// Charges a newcomer with the permits it took as a stranger.
     pub(super) fn begin(&self, kept: &mut Kept, limiter: &Target, now: Now) -> Result<(), Error> {
         let stored = limiter.limit.given().map(Limit::stored);
-        let Some(stored) = stored.or_else(|| kept.limiter.limit()) else {
+        let Some(stored) = stored.or(kept.limiter.limit) else {
             return Ok(());
         };
         if !self.strangers.any() {
@@ -286,7 +296,7 @@ impl Shared {
 /// The counter for a charge of a list.
 pub(super) enum Counting {
     Own(Kept),
-    Stranger(Stranger),
+    Stranger(LimiterState<Stranger>),
 }
 
 /// Decides for callers of all these limiters; `None` if one of them is missing.
@@ -303,14 +313,14 @@ pub(super) fn count_with(
         .map(|(_, counted)| matches!(counted, Some(Counting::Stranger(_))))
         .collect();
     let limiters = taken.iter_mut().filter_map(|(charge, counted)| {
-        let counts: &mut dyn Counts = match counted.as_mut()? {
+        let limiter: &mut LimiterState = match counted.as_mut()? {
             Counting::Own(kept) => {
-                kept.limiter.count_by(charge.name(), now);
-                kept.limiter.counts()
+                algorithm::count_by(&mut kept.limiter, charge.name(), now);
+                &mut kept.limiter
             }
             Counting::Stranger(stranger) => stranger,
         };
-        Some((counts, Terms::HERE))
+        Some((limiter, Terms::HERE))
     });
     let mut answers = call::acquire(limiters, run, now)?;
     for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
@@ -331,33 +341,25 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
     past
 }
 
-/// A name without a limiter, during a call.
+/// A name without a limiter, during a call. No verb reaches it.
+#[derive(Debug)]
 pub(super) struct Stranger {
     hash: u64,
-    limit: StoredLimit,
     parts: Parts,
     /// The permits granted to it in this call.
     taken: u32,
 }
 
-impl Counts for Stranger {
-    fn limit(&self) -> Option<StoredLimit> {
-        Some(self.limit)
+impl Algorithm for Stranger {
+    fn kind(&self) -> limit::Algorithm {
+        limit::Algorithm::SlidingLog
     }
 
-    fn begin(
-        &mut self,
-        limit: StoredLimit,
-        _changed: Changed,
-        _wanted: i64,
-        _exact: bool,
-        _now: Now,
-        _id: PermitId,
-    ) -> i64 {
-        limit.rate - used(&self.parts)
+    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+        call.limit.rate - used(&self.parts)
     }
 
-    fn note(&mut self, charge: &Charge, _score: i64) {
+    fn take(&mut self, charge: &Charge, _score: i64) {
         self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
             let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);
@@ -365,14 +367,34 @@ impl Counts for Stranger {
         }
     }
 
-    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
-        let interval = ticks(self.limit.interval);
+    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+        let interval = ticks(call.limit.interval);
         for needs in needs {
             let lacks = needs.permits - answer.remaining;
             needs.wait = until_free(&self.parts, lacks) + needs.rounds * interval;
         }
         // When the next is free is not known: another name's grants may stand in its cells.
         answer.reset = until_free(&self.parts, used(&self.parts));
+    }
+
+    fn available(&mut self, limit: &StoredLimit, _: Now, _: PermitId) -> Result<i64, ErrorKind> {
+        Ok(limit.rate - used(&self.parts))
+    }
+
+    fn charge(&mut self, _: &StoredLimit, _: u32, _: PermitId, _: Now) -> i64 {
+        0
+    }
+
+    fn change_limit(&mut self, _: Option<&StoredLimit>, _: &StoredLimit, _: Now) {}
+
+    fn forget(&mut self) {}
+
+    fn full_at(&self, _: &StoredLimit) -> Option<i64> {
+        None
+    }
+
+    fn end_of_life(&self, _: &StoredLimit, now: Now) -> i64 {
+        now.tick
     }
 }
 

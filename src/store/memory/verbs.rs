@@ -4,12 +4,17 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::shared::Shared;
 use crate::{
+    algorithm,
     demand::{Limiter, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     name::Name,
+    receipt::PermitId,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
 };
+
+/// Marks entries that a repair adds: nothing is sent twice here, so they need no ids of their own.
+const NO_ID: PermitId = PermitId::NONE;
 
 /// Returns the limiter of this name, whose limit is the stored one.
 fn stored(name: &Name) -> Arc<Limiter> {
@@ -53,7 +58,7 @@ impl Shared {
             });
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
-            kept.limiter.count_by(name, now);
+            algorithm::count_by(&mut kept.limiter, name, now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {
@@ -77,7 +82,9 @@ impl Shared {
                 kept.keep_alive(now);
                 Outcome::Changed(true)
             }
-            Op::Release(permits) => Outcome::Permits(kept.limiter.release(permits.into(), now)?),
+            Op::Release(permits) => {
+                Outcome::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
+            }
             Op::Expire(millis, when) => {
                 let new = now.after(millis);
                 let applies = match (when, kept.expires_at) {
@@ -104,9 +111,9 @@ impl Shared {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 Outcome::Changed(true)
             }
-            Op::Inspect => Outcome::Limit(kept.limiter.limit()),
+            Op::Inspect => Outcome::Limit(kept.limiter.limit),
             Op::Available => {
-                let permits = kept.limiter.available(now)?;
+                let permits = kept.limiter.available(now, NO_ID)?;
                 kept.keep_alive(now);
                 Outcome::Permits(permits)
             }
