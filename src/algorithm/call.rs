@@ -182,7 +182,14 @@ pub(crate) fn acquire_one<A: Algorithm + ?Sized>(
         Verdict::Refused
     };
     limiter.state.end(&call, &mut answer, needs.as_mut_slice());
-    Ok(answer.for_caller(answer.verdict, needs.map_or(0, |needs| needs.wait)))
+    if let Some(needs) = needs {
+        answer.wait = needs.wait;
+    }
+    if answer.verdict != Verdict::Granted {
+        // The wait says when there is room.
+        answer.next = 0;
+    }
+    Ok(answer)
 }
 
 /// Returns the score of a grant: now, or later for permits that are taken ahead.

@@ -350,7 +350,7 @@ mod tests {
                 prop_assert!(left(now + wait) >= wanted);
                 prop_assert!(left(now + wait - 1) < wanted);
             }
-            // All of them are free when that is told, and not before.
+            // All of them are free after that time, and not before.
             prop_assert_eq!(left(now + backlog), rate);
             if backlog > 0 {
                 prop_assert!(left(now + backlog - 1) < rate);

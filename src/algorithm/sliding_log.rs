@@ -269,7 +269,8 @@ impl SlidingLog {
         self.sweep(value, rate, interval, now, i64::MAX, i64::MAX)
     }
 
-    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much as is wanted.
+    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much
+    /// as is wanted.
     fn count(&mut self, call: &Call, wanted: i64) -> i64 {
         let (rate, now) = (call.limit.rate, call.now);
         let interval = now.ticks(call.limit.interval);

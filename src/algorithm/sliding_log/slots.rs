@@ -107,8 +107,8 @@ impl SlidingLog {
         }
     }
 
-    /// Returns the bucket's entry, unless a page of others that ended in the same millisecond stands
-    /// before it.
+    /// Returns the bucket's entry, unless a page of others that ended in the same millisecond
+    /// stands before it.
     fn entry_of_bucket(&self, end: i64) -> Option<Entry> {
         let id = id_of_bucket(end);
         let ended = self.log.scored(end).take(PAGE as usize);

@@ -5,7 +5,7 @@
 //! while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -16,16 +16,13 @@ use super::{
 };
 use crate::{
     algorithm::{
-        self,
         answer::Answer,
-        call::{self, Terms},
         limiter::{Algorithm, Call, LimiterState, Needs},
     },
     clock::{Now, TICKS},
-    demand::{Acquire, Charge, Target},
+    demand::{Charge, Limiter, Target},
     error::{Error, ErrorKind},
     limit::{self, Limit, StoredLimit, at_least_zero},
-    list::List,
     macros::warning,
     name::Name,
     receipt::{PermitId, Receipt},
@@ -270,63 +267,21 @@ impl Shared {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
-            let limiter = Target::Shared(Arc::clone(&receipt.limiter));
-            self.charge_stranger(&limiter, &[(now.score(), more)]);
+            self.charge_stranger(&receipt.limiter, &[(now.score(), more)]);
         }
     }
 
-    /// Adds to the permits of a name without a place. Returns whether that can be counted.
-    pub(super) fn charge_stranger(&self, limiter: &Target, past: &[(i64, u32)]) -> bool {
-        let name = &limiter.name;
+    /// Adds to the permits of a name without a place, whose shard is locked. Returns whether that
+    /// can be counted.
+    pub(super) fn charge_stranger(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
         let given = limiter.limit.given();
         let Some(limit) = given.filter(|limit| Strangers::can_count(Some(limit))) else {
             return false;
         };
-        let mut shard = self.shard(name);
-        if let Some(kept) = shard.limiters.get_mut(name.text()) {
-            // It has got a place meanwhile.
-            return self.charge_past(kept, limiter, past, self.now()).is_ok();
-        }
         let mut strangers = self.strangers();
         past.iter()
-            .all(|taken| strangers.add(name, limit, self.max, *taken))
+            .all(|taken| strangers.add(&limiter.name, limit, self.max, *taken))
     }
-}
-
-/// The counter for a charge of a list.
-pub(super) enum Counting {
-    Own(Kept),
-    Stranger(LimiterState<Stranger>),
-}
-
-/// Decides for callers of all these limiters; `None` if one of them is missing.
-pub(super) fn count_with(
-    taken: &mut [(&Charge, Option<Counting>)],
-    run: &[Acquire],
-    now: Now,
-) -> Result<Option<List<Answer>>, Error> {
-    if taken.iter().any(|(_, counted)| counted.is_none()) {
-        return Ok(None);
-    }
-    let estimated: List<_> = taken
-        .iter()
-        .map(|(_, counted)| matches!(counted, Some(Counting::Stranger(_))))
-        .collect();
-    let limiters = taken.iter_mut().filter_map(|(charge, counted)| {
-        let limiter: &mut LimiterState = match counted.as_mut()? {
-            Counting::Own(kept) => {
-                algorithm::count_by(&mut kept.limiter, charge.name(), now);
-                &mut kept.limiter
-            }
-            Counting::Stranger(stranger) => stranger,
-        };
-        Some((limiter, Terms::HERE))
-    });
-    let mut answers = call::acquire(limiters, run, now)?;
-    for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
-        answer.estimated = *estimated;
-    }
-    Ok(Some(answers))
 }
 
 /// Returns the last grants that add up to this many permits. With only these there is room again at
