@@ -19,11 +19,15 @@ pub use self::{
 };
 use super::{Look, exact, parsed};
 use crate::{
-    algorithm::gcra::{Limiter, State},
+    algorithm::{
+        gcra::{Gcra, State},
+        limiter::LimiterState,
+    },
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
     limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero},
     name::Name,
+    receipt::PermitId,
     store::{
         TimeToLive,
         redis::{
@@ -394,23 +398,26 @@ impl Diagnosis {
         let mut limiter = gcra_limiter(state, self.number("rate"), self.number("interval"));
         // The last microsecond of the millisecond in which it was read, so no grant that was read
         // is later.
-        let left = limiter.available(Now::at(now.saturating_mul(1000).saturating_add(999)));
+        let now = Now::at(now.saturating_mul(1000).saturating_add(999));
+        let left = limiter.available(now, PermitId::NONE);
         self.value = left.ok().map(|left| left.to_string());
     }
 }
 
 /// Returns the limiter with this value, by the stored limit if there is one.
-fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
-    Limiter {
+fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> LimiterState<Gcra> {
+    LimiterState {
         limit: Some(StoredLimit {
             rate: rate.unwrap_or(state.rate),
             interval: interval.unwrap_or(state.interval),
             rate_type: RateType::Overall,
             keep_alive: 0,
         }),
-        state: Some(*state),
-        ends: state.tat.at,
-        since: 0,
+        state: Gcra {
+            stored: Some(*state),
+            ends: state.tat.at,
+            since: 0,
+        },
     }
 }
 

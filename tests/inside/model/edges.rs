@@ -57,7 +57,7 @@ fn permits_of_unknown_age_are_restored_in_parts_that_fit_a_member() {
     pair.set_value(1);
     let answer = pair.acquire(7, How::EXACT).unwrap();
     assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 1000));
-    assert_eq!(pair.model.log.entries().count(), 4);
+    assert_eq!(pair.model.state.log.entries().count(), 4);
     pair.advance(1000);
     assert_eq!(pair.available(), Ok(3 << 32));
 }
@@ -68,7 +68,7 @@ fn a_repair_does_not_block_the_server() {
     let mut pair = with_limit((1 << 53) - 1, 1000);
     pair.set_value(5);
     assert_eq!(pair.acquire(6, How::EXACT).unwrap().wait, 1000);
-    assert_eq!(pair.model.log.entries().count(), 100);
+    assert_eq!(pair.model.state.log.entries().count(), 100);
     pair.grants(5, How::EXACT);
     pair.advance(1000);
     assert_eq!(pair.available(), Ok((1 << 53) - 1));
@@ -281,11 +281,11 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
                 spoil(&mut pair);
                 let (log, score) = (pair.log_key(), (START - 1).to_string());
                 pair.command(&["ZADD", &log, &score, foreign]);
-                if how.limit == LimitSource::Store || pair.model.value != Some(0) {
+                if how.limit == LimitSource::Store || pair.model.state.value != Some(0) {
                     cannot_acquire(&mut pair, how);
                 }
                 pair.advance(998);
-                if pair.model.value != Some(0) {
+                if pair.model.state.value != Some(0) {
                     cannot_count(&mut pair);
                 }
             }
@@ -357,7 +357,7 @@ fn a_value_that_is_no_number_is_counted_anew() {
         pair.acquire(2, How::EXACT).unwrap();
         let value = pair.value_key();
         pair.command(&["SET", &value, text]);
-        pair.model.value = None;
+        pair.model.state.value = None;
         assert_eq!(pair.acquire(4, How::EXACT).unwrap().remaining, 3);
     }
 }

@@ -14,13 +14,16 @@ use crate::store::redis::wire::gcra::{self, Lone, SCRIPTS};
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        gcra::{Limiter, Pace, State},
+        gcra::{Gcra, Pace, State},
+        limiter::LimiterState,
     },
     clock::Now,
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    receipt::{PermitId, Taken, Tat},
+    receipt::{Taken, Tat},
 };
+
+type Limiter = LimiterState<Gcra>;
 
 /// Both that a limiter's keys hold: a rule goes by the value's own limit, and looks at no hash.
 #[derive(Clone, Debug)]
@@ -49,8 +52,10 @@ impl Model {
     fn of_hash(&self) -> Limiter {
         Limiter {
             limit: self.hash,
-            state: self.state,
-            ..Limiter::default()
+            state: Gcra {
+                stored: self.state,
+                ..Gcra::default()
+            },
         }
     }
 
@@ -61,16 +66,8 @@ impl Model {
         }
     }
 
-    /// Does what a verb does, that writes no limit.
-    fn verb<T>(&mut self, verb: impl FnOnce(&mut Limiter) -> T) -> T {
-        let mut limiter = self.of_verb();
-        let done = verb(&mut limiter);
-        self.state = limiter.state;
-        done
-    }
-
     fn adopt(&mut self, limiter: &Limiter, source: LimitSource) {
-        self.state = limiter.state;
+        self.state = limiter.state.stored;
         if !of_code(source) {
             self.hash = limiter.limit;
         }
@@ -115,29 +112,18 @@ impl Kind for Model {
         self.of_verb().limit
     }
 
-    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
+        let mut limiter = self.of_verb();
+        let done = verb(&mut limiter);
+        self.state = limiter.state.stored;
+        done
+    }
+
+    fn set<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
         let mut limiter = self.of_hash();
-        limiter.set_rate(limit, keep, now);
+        let done = verb(&mut limiter);
         self.adopt(&limiter, LimitSource::Store);
-    }
-
-    fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        let mut limiter = self.of_hash();
-        let set = limiter.try_set_rate(limit);
-        self.adopt(&limiter, LimitSource::Store);
-        set
-    }
-
-    fn release(&mut self, permits: i64, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
-        self.verb(|limiter| limiter.release(permits, now))
-    }
-
-    fn available(&mut self, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
-        self.verb(|limiter| limiter.available(now))
-    }
-
-    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        self.verb(|limiter| limiter.repair(now))
+        done
     }
 
     fn lose(&mut self, key: Key) {
@@ -203,9 +189,6 @@ impl Kind for Model {
 
     fn settle(pair: &mut Pair<Self>, which: Index, keep: u32, source: LimitSource) {
         let (sent, taken) = pair.grant(which, Taken::Tat(Tat { at: 0, given: 0 }));
-        let Taken::Tat(tat) = taken else {
-            panic!("{taken:?} of GCRA");
-        };
         if keep == sent.permits {
             return;
         }
@@ -222,10 +205,8 @@ impl Kind for Model {
             (LimitSource::Code(_), None) => Limiter::default(),
             _ => pair.model.of_hash(),
         };
-        let credited = i64::from(sent.permits) - i64::from(keep);
         let now = pair.now();
-        let limit = source.given().map(Limit::stored);
-        let expected = limiter.settle(credited, tat, limit, pair.instant(now));
+        let expected = limiter.settle(&receipt, Some(taken), keep, pair.instant(now));
         assert_eq!(replied, expected);
         if expected.is_ok() {
             pair.model.adopt(&limiter, source);

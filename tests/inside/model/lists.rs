@@ -15,8 +15,9 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{Counts, Terms},
-        sliding_log::Limiter,
+        call::Terms,
+        limiter::LimiterState,
+        sliding_log::SlidingLog,
     },
     demand::{Acquire, Charge},
     error::ErrorKind,
@@ -24,6 +25,8 @@ use crate::{
 };
 
 const LIMITERS: usize = 3;
+
+type Limiter = LimiterState<SlidingLog>;
 
 #[derive(Clone, Debug)]
 enum ListStep {
@@ -224,7 +227,7 @@ impl Stage {
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
         let limiters = asked
             .zip(terms)
-            .map(|((_, pair), terms)| (&mut pair.model as &mut dyn Counts, terms));
+            .map(|((_, pair), terms)| (&mut pair.model as &mut LimiterState, terms));
         let expected = decide_all(limiters, &run, instant);
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);

@@ -16,8 +16,9 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::Answer,
-        call::{self, Counts, Terms},
-        sliding_log,
+        call::{self, Terms},
+        limiter::LimiterState,
+        sliding_log::SlidingLog,
     },
     clock::Now,
     demand::{Acquire, Charge, Labels},
@@ -54,11 +55,17 @@ pub(crate) trait Kind: Clone + 'static {
         self.limit()
     }
 
-    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now);
-    fn try_set_rate(&mut self, limit: StoredLimit) -> bool;
-    fn release(&mut self, permits: i64, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
-    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
-    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind>;
+    /// Carries out a verb that writes no limit.
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T;
+
+    /// Carries out a verb that writes a limit.
+    fn set<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
+        self.verb(verb)
+    }
+
+    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        self.verb(|limiter| limiter.available(now, id))
+    }
 
     /// Does what the loss of a key does to the model.
     fn lose(&mut self, key: Key);
@@ -88,7 +95,7 @@ pub(crate) trait Kind: Clone + 'static {
     fn plant(_pair: &mut Pair<Self>, _plant: Plant) {}
 }
 
-pub(crate) struct Pair<K = sliding_log::Limiter> {
+pub(crate) struct Pair<K = LimiterState<SlidingLog>> {
     connection: Connection,
     pub(crate) name: Name,
     pub(crate) keys: [String; 5],
@@ -400,7 +407,7 @@ impl<K: Kind> Pair<K> {
 
 /// The answers of the pure functions to callers of one limiter, at a time in milliseconds.
 pub(crate) fn decide(
-    limiter: &mut dyn Counts,
+    limiter: &mut LimiterState,
     terms: Terms,
     run: &[Acquire],
     now: Now,
@@ -410,7 +417,7 @@ pub(crate) fn decide(
 
 /// The same to callers of several limiters.
 pub(crate) fn decide_all<'a>(
-    limiters: impl Iterator<Item = (&'a mut dyn Counts, Terms)>,
+    limiters: impl Iterator<Item = (&'a mut LimiterState, Terms)>,
     run: &[Acquire],
     now: Now,
 ) -> Result<Vec<Answer>, ErrorKind> {

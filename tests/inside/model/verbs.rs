@@ -12,7 +12,10 @@ use crate::store::redis::wire::{
     sliding_log, verbs,
 };
 use crate::{
-    algorithm::sliding_log::Limiter,
+    algorithm::{
+        limiter::{Algorithm as _, LimiterState},
+        sliding_log::SlidingLog,
+    },
     clock::{Millis, Now},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType},
@@ -51,7 +54,8 @@ impl<K: Kind> Pair<K> {
         assert_eq!(self.changes(&command), expected);
         if expected {
             let now = self.instant(now);
-            self.model.set_rate(limit.stored(), keep, now);
+            let limit = limit.stored();
+            self.model.set(|limiter| limiter.set_rate(limit, keep, now));
         }
         self.compare();
     }
@@ -59,7 +63,8 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
         let limit = limit.stored();
         let set = self.changes(self.verb("try_set_rate").arg(fields(&limit)));
-        assert_eq!(set, self.model.try_set_rate(limit));
+        let expected = self.model.set(|limiter| limiter.try_set_rate(limit));
+        assert_eq!(set, expected);
         self.compare();
         set
     }
@@ -69,7 +74,8 @@ impl<K: Kind> Pair<K> {
         let mut command = self.verb("release");
         let (_, replied) = self.counts(command.arg((permits, given, &id.0)));
         let now = self.instant(now);
-        assert_eq!(replied, self.model.release(permits.into(), now, id));
+        let release = |limiter: &mut LimiterState| limiter.release(permits.into(), now, id);
+        assert_eq!(replied, self.model.verb(release));
         self.compare();
     }
 
@@ -77,7 +83,7 @@ impl<K: Kind> Pair<K> {
         let (given, now) = self.given();
         let (reply, replied) = self.counts(self.verb("repair").arg(given));
         let now = self.instant(now);
-        assert_eq!(replied, self.model.repair(now));
+        assert_eq!(replied, self.model.verb(|limiter| limiter.repair(now)));
         if let Ok(lost) = replied {
             let left = self.model.clone().available(now, PermitId([0; 16]));
             let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
@@ -128,12 +134,15 @@ impl Pair {
         if keep == sent.permits {
             return Ok(0);
         }
-        let receipt = self.receipt(sent, limit);
+        // By its own entry, also where the model merges grants in slots.
+        let name = self.name.clone().noted_in(None);
+        let receipt = self.charge(sent, limit).of(name).receipt();
         let given = self.given_to_settle(sent, keep);
         let call = (sliding_log::SCRIPTS.settle)(&receipt, keep, self.asks_at(given)).unwrap();
         let replied = self.settled(&call, (sent, keep), given, |model, now| {
-            model.settle(&receipt, keep, now)
+            model.settle(&receipt, None, keep, now)
         });
+        self.model.state.set_slots(self.name.slots());
         if let Ok(..0) = replied {
             self.check_ttls();
         }
@@ -159,7 +168,7 @@ impl Pair {
         call: &Call,
         (sent, keep): (Sent, u32),
         given: Option<i64>,
-        by_model: impl FnOnce(&mut Limiter, Now) -> Result<i64, ErrorKind>,
+        by_model: impl FnOnce(&mut LimiterState<SlidingLog>, Now) -> Result<i64, ErrorKind>,
     ) -> Result<i64, ErrorKind> {
         let (reply, replied) = self.number(call.script, &call.command);
         let now = match (given, reply) {

@@ -111,7 +111,15 @@ async fn a_lease_that_is_used_up_costs_no_settlement() {
     let before = world.available();
     world.processes[0].end_all();
     assert!(world.available() > before, "the lease that came after it");
-    let entries = world.server.limiter.lock().unwrap().log.entries().count();
+    let entries = world
+        .server
+        .limiter
+        .lock()
+        .unwrap()
+        .state
+        .log
+        .entries()
+        .count();
     assert!(entries > 3, "{entries}");
 }
 
