@@ -426,9 +426,12 @@ impl RateLimitLayerBuilder {
     /// # Errors
     ///
     /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
-    pub fn build(mut self) -> Result<RateLimitLayer, ConfigError> {
-        self.defaults.fields = Fields::new(&self.headers)?;
-        let rules = CompiledRules::new(self.rules, &*self.store, self.defaults)?;
+    pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
+        let defaults = Defaults {
+            fields: Fields::new(&self.headers)?,
+            ..self.defaults
+        };
+        let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 id: LayerId::new(),
