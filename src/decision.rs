@@ -61,11 +61,14 @@ impl Decision {
     /// The limits that were met, the one closest to exhaustion first.
     ///
     /// Empty where no store answered: see [`source`](Self::source).
-    #[must_use]
-    pub fn limits(&self) -> &[LimitState] {
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
+        self.states().iter().cloned()
+    }
+
+    pub(crate) fn states(&self) -> &[LimitState] {
         match self {
-            Self::Allow(grant) => grant.limits(),
-            Self::Deny(refusal) => refusal.limits(),
+            Self::Allow(grant) => grant.states(),
+            Self::Deny(refusal) => refusal.states(),
         }
     }
 
@@ -143,8 +146,11 @@ impl Clone for Given {
 
 impl Grant {
     /// The limits that were met, the one closest to exhaustion first.
-    #[must_use]
-    pub fn limits(&self) -> &[LimitState] {
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
+        self.states().iter().cloned()
+    }
+
+    pub(crate) fn states(&self) -> &[LimitState] {
         &self.0.limits
     }
 
@@ -261,8 +267,11 @@ impl Refusal {
     }
 
     /// The limits that were met, the one closest to exhaustion first.
-    #[must_use]
-    pub fn limits(&self) -> &[LimitState] {
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
+        self.states().iter().cloned()
+    }
+
+    pub(crate) fn states(&self) -> &[LimitState] {
         &self.limits
     }
 
