@@ -219,7 +219,8 @@ pub struct Refusal {
     pub(crate) limits: List<LimitState>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) source: Source,
-    pub(crate) missing: Option<Missing>,
+    /// Boxed, because most refusals are by limits.
+    pub(crate) missing: Option<Box<Missing>>,
     pub(crate) error: Option<Error>,
     /// Whether the wait counts callers that wait before this one.
     #[cfg_attr(
@@ -279,7 +280,7 @@ impl Refusal {
     /// is too long, where it is [`KeyTooLong`](RefusalKind::KeyTooLong).
     #[must_use]
     pub fn missing(&self) -> Option<&'static str> {
-        self.missing.map(|missing| missing.what)
+        self.missing.as_ref().map(|missing| missing.what)
     }
 
     /// What went wrong, where the kind is [`Unavailable`](RefusalKind::Unavailable).
@@ -344,7 +345,7 @@ impl Refusal {
             Fault::Caller | Fault::Ambiguous | Fault::Server => RefusalKind::MissingKey,
         };
         Self {
-            missing: Some(missing),
+            missing: Some(Box::new(missing)),
             ..Self::new(kind, Source::Layer)
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
 fn lack(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
     let what = refusal.missing().unwrap_or_default();
     let (status, code) = (StatusCode::UNAUTHORIZED, UNAUTHENTICATED);
-    let (status, code, lacks) = match refusal.missing.map(|missing| missing.fault) {
+    let (status, code, lacks) = match refusal.missing.as_ref().map(|missing| missing.fault) {
         Some(Fault::TooLong { most }) => (
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             INVALID_ARGUMENT,
