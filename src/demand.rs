@@ -50,6 +50,18 @@ pub(crate) enum Patience {
 }
 
 impl Acquire {
+    /// Returns what a limiter without HTTP asks for.
+    pub(crate) fn new(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Self {
+        Self {
+            first,
+            rest,
+            on_failure: None,
+            remaining: true,
+            patience,
+            asked: None,
+        }
+    }
+
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         std::iter::once(&self.first).chain(&self.rest)
     }
