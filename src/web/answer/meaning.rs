@@ -1,4 +1,4 @@
-//! What each refusal is called: by HTTP, by gRPC and in plain English.
+//! The one table of refusals: the HTTP status, the gRPC code and the text of each.
 
 use std::borrow::Cow;
 
