@@ -11,8 +11,8 @@ use crate::error::{ConfigError, bail};
 pub enum FailurePolicy {
     /// Lets it pass: the limiter is never the outage, and while the store fails there is no limit
     Allow,
-    /// Decides in this process, by the limit or a part of it: see [`local`](Self::local). The
-    /// default, with all of it
+    /// Decides in this process, by this share of the limit: see [`local`](Self::local). The default
+    /// is all of it
     Local(f64),
     /// Refuses it as unavailable: 503, or UNAVAILABLE in gRPC
     Deny,
@@ -34,9 +34,9 @@ impl FailurePolicy {
     /// but if all requests of a caller reach one process, it is refused beyond its share, and N has
     /// to be known.
     ///
-    /// The share is above 0, and 1 at most; of the permits that it leaves, fractions are dropped, but there is one at least.
-    /// What this process was granted within the last interval counts, so that an outage does not free whoever has used up
-    /// its limit, and takes nothing from whoever has not.
+    /// The share is above 0, and 1 at most. Fractions of a permit are dropped, but at least one is
+    /// left. What this process was granted within the last interval counts, so that an outage gives
+    /// nothing to callers that have used up their limit, and takes nothing from others.
     ///
     /// A refusal is 429 with the wait until this process has room again. Such decisions have
     /// [`Source::Local`](crate::Source::Local), and no request [waits](crate::Rule::wait) in a
@@ -143,7 +143,10 @@ mod tests {
 
         /// All instances together have at most the limit, plus less than one permit each.
         #[test]
-        fn shares_of_all_instances_are_no_more_than_the_limit(instances in 1..1000_u64, permits in 1..1_u64 << 40) {
+        fn shares_of_all_instances_are_no_more_than_the_limit(
+            instances in 1..1000_u64,
+            permits in 1..1_u64 << 40,
+        ) {
             let each = part(1.0 / instances as f64, permits);
             prop_assert!(each >= 1);
             prop_assert!(each * instances <= permits.max(instances), "{each}");

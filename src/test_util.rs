@@ -162,7 +162,7 @@ impl Decision {
     /// If another number is left, or it was not counted, with the decision.
     #[track_caller]
     pub fn assert_remaining(&self, permits: u64) -> &Self {
-        let left = self.limits().first().and_then(|limit| limit.remaining());
+        let left = self.limits().next().and_then(|limit| limit.remaining());
         let is_that = left == Some(permits);
         assert!(
             is_that,

@@ -107,7 +107,7 @@ where
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
         let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-        fields.write(grant.limits(), Outcome::Granted, headers, extensions);
+        fields.write(grant.states(), Outcome::Granted, headers, extensions);
     }
     insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
     Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
@@ -204,7 +204,7 @@ fn decided<S, B, F>(
 
 /// Logs which shadow rules would have refused the request.
 fn log_shadow_refusals(grant: &Grant) {
-    let limits = grant.limits().iter();
+    let limits = grant.states().iter();
     for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
         detail!(
             rule = limit.name(),

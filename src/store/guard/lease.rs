@@ -123,7 +123,7 @@ impl<S: DecideRuns> Leasing<S> {
             None => {}
             Some(Decision::Deny(_)) => self.pools.refused(name, plan.ahead),
             Some(Decision::Allow(grant)) => {
-                let (Some(state), Some(receipt)) = (grant.limits().first(), receipt) else {
+                let (Some(state), Some(receipt)) = (grant.states().first(), receipt) else {
                     return Ok(decisions);
                 };
                 let account = Arc::new(Account::new(receipt.granted(state.interval)));
@@ -194,7 +194,7 @@ fn is_over_limit(decision: &Decision) -> bool {
 }
 
 fn state_of(decision: &Decision) -> Option<&LimitState> {
-    decision.limits().first()
+    decision.states().first()
 }
 
 /// Has a decision tell of permits that are left in hand.

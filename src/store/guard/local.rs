@@ -55,7 +55,7 @@ impl<L: StandIn> Locals<L> {
         for charge in acquire.charges() {
             // Only answers tell a limit that is nobody's code.
             let told = decision
-                .limits()
+                .states()
                 .iter()
                 .find(|state| Arc::ptr_eq(&state.labels, &charge.labels));
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
@@ -212,7 +212,7 @@ fn taken_here(grant: &Grant) -> Grant {
         ..receipt
     });
     Grant::new(
-        grant.limits().iter().cloned().collect(),
+        grant.states().iter().cloned().collect(),
         receipts.collect(),
         Source::Local,
     )

@@ -69,7 +69,7 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
             None => {}
             Some(Decision::Allow(grant)) => {
                 grant
-                    .limits()
+                    .states()
                     .iter()
                     .for_each(|limit| taken.limits.push(limit.clone()));
                 grant

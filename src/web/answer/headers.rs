@@ -376,8 +376,8 @@ fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
 /// Returns the limit closest to exhaustion in the decisions of inner layers.
 fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
     let left = |decision: &Decision| match decision {
-        Decision::Allow(grant) => left(grant.limits(), Outcome::Granted),
-        Decision::Deny(refusal) => left(refusal.limits(), Outcome::Refused(None)),
+        Decision::Allow(grant) => left(grant.states(), Outcome::Granted),
+        Decision::Deny(refusal) => left(refusal.states(), Outcome::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
         (Some(all), _) => all.as_slice().iter().filter_map(left).min(),

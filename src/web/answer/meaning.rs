@@ -1,4 +1,4 @@
-//! What each refusal is called: by HTTP, by gRPC and in plain English.
+//! The one table of refusals: the HTTP status, the gRPC code and the text of each.
 
 use std::borrow::Cow;
 
@@ -55,7 +55,7 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
 fn lack(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
     let what = refusal.missing().unwrap_or_default();
     let (status, code) = (StatusCode::UNAUTHORIZED, UNAUTHENTICATED);
-    let (status, code, lacks) = match refusal.missing.map(|missing| missing.fault) {
+    let (status, code, lacks) = match refusal.missing.as_ref().map(|missing| missing.fault) {
         Some(Fault::TooLong { most }) => (
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             INVALID_ARGUMENT,

@@ -76,7 +76,7 @@ impl Answers {
             let outcome = Outcome::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
             let fields = fields.as_of_now();
-            fields.write(refusal.limits(), outcome, headers, extensions);
+            fields.write(refusal.states(), outcome, headers, extensions);
             Response::from_parts(head, body)
         };
         if let Some(hook) = &self.on_refusal {

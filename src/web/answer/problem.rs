@@ -88,7 +88,7 @@ fn problem(
     if quota {
         let violated = |limit: &&LimitState| limit.refused && !limit.is_hidden();
         let mut before = ",\"violated-policies\":[\"";
-        for limit in refusal.limits().iter().filter(violated) {
+        for limit in refusal.states().iter().filter(violated) {
             json.push_str(before);
             // Names of rules contain nothing to escape.
             json.push_str(limit.name());

@@ -362,7 +362,7 @@ fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
         );
         (name, state.permits, state.remaining, state.refused, times)
     };
-    let counts = |decision: &Decision| decision.limits().iter().map(count).collect::<Vec<_>>();
+    let counts = |decision: &Decision| decision.states().iter().map(count).collect::<Vec<_>>();
     let (told, would) = (counts(told), counts(would));
     if told == would {
         Ok(())

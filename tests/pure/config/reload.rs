@@ -170,7 +170,7 @@ async fn a_request_that_waits_keeps_its_rules_and_fields() {
         let names = ["ratelimit-limit", "ratelimit"];
         let fields = names.map(|name| answer.headers().contains_key(name));
         let decision = answer.extensions().get::<Decision>().unwrap();
-        (decision.limits()[0].name().to_owned(), fields)
+        (decision.limits().next().unwrap().name().to_owned(), fields)
     };
     assert_eq!(send(&layer, get()).await.status(), 200);
     let waiting = layer.clone();
@@ -214,7 +214,7 @@ async fn a_request_sees_one_table() {
             while seen.contains(&0) || enough.load(Ordering::Relaxed) < 500 {
                 let answer = send(&layer, get()).await;
                 let decision = answer.extensions().get::<Decision>().unwrap();
-                let limits = decision.limits().iter();
+                let limits = decision.limits();
                 let mut met: Vec<_> = limits.map(|limit| limit.name().to_owned()).collect();
                 met.sort();
                 let place = ["red", "blue"]

@@ -281,7 +281,7 @@ fn a_stranger_that_gets_a_place_keeps_its_debt() {
             (true, Source::Store),
             "{which}"
         );
-        let left = decision.limits()[0].remaining().unwrap();
+        let left = decision.limits().next().unwrap().remaining().unwrap();
         assert!(
             left <= if which == "gcra" { 4 } else { 1 },
             "{which}: {left}"

@@ -400,7 +400,7 @@ async fn one_layer_that_is_met_twice_charges_once() {
             let extensions = answer.extensions();
             assert!(extensions.get::<tower_ratelimit::Decisions>().is_none());
             let decision = extensions.get::<Decision>().unwrap();
-            assert_eq!(decision.limits()[0].remaining(), Some(left));
+            assert_eq!(decision.limits().next().unwrap().remaining(), Some(left));
         }
     }
 }

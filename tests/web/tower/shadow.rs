@@ -26,10 +26,17 @@ async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, 
 
 /// Returns for each limit of a decision: name, whether it had room, whether it is shadow, permits
 /// left.
-fn states(decision: &Decision) -> Vec<(&str, bool, bool, Option<u64>)> {
-    let limits = decision.limits().iter();
+fn states(decision: &Decision) -> Vec<(String, bool, bool, Option<u64>)> {
+    let limits = decision.limits();
     limits
-        .map(|it| (it.name(), !it.is_refused(), it.is_shadow(), it.remaining()))
+        .map(|it| {
+            (
+                it.name().to_owned(),
+                !it.is_refused(),
+                it.is_shadow(),
+                it.remaining(),
+            )
+        })
         .collect()
 }
 
@@ -54,7 +61,8 @@ async fn counts_and_refuses_nothing(store: impl Store) {
         let (answered, decision) = send(&layer, request("a")).await;
         let decision = decision.unwrap();
         assert_eq!(answered, status);
-        let expected = limits.map(|(name, room, shadow, left)| (name, room, shadow, Some(left)));
+        let expected =
+            limits.map(|(name, room, shadow, left)| (name.to_owned(), room, shadow, Some(left)));
         assert_eq!(states(&decision), expected);
         match &decision {
             Decision::Allow(grant) => assert_eq!(grant.receipts().len(), receipts),
@@ -79,7 +87,7 @@ async fn takes_nothing_of_a_refused_request(store: impl Store) {
         assert_eq!(answered, status);
         let decision = decision.unwrap();
         let tried = states(&decision).pop();
-        assert_eq!(tried, Some(("tried", true, true, Some(left))));
+        assert_eq!(tried, Some(("tried".to_owned(), true, true, Some(left))));
     }
 }
 
@@ -109,7 +117,11 @@ async fn alone(store: impl Store) {
             assert_eq!(status, 200, "{algorithm:?}");
             let decision = decision.unwrap();
             assert_eq!(decision.source(), Source::Store);
-            assert_eq!(decision.limits()[0].is_refused(), !room, "{algorithm:?}");
+            assert_eq!(
+                decision.limits().next().unwrap().is_refused(),
+                !room,
+                "{algorithm:?}"
+            );
         }
     }
 }
@@ -159,7 +171,7 @@ async fn mistakes(store: impl Store) {
         for status in [200, 429] {
             let (answered, decision) = send(&both, request("a")).await;
             assert_eq!(answered, status, "{tried:?}");
-            assert_eq!(decision.unwrap().limits()[0].name(), name);
+            assert_eq!(decision.unwrap().limits().next().unwrap().name(), name);
         }
         // With the layer gone the names are free for what refuses.
     }
@@ -225,7 +237,7 @@ async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
             assert_eq!(send(&layer, request(&key)).await.0, 200);
             let (status, decision) = send(&layer, request(&key)).await;
             let decision = decision.unwrap();
-            let limit = &decision.limits()[0];
+            let limit = decision.limits().next().unwrap();
             assert!(limit.is_refused());
             assert_eq!(limit.is_shadow(), status == 200);
             if status == 429 {
@@ -252,7 +264,7 @@ async fn one_limiter_twice(store: impl Store) {
         let layer = layer(&store, rules);
         let (status, decision) = send(&layer, request("a")).await;
         assert_eq!(status, 200);
-        assert_eq!(decision.unwrap().limits()[0].name(), "kept");
+        assert_eq!(decision.unwrap().limits().next().unwrap().name(), "kept");
         assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
     }
 }
@@ -285,8 +297,8 @@ async fn settling(store: impl Store) {
         assert_eq!(answer.status(), 200);
         let decision = answer.extensions().get::<Decision>().unwrap();
         left.push((
-            decision.limits()[0].is_refused(),
-            decision.limits()[0].remaining(),
+            decision.limits().next().unwrap().is_refused(),
+            decision.limits().next().unwrap().remaining(),
         ));
     }
     let refused = (true, Some(0));
@@ -302,7 +314,10 @@ async fn what_was_not_taken_is_not_settled() {
     let layer = layer(&store, [rule("tried", 2).shadow()]);
     let (_, decision) = send(&layer, request("a")).await;
     let decision = decision.unwrap();
-    assert!(decision.limits()[0].is_refused(), "{decision:?}");
+    assert!(
+        decision.limits().next().unwrap().is_refused(),
+        "{decision:?}"
+    );
 }
 
 /// Extractors that excuse a missing key are no mistake.

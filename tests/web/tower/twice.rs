@@ -97,14 +97,14 @@ async fn of_a_list_the_rules_that_are_new_are_charged() {
         let service = outer.layer(layer(&store, inner).layer(Inner::default()));
         let answer = service.oneshot(request("a")).await.unwrap();
         let decision = answer.extensions().get::<Decision>().unwrap();
-        let met: Vec<_> = decision.limits().iter().map(|it| it.name()).collect();
+        let met: Vec<_> = decision.limits().map(|it| it.name().to_owned()).collect();
         assert_eq!(met, ["more"]);
     }
     // Two requests, two charges each.
     let service = outer.layer(Inner::default());
     let answer = service.oneshot(request("a")).await.unwrap();
     let decision = answer.extensions().get::<Decision>().unwrap();
-    assert_eq!(decision.limits()[0].remaining(), Some(6));
+    assert_eq!(decision.limits().next().unwrap().remaining(), Some(6));
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ async fn what_is_left_and_when_it_is_whole_is_told_as_without_a_lease() {
     let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
     for request in 0..100 {
         let decision = world.takes(0, 1);
-        let state = &decision.limits()[0];
+        let state = &decision.states()[0];
         assert_eq!(state.remaining(), Some(999 - request), "{decision:?}");
         assert!(state.reset_after() <= SECOND + TENTH);
         assert!(state.reset_after() >= SECOND);
@@ -50,7 +50,7 @@ async fn what_is_left_and_when_it_is_whole_is_told_as_without_a_lease() {
     world.advance(40);
     let decision = world.takes(0, 1);
     assert_eq!(decision.source(), Source::Lease);
-    let reset = decision.limits()[0].reset_after();
+    let reset = decision.states()[0].reset_after();
     // The entry's, which ends the lease.
     assert_eq!(reset, SECOND + TENTH - Duration::from_millis(40));
 }

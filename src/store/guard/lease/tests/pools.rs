@@ -59,7 +59,7 @@ async fn a_lease_does_not_outlast_the_limit_of_another_caller() {
     assert_eq!(sources, [Source::Store, Source::Store, Source::Lease]);
     let decision = asks(narrow);
     assert_eq!(decision.source(), Source::Store);
-    assert_eq!(decision.limits()[0].permits(), 10);
+    assert_eq!(decision.states()[0].permits(), 10);
     assert_eq!(asks(wide).source(), Source::Store);
 }
 
