@@ -1,6 +1,6 @@
 //! Rules: a limit, the key it counts by, the cost of a request, and a name.
 
-pub(crate) mod compiled;
+mod compiled;
 mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
@@ -30,9 +30,8 @@ use super::{
     key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
-    error::{ConfigError, bail},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, Slots, check_lease},
+    limit::{Algorithm, Limit},
 };
 
 /// The name of a rule without one.
@@ -66,8 +65,8 @@ pub struct Rule {
     pub(crate) share: Share,
     pub(crate) wait: Option<Duration>,
     pub(crate) queue: Option<usize>,
-    /// Set if `or_init` was called on a rule that is not shared.
-    pub(crate) misplaced_init: bool,
+    /// The limit of [`or_init`](Self::or_init).
+    pub(crate) init: Option<Limit>,
     /// The line of the rules file that defines it.
     pub(crate) line: Option<usize>,
 }
@@ -109,23 +108,13 @@ impl Rule {
     /// let each = each.or_init(Limit::per_second(10));
     /// ```
     pub fn shared(name: &str) -> Self {
-        Self::of(
-            None,
-            LimitOf::Shared {
-                name: name.to_owned(),
-                init: None,
-            },
-            None,
-        )
+        Self::of(None, LimitOf::Shared(name.to_owned()), None)
     }
 
     /// Sets this limit if none is stored, in the same call. Only for [`shared`](Self::shared)
     /// rules; on others it is a [`ConfigError`], because they have their own limit.
     pub fn or_init(mut self, limit: Limit) -> Self {
-        match &mut self.limit {
-            LimitOf::Shared { init, .. } => *init = Some(limit),
-            _ => self.misplaced_init = true,
-        }
+        self.init = Some(limit);
         self
     }
 
@@ -395,20 +384,9 @@ impl Rule {
             share: Share::ALL,
             wait: None,
             queue: None,
-            misplaced_init: false,
+            init: None,
             line: None,
         }
-    }
-
-    /// Checks that permits can be leased for this long.
-    pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
-        let check = |limit| {
-            let in_slots = self.slots.is_some();
-            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
-        };
-        // The part of the check that needs no limit.
-        check(None)?;
-        self.known_limits().try_for_each(|limit| check(Some(limit)))
     }
 
     /// Returns the place in the file that defines it.
@@ -417,58 +395,11 @@ impl Rule {
             .map(|line| format!("line {line}, rules.{}", self.label()))
     }
 
-    /// Checks that the fields of responses can carry its permits, unless it is hidden.
-    fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let mut permits = self.known_limits().map(Limit::permits);
-        match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => bail!(Rule: "rule {:?} has {permits} permits, \
-                and response fields can carry at most {most}: add `.hide_headers()`, or turn the \
-                fields off", self.label()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns how many slots divide its intervals, after a check.
-    fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
-        match self.slots {
-            Some(slots) if self.algorithm != Algorithm::SlidingLog => {
-                let reason = "only a sliding log has slots";
-                Err(Slots::refused(slots, self.label(), reason))
-            }
-            Some(slots) => {
-                let intervals = self.known_limits().map(Limit::interval);
-                Slots::try_new(slots, self.label(), intervals).map(Some)
-            }
-            None => Ok(None),
-        }
-    }
-
-    /// Checks that its algorithm can count by its limits.
-    fn check_countable(&self) -> Result<(), ConfigError> {
-        let mut limits = self.known_limits();
-        limits.try_for_each(|limit| {
-            let limit = limit.stored();
-            self.algorithm.check(limit.rate, limit.interval)
-        })
-    }
-
-    /// Returns its limits, except those that a request determines or that are stored.
-    fn known_limits(&self) -> impl Iterator<Item = &Limit> {
-        let (fixed, tiers) = match &self.limit {
-            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
-            LimitOf::Shared { init, .. } => (init.as_ref(), &[][..]),
-            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
-            LimitOf::Parts(_) => (None, &[][..]),
-        };
-        let tiers = tiers.iter().map(|(_, limit)| limit);
-        fixed.into_iter().chain(tiers)
-    }
-
     /// Returns its name. A shared name is also the rule's name, if the characters allow it.
     fn label(&self) -> &str {
         match (&self.name, &self.limit) {
             (Some(name), _) => name,
-            (None, LimitOf::Shared { name, .. }) if crate::name::is_word(name) => name,
+            (None, LimitOf::Shared(name)) if crate::name::is_word(name) => name,
             (None, _) => UNNAMED,
         }
     }

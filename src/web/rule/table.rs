@@ -14,7 +14,7 @@ use super::{
     unmatched::Unmatched,
 };
 use crate::{
-    decision::{Fault, Refusal},
+    decision::Refusal,
     demand::{Acquire, Charge, Patience},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
@@ -24,7 +24,6 @@ use crate::{
         answer::HeaderStyle,
         charge::{self, Judges},
         key::{Mistakes, Warned},
-        request::is_preflight,
     },
 };
 
@@ -372,10 +371,7 @@ impl CompiledRules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                // Browsers send no credentials with a preflight: a refusal would lock their users
-                // out.
-                Err(missing) if missing.fault == Fault::Caller && is_preflight(parts) => continue,
-                Err(missing) => match rule.refuse(missing) {
+                Err(missing) => match rule.refuse(missing, parts) {
                     Some(refusal) => return Plan::Refuse(refusal),
                     None => continue,
                 },
@@ -384,34 +380,15 @@ impl CompiledRules {
                 self.warn_of_twin(&charge.labels.name);
                 continue;
             }
-            let shadow = charge.shadow;
-            if !shadow {
-                strictest = strictest.stricter(rule.on_failure);
+            if !charge.shadow {
+                strictest = strictest.stricter(rule.rule.on_failure);
                 let both = wait.zip(rule.wait);
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            if let Some(charge_if) = &rule.charge_if {
+            if let Some(charge_if) = &rule.rule.charge_if {
                 judges.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
-            let mut others = first.iter_mut().chain(&mut rest);
-            match others.find(|earlier| earlier.name() == charge.name()) {
-                // A limiter is charged once, with the sum of its rules' costs.
-                Some(earlier) if earlier.shadow == shadow => {
-                    earlier.permits = earlier.permits.saturating_add(charge.permits);
-                    // A rule with a stricter policy counts the limiter while the store fails.
-                    if earlier.passes && !charge.passes {
-                        (earlier.labels, earlier.passes) = (charge.labels, false);
-                        (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
-                    }
-                }
-                // A shadow rule must not refuse through an enforced rule on the same limiter.
-                Some(earlier) if earlier.shadow => *earlier = charge,
-                Some(_) => {}
-                None => match first {
-                    None => first = Some(charge),
-                    Some(_) => rest.push(charge),
-                },
-            }
+            add(charge, &mut first, &mut rest);
         }
         let Some(first) = first else {
             return Plan::Pass;
@@ -429,5 +406,28 @@ impl CompiledRules {
             asked: None,
         };
         Plan::Acquire(acquire, judges)
+    }
+}
+
+/// Adds a charge to those of a request, in which each limiter is charged once.
+fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
+    let mut earlier = first.iter_mut().chain(rest.iter_mut());
+    match earlier.find(|earlier| earlier.name() == charge.name()) {
+        // The sum of its rules' costs.
+        Some(earlier) if earlier.shadow == charge.shadow => {
+            earlier.permits = earlier.permits.saturating_add(charge.permits);
+            // A rule with a stricter policy counts the limiter while the store fails.
+            if earlier.passes && !charge.passes {
+                (earlier.labels, earlier.passes) = (charge.labels, false);
+                (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
+            }
+        }
+        // A shadow rule must not refuse through an enforced rule on the same limiter.
+        Some(earlier) if earlier.shadow => *earlier = charge,
+        Some(_) => {}
+        None => match first {
+            None => *first = Some(charge),
+            Some(_) => rest.push(charge),
+        },
     }
 }
