@@ -6,7 +6,7 @@ use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 use http::{Method, request::Parts};
 use ipnet::IpNet;
 
-use super::pattern::Pattern;
+use super::{Plan, pattern::Pattern};
 use crate::{
     decision::{Missing, Refusal},
     error::{ConfigError, config_error},
@@ -121,20 +121,6 @@ impl fmt::Debug for Requests {
     }
 }
 
-/// The outcome of the lists for a request.
-#[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a refusal must not cost an allocation"
-)]
-pub(crate) enum Listed {
-    Denied(Refusal),
-    /// The request passes without being counted.
-    Allowed,
-    /// The rules decide.
-    No,
-}
-
 /// The lists of a layer, checked.
 pub(crate) struct Lists {
     deny: Vec<Which>,
@@ -172,21 +158,20 @@ impl Lists {
         })
     }
 
-    pub(crate) fn find(&self, parts: &Parts) -> Listed {
+    /// Returns the plan for a request on a list; for all others `None`, as the rules decide.
+    pub(super) fn find(&self, parts: &Parts) -> Option<Plan> {
         for which in &self.deny {
             match self.has(which, parts) {
                 Ok(false) => {}
-                Ok(true) => return Listed::Denied(Refusal::blocked()),
+                Ok(true) => return Some(Plan::Refuse(Refusal::blocked())),
                 // It is unknown whether the request is on the list. That is the server's fault, but
                 // no reason to let it pass.
-                Err(missing) => return Listed::Denied(Refusal::missing_key(missing)),
+                Err(missing) => return Some(Plan::Refuse(Refusal::missing_key(missing))),
             }
         }
         let allowed = |which: &Which| self.has(which, parts).unwrap_or(false);
-        if (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed) {
-            return Listed::Allowed;
-        }
-        Listed::No
+        let passes = (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed);
+        passes.then_some(Plan::Pass)
     }
 
     /// Returns whether the request is one of these; an error if that needs the peer's address and
@@ -229,10 +214,10 @@ impl fmt::Debug for Lists {
     }
 }
 
-/// Networks as sorted ranges of addresses that do not overlap, for a binary search.
+/// Networks that do not overlap, sorted for a binary search.
 #[derive(Clone)]
 struct Networks {
-    ranges: Vec<(IpAddr, IpAddr)>,
+    sorted: Vec<IpNet>,
     /// The first network that contains every address of its version
     every_address: Option<IpNet>,
 }
@@ -247,34 +232,20 @@ pub(crate) fn is_every_address(network: &IpNet) -> bool {
 }
 
 impl Networks {
-    fn new(networks: &[IpNet]) -> Self {
-        let mut ranges: Vec<_> = networks
-            .iter()
-            .map(|network| (network.network(), network.broadcast()))
-            .collect();
-        ranges.sort_unstable();
-        // If two networks overlap, one lies within the other, and the larger comes first unless
-        // both begin at the same address.
-        ranges.dedup_by(|later, earlier| {
-            let overlap = later.0 <= earlier.1;
-            if overlap {
-                earlier.1 = earlier.1.max(later.1);
-            }
-            overlap
-        });
+    fn new(networks: &Vec<IpNet>) -> Self {
+        let mut sorted = IpNet::aggregate(networks);
+        sorted.sort_unstable();
         let every_address = networks.iter().copied().find(is_every_address);
         Self {
-            ranges,
+            sorted,
             every_address,
         }
     }
 
     fn contain(&self, address: IpAddr) -> bool {
-        let behind = self.ranges.partition_point(|(first, _)| *first <= address);
-        let range = behind
-            .checked_sub(1)
-            .and_then(|place| self.ranges.get(place));
-        range.is_some_and(|(_, last)| address <= *last)
+        let behind = (self.sorted).partition_point(|network| network.network() <= address);
+        let network = behind.checked_sub(1).and_then(|at| self.sorted.get(at));
+        network.is_some_and(|network| network.contains(&address))
     }
 }
 
@@ -298,7 +269,7 @@ mod tests {
         ];
         let networks: Vec<_> = texts.iter().map(|it| network_of(it).unwrap()).collect();
         let list = Networks::new(&networks);
-        assert!(list.ranges.len() < texts.len());
+        assert!(list.sorted.len() < texts.len());
         for address in [
             "9.255.255.255",
             "10.0.0.0",
@@ -326,8 +297,8 @@ mod tests {
             let expected = networks.iter().any(|network| network.contains(&address));
             assert_eq!(list.contain(address), expected, "{address}");
         }
-        assert!(!Networks::new(&[]).contain("10.0.0.1".parse().unwrap()));
-        let all = Networks::new(&[network_of("0.0.0.0/0").unwrap()]);
+        assert!(!Networks::new(&vec![]).contain("10.0.0.1".parse().unwrap()));
+        let all = Networks::new(&vec![network_of("0.0.0.0/0").unwrap()]);
         assert!(all.contain("192.0.2.1".parse().unwrap()));
         assert!(!all.contain("::1".parse().unwrap()));
     }

@@ -18,7 +18,7 @@ use self::share::Share;
 pub(crate) use self::{
     compiled::Defaults,
     limits::{ChooseTier, LimitOf},
-    table::{CompiledRules, Plan},
+    table::CompiledRules,
 };
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
@@ -26,10 +26,12 @@ pub use self::{
     table::Rules,
 };
 use super::{
-    charge::{ChargeIf, Outcome},
+    charge::{ChargeIf, Judges, Outcome},
     key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
+    decision::Refusal,
+    demand::Acquire,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
 };
@@ -76,6 +78,15 @@ pub struct Rule {
 pub(crate) enum Cost {
     Fixed(u32),
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
+}
+
+/// The layer's plan for a request.
+pub(crate) enum Plan {
+    /// No rule applies
+    Pass,
+    /// Call the store; the response then goes to the rules with a `charge_if`
+    Acquire(Acquire, Judges),
+    Refuse(Refusal),
 }
 
 impl Limit {

@@ -5,16 +5,15 @@ use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use super::{
-    IntoRules, Rule,
+    IntoRules, Plan, Rule,
     compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
-    list::{Listed, Lists, Requests},
+    list::{Lists, Requests},
     pattern::Pattern,
     reach::{Entry, first_unreached},
     unmatched::Unmatched,
 };
 use crate::{
-    decision::Refusal,
     demand::{Acquire, Charge, Patience},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
@@ -231,15 +230,6 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// The layer's plan for a request.
-pub(crate) enum Plan {
-    /// No rule applies
-    Pass,
-    /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, Judges),
-    Refuse(Refusal),
-}
-
 /// The table, checked and with the limiters' names prepared, as used for each request.
 #[derive(Debug)]
 pub(crate) struct CompiledRules {
@@ -351,10 +341,8 @@ impl CompiledRules {
     /// Returns the plan for a request. A charge that an outer layer has made for the same rule on
     /// the store `once` is not made again.
     pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
-        match self.lists.find(parts) {
-            Listed::Denied(refusal) => return Plan::Refuse(refusal),
-            Listed::Allowed => return Plan::Pass,
-            Listed::No => {}
+        if let Some(plan) = self.lists.find(parts) {
+            return plan;
         }
         let entry = self.index.find(parts);
         self.unmatched.record(entry);
