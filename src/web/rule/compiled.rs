@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt, ptr,
+    ptr,
     sync::Arc,
     time::Duration,
 };
@@ -394,11 +394,5 @@ impl Rule {
                 Ok(vec![named(label, Naming::shared(name)?, Some(source))])
             }
         }
-    }
-}
-
-impl fmt::Debug for CompiledRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.rule.fmt(f)
     }
 }

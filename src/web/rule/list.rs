@@ -6,7 +6,7 @@ use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 use http::{Method, request::Parts};
 use ipnet::IpNet;
 
-use super::{Plan, pattern::Pattern};
+use super::{Plan, index::Index, pattern::Pattern};
 use crate::{
     decision::{Missing, Refusal},
     error::{ConfigError, config_error},
@@ -42,7 +42,13 @@ enum Which {
     From(ClientIp, Networks),
     With(Arc<dyn AnyKey>, HashSet<Identity>),
     Method(Method),
-    Matching(Pattern),
+    Matching(Arc<Index>),
+}
+
+impl Which {
+    fn matching(pattern: Pattern) -> Self {
+        Self::Matching(Arc::new(Index::one(pattern)))
+    }
 }
 
 impl Requests {
@@ -89,18 +95,23 @@ impl Requests {
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
     pub fn on(pattern: &str) -> Self {
-        Self(Pattern::route(pattern).map(Which::Matching))
+        Self(Pattern::route(pattern).map(Which::matching))
     }
 
     /// Matches calls of a gRPC method or of all methods of a service, as in
     /// [`Rules::on_grpc`](crate::Rules::on_grpc).
     pub fn on_grpc(method: &str) -> Self {
-        Self(Pattern::grpc(method).map(Which::Matching))
+        Self(Pattern::grpc(method).map(Which::matching))
     }
 
     /// Matches requests for which a closure returns true.
     pub fn on_request(matches: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        Self(Ok(Which::Matching(Pattern::Predicate(Arc::new(matches)))))
+        Self::matching(Pattern::default().and(Arc::new(matches)))
+    }
+
+    /// Matches the requests of a pattern.
+    pub(crate) fn matching(pattern: Pattern) -> Self {
+        Self(Ok(Which::matching(pattern)))
     }
 
     fn checked(self) -> Result<Which, ConfigError> {
@@ -179,7 +190,7 @@ impl Lists {
     fn has(&self, which: &Which, parts: &Parts) -> Result<bool, Missing> {
         let mut key = Key::default();
         let has = match which {
-            Which::Matching(pattern) => pattern.matches(parts),
+            Which::Matching(index) => index.find(parts).is_some(),
             Which::Method(method) => parts.method == *method,
             Which::From(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
@@ -201,16 +212,6 @@ impl Lists {
         };
         self.warned.warn("a list", key.1);
         Ok(has)
-    }
-}
-
-impl fmt::Debug for Lists {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lists")
-            .field("deny", &self.deny.len())
-            .field("allow", &self.allow.len())
-            .field("skip_preflight", &self.skip_preflight)
-            .finish_non_exhaustive()
     }
 }
 

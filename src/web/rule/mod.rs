@@ -1,11 +1,10 @@
 //! Rules: a limit, the key it counts by, the cost of a request, and a name.
 
 mod compiled;
-mod index;
+pub(crate) mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod pattern;
-pub(crate) mod reach;
 mod share;
 pub(crate) mod table;
 mod unmatched;
@@ -14,7 +13,6 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use self::share::Share;
 pub(crate) use self::{
     compiled::Defaults,
     limits::{ChooseTier, LimitOf},
@@ -25,6 +23,7 @@ pub use self::{
     list::Requests,
     table::Rules,
 };
+use self::{pattern::Pattern, share::Share};
 use super::{
     charge::{ChargeIf, Judges, Outcome},
     key::{AnyKey, Constant, KeyExtractor},
@@ -32,6 +31,7 @@ use super::{
 use crate::{
     decision::Refusal,
     demand::Acquire,
+    error::ConfigError,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
 };
@@ -79,6 +79,9 @@ pub(crate) enum Cost {
     Fixed(u32),
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
 }
+
+/// The text of an entry, the pattern read from it, and its rules.
+pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
 /// The layer's plan for a request.
 pub(crate) enum Plan {

@@ -5,12 +5,11 @@ use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use super::{
-    IntoRules, Plan, Rule,
+    Entry, IntoRules, Plan, Rule,
     compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
     list::{Lists, Requests},
     pattern::Pattern,
-    reach::{Entry, first_unreached},
     unmatched::Unmatched,
 };
 use crate::{
@@ -118,7 +117,7 @@ impl Rules {
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
         rules: impl IntoRules,
     ) -> Self {
-        let pattern = Pattern::Predicate(Arc::new(matches));
+        let pattern = Pattern::default().and(Arc::new(matches));
         self.entries
             .push(("on_request".to_owned(), Ok(pattern), rules.into_rules()));
         self
@@ -131,7 +130,7 @@ impl Rules {
         all.try_for_each(|rule| rule.check_permits_fit(most))
     }
 
-    /// Checks that there is something to limit, and that requests reach every entry.
+    /// Checks that there is something to limit.
     fn check_limits(&self) -> Result<(), ConfigError> {
         let mut all = self
             .entries
@@ -142,18 +141,17 @@ impl Rules {
             bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
                 `.otherwise(rule)`, or `.on(pattern, rule)`");
         }
-        let unreachable = |entry: &str, behind: &str| {
-            config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} \
-                before it matches the same requests: put the narrower one first, or the rules of \
-                both into one list")
-        };
         if self.otherwise_twice {
-            return Err(unreachable("otherwise", "otherwise"));
+            return Err(unreached("otherwise", "otherwise"));
         }
-        match first_unreached(&self.entries) {
-            Some(((entry, ..), (behind, ..))) => Err(unreachable(entry, behind)),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// Returns the index of the entries, after a check that requests reach each of them.
+    fn index(&self) -> Result<Index, ConfigError> {
+        let patterns = self.entries.iter().map(|(_, pattern, _)| pattern.clone());
+        Index::new(patterns.collect::<Result<_, _>>()?)
+            .map_err(|(late, early)| unreached(&self.entries[late].0, &self.entries[early].0))
     }
 
     /// Sets the rules for all other requests. Several rules go into one list: a second call, which
@@ -217,6 +215,11 @@ impl Rules {
     }
 }
 
+fn unreached(entry: &str, behind: &str) -> ConfigError {
+    config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} before it \
+        matches the same requests: put the narrower one first, or the rules of both into one list")
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
@@ -231,7 +234,6 @@ impl fmt::Debug for Rules {
 }
 
 /// The table, checked and with the limiters' names prepared, as used for each request.
-#[derive(Debug)]
 pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
@@ -247,6 +249,12 @@ pub(crate) struct CompiledRules {
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
     warned: Warned,
+}
+
+impl fmt::Debug for CompiledRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CompiledRules(..)")
+    }
 }
 
 impl CompiledRules {
@@ -306,20 +314,16 @@ impl CompiledRules {
             Ok(rules)
         };
         rules.check_limits()?;
-        let unmatched = Unmatched::new(&rules.entries);
-        let mut entries = Vec::with_capacity(rules.entries.len());
-        let mut patterns = Vec::with_capacity(rules.entries.len());
-        for (text, pattern, rules) in rules.entries {
-            patterns.push(pattern?);
-            entries.push(ready(&text, rules)?);
-        }
-        let otherwise = ready("otherwise", rules.otherwise)?;
+        let (index, unmatched) = (rules.index()?, Unmatched::new(&rules.entries));
+        let entries = rules.entries.into_iter();
         Ok(Self {
-            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
-            index: Index::new(patterns),
-            entries,
+            index,
             unmatched,
-            otherwise,
+            entries: entries
+                .map(|(text, _, rules)| ready(&text, rules))
+                .collect::<Result<_, _>>()?,
+            otherwise: ready("otherwise", rules.otherwise)?,
+            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
             names,
             warned: Warned::default(),
