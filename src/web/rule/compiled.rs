@@ -168,8 +168,8 @@ impl CompiledRule {
         }))
     }
 
-    /// Returns the limit of a request. There always is one, because a rule has a limit and each
-    /// limit a source.
+    /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was
+    /// built.
     fn limit(&self, parts: &Parts) -> Option<(&Named, LimitSource)> {
         let mut named = self.limits.first()?;
         let mut limit = named.limit;

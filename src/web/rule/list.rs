@@ -133,7 +133,7 @@ impl fmt::Debug for Requests {
 }
 
 /// The lists of a layer, checked.
-pub(crate) struct Lists {
+pub(super) struct Lists {
     deny: Vec<Which>,
     allow: Vec<Which>,
     skip_preflight: bool,
@@ -145,7 +145,7 @@ fn refused(network: &str, reason: &str) -> ConfigError {
 }
 
 impl Lists {
-    pub(crate) fn new(
+    pub(super) fn new(
         deny: Vec<Requests>,
         allow: Vec<Requests>,
         skip_preflight: bool,

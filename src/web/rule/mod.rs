@@ -6,18 +6,14 @@ pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod pattern;
 mod share;
-pub(crate) mod table;
+mod table;
 mod unmatched;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-pub(crate) use self::{
-    compiled::Defaults,
-    limits::{ChooseTier, LimitOf},
-    table::CompiledRules,
-};
+pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,
@@ -54,17 +50,17 @@ const UNNAMED: &str = "default";
 #[derive(Clone)]
 #[must_use = "a rule does nothing until a layer has it"]
 pub struct Rule {
-    pub(crate) name: Option<String>,
-    pub(crate) limit: LimitOf,
-    pub(crate) key: Option<Arc<dyn AnyKey>>,
+    name: Option<String>,
+    limit: LimitOf,
+    key: Option<Arc<dyn AnyKey>>,
     pub(crate) cost: Cost,
-    pub(crate) on_failure: FailurePolicy,
+    on_failure: FailurePolicy,
     pub(crate) algorithm: Algorithm,
     pub(crate) slots: Option<u32>,
     pub(crate) lease: Duration,
     pub(crate) hide_headers: bool,
     pub(crate) charge_if: Option<ChargeIf>,
-    pub(crate) share: Share,
+    share: Share,
     pub(crate) wait: Option<Duration>,
     pub(crate) queue: Option<usize>,
     /// The limit of [`or_init`](Self::or_init).

@@ -25,7 +25,7 @@ use super::{
     answer::{Fields, HeaderStyle, ResetUnit},
     charge::{ChargeIf, Outcome},
     key::{Any, KeyExtractor, Secret},
-    rule::{ChooseTier, CompiledRules, Defaults, Rules, pattern::Condition},
+    rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
     error::{ConfigError, config_error},
