@@ -288,7 +288,7 @@ fn a_client_behind_proxies_is_described() {
         ),
         (
             "hops = -1",
-            Some("line 3, keys.client.hops: -1 is out of range"),
+            Some("line 3, keys.client.hops: invalid value: integer `-1`, expected usize"),
         ),
         (
             "trusted = ['10.0.0.0/8', '10.0.0.1/8']",
@@ -308,7 +308,7 @@ fn a_client_behind_proxies_is_described() {
         ),
         (
             "hops = 1\nipv4-prefix = 300",
-            Some("line 4, keys.client.ipv4-prefix: 300 is out of range"),
+            Some("line 4, keys.client.ipv4-prefix: invalid value: integer `300`, expected u8"),
         ),
         ("", Some("line 1, keys.client: one of `trusted")),
         (

@@ -5,16 +5,14 @@ use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use super::{
-    IntoRules, Rule,
+    Entry, IntoRules, Plan, Rule,
     compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
-    list::{Listed, Lists, Requests},
+    list::{Lists, Requests},
     pattern::Pattern,
-    reach::{Entry, first_unreached},
     unmatched::Unmatched,
 };
 use crate::{
-    decision::{Fault, Refusal},
     demand::{Acquire, Charge, Patience},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
@@ -24,7 +22,6 @@ use crate::{
         answer::{Fields, HeaderStyle},
         charge::{self, Judges},
         key::{Mistakes, Warned},
-        request::is_preflight,
     },
 };
 
@@ -120,7 +117,7 @@ impl Rules {
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
         rules: impl IntoRules,
     ) -> Self {
-        let pattern = Pattern::Predicate(Arc::new(matches));
+        let pattern = Pattern::default().and(Arc::new(matches));
         self.entries
             .push(("on_request".to_owned(), Ok(pattern), rules.into_rules()));
         self
@@ -138,7 +135,7 @@ impl Rules {
         Ok(fields)
     }
 
-    /// Checks that there is something to limit, and that requests reach every entry.
+    /// Checks that there is something to limit.
     fn check_limits(&self) -> Result<(), ConfigError> {
         let mut all = self
             .entries
@@ -149,18 +146,17 @@ impl Rules {
             bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
                 `.otherwise(rule)`, or `.on(pattern, rule)`");
         }
-        let unreachable = |entry: &str, behind: &str| {
-            config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} \
-                before it matches the same requests: put the narrower one first, or the rules of \
-                both into one list")
-        };
         if self.otherwise_twice {
-            return Err(unreachable("otherwise", "otherwise"));
+            return Err(unreached("otherwise", "otherwise"));
         }
-        match first_unreached(&self.entries) {
-            Some(((entry, ..), (behind, ..))) => Err(unreachable(entry, behind)),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// Returns the index of the entries, after a check that requests reach each of them.
+    fn index(&self) -> Result<Index, ConfigError> {
+        let patterns = self.entries.iter().map(|(_, pattern, _)| pattern.clone());
+        Index::new(patterns.collect::<Result<_, _>>()?)
+            .map_err(|(late, early)| unreached(&self.entries[late].0, &self.entries[early].0))
     }
 
     /// Sets the rules for all other requests. Several rules go into one list: a second call, which
@@ -224,6 +220,11 @@ impl Rules {
     }
 }
 
+fn unreached(entry: &str, behind: &str) -> ConfigError {
+    config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} before it \
+        matches the same requests: put the narrower one first, or the rules of both into one list")
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
@@ -237,17 +238,7 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// The layer's plan for a request.
-pub(crate) enum Plan {
-    /// No rule applies
-    Pass,
-    /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, Judges),
-    Refuse(Refusal),
-}
-
 /// The table, checked and with the limiters' names prepared, as used for each request.
-#[derive(Debug)]
 pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
@@ -261,6 +252,12 @@ pub(crate) struct CompiledRules {
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
     warned: Warned,
+}
+
+impl fmt::Debug for CompiledRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CompiledRules(..)")
+    }
 }
 
 impl CompiledRules {
@@ -320,20 +317,16 @@ impl CompiledRules {
         };
         let fields = rules.fields(defaults.fields)?;
         rules.check_limits()?;
-        let unmatched = Unmatched::new(&rules.entries);
-        let mut entries = Vec::with_capacity(rules.entries.len());
-        let mut patterns = Vec::with_capacity(rules.entries.len());
-        for (text, pattern, rules) in rules.entries {
-            patterns.push(pattern?);
-            entries.push(ready(&text, rules)?);
-        }
-        let otherwise = ready("otherwise", rules.otherwise)?;
+        let (index, unmatched) = (rules.index()?, Unmatched::new(&rules.entries));
+        let entries = rules.entries.into_iter();
         Ok(Self {
-            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
-            index: Index::new(patterns),
-            entries,
+            index,
             unmatched,
-            otherwise,
+            entries: entries
+                .map(|(text, _, rules)| ready(&text, rules))
+                .collect::<Result<_, _>>()?,
+            otherwise: ready("otherwise", rules.otherwise)?,
+            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
             fields,
             names,
@@ -356,10 +349,8 @@ impl CompiledRules {
     /// Returns the plan for a request. A charge that an outer layer has made for the same rule on
     /// the store `once` is not made again.
     pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
-        match self.lists.find(parts) {
-            Listed::Denied(refusal) => return Plan::Refuse(refusal),
-            Listed::Allowed => return Plan::Pass,
-            Listed::No => {}
+        if let Some(plan) = self.lists.find(parts) {
+            return plan;
         }
         let entry = self.index.find(parts);
         self.unmatched.record(entry);
@@ -376,10 +367,7 @@ impl CompiledRules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                // Browsers send no credentials with a preflight: a refusal would lock their users
-                // out.
-                Err(missing) if missing.fault == Fault::Caller && is_preflight(parts) => continue,
-                Err(missing) => match rule.refuse(missing) {
+                Err(missing) => match rule.refuse(missing, parts) {
                     Some(refusal) => return Plan::Refuse(refusal),
                     None => continue,
                 },
@@ -388,34 +376,15 @@ impl CompiledRules {
                 self.warn_of_twin(&charge.labels.name);
                 continue;
             }
-            let shadow = charge.shadow;
-            if !shadow {
-                strictest = strictest.stricter(rule.on_failure);
+            if !charge.shadow {
+                strictest = strictest.stricter(rule.rule.on_failure);
                 let both = wait.zip(rule.wait);
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            if let Some(charge_if) = &rule.charge_if {
+            if let Some(charge_if) = &rule.rule.charge_if {
                 judges.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
-            let mut others = first.iter_mut().chain(&mut rest);
-            match others.find(|earlier| earlier.name() == charge.name()) {
-                // A limiter is charged once, with the sum of its rules' costs.
-                Some(earlier) if earlier.shadow == shadow => {
-                    earlier.permits = earlier.permits.saturating_add(charge.permits);
-                    // A rule with a stricter policy counts the limiter while the store fails.
-                    if earlier.passes && !charge.passes {
-                        (earlier.labels, earlier.passes) = (charge.labels, false);
-                        (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
-                    }
-                }
-                // A shadow rule must not refuse through an enforced rule on the same limiter.
-                Some(earlier) if earlier.shadow => *earlier = charge,
-                Some(_) => {}
-                None => match first {
-                    None => first = Some(charge),
-                    Some(_) => rest.push(charge),
-                },
-            }
+            add(charge, &mut first, &mut rest);
         }
         let Some(first) = first else {
             return Plan::Pass;
@@ -433,5 +402,28 @@ impl CompiledRules {
             asked: None,
         };
         Plan::Acquire(acquire, judges)
+    }
+}
+
+/// Adds a charge to those of a request, in which each limiter is charged once.
+fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
+    let mut earlier = first.iter_mut().chain(rest.iter_mut());
+    match earlier.find(|earlier| earlier.name() == charge.name()) {
+        // The sum of its rules' costs.
+        Some(earlier) if earlier.shadow == charge.shadow => {
+            earlier.permits = earlier.permits.saturating_add(charge.permits);
+            // A rule with a stricter policy counts the limiter while the store fails.
+            if earlier.passes && !charge.passes {
+                (earlier.labels, earlier.passes) = (charge.labels, false);
+                (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
+            }
+        }
+        // A shadow rule must not refuse through an enforced rule on the same limiter.
+        Some(earlier) if earlier.shadow => *earlier = charge,
+        Some(_) => {}
+        None => match first {
+            None => *first = Some(charge),
+            Some(_) => rest.push(charge),
+        },
     }
 }

@@ -25,7 +25,7 @@ use super::{
     answer::{Fields, HeaderStyle, ResetUnit},
     charge::{ChargeIf, Outcome},
     key::{Any, KeyExtractor, Secret},
-    rule::{ChooseTier, CompiledRules, Defaults, Rules},
+    rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
     error::{ConfigError, config_error},
@@ -37,7 +37,6 @@ use crate::{
 const LONGEST: u64 = 1 << 20;
 
 type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
-type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// Reads rules from TOML. Things that only code can provide, such as the user, the plan that was
 /// paid for, or secrets, are registered here by name.

@@ -68,7 +68,7 @@ impl RateLimitLayer {
 }
 
 impl Watch {
-    pub(crate) fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
+    fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
         Self {
             layer,
             file: Arc::new(file),
