@@ -1,88 +1,17 @@
-//! One call: which of its callers get what they ask of one limiter, or of several.
+//! One call of several callers or limiters: which callers get what they ask.
 //!
-//! Pure, and what `lua/sliding_log/acquire_list.lua` does in Redis. How permits are counted is an
-//! [`Algorithm`]'s matter.
+//! Pure, and what `lua/sliding_log/acquire_list.lua` does in Redis.
 
 use super::{
     answer::{Answer, Changed, Verdict},
-    limiter::{Algorithm, Call, LimiterState, Needs},
+    limiter::{Call, LimiterState, Needs, Terms},
 };
 use crate::{
     clock::Now,
     demand::{Acquire, Charge},
     error::ErrorKind,
-    limit::{LimitSource, StoredLimit, ahead_of},
     list::List,
 };
-
-/// How a call treats one limiter, whichever its callers are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    /// Whether a stored limit that differs from the code's is rewritten.
-    pub(crate) rewrite: bool,
-    /// Whether the same call may have come before, so that its entries are looked for.
-    pub(crate) resendable: bool,
-}
-
-impl Terms {
-    /// Of a store in this process, to which nothing is sent twice.
-    pub(crate) const HERE: Self = Self {
-        rewrite: true,
-        resendable: false,
-    };
-}
-
-/// Returns the limit in force in a call, and what the call makes of the stored one.
-fn limit_in_force(
-    source: LimitSource,
-    rewrite: bool,
-    stored: Option<StoredLimit>,
-) -> Result<(StoredLimit, Changed), ErrorKind> {
-    let (given, stored) = match (source, stored) {
-        (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
-        (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
-            return Ok((given.stored(), Changed::Created));
-        }
-        (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-            return Ok((stored, Changed::Nothing));
-        }
-        (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
-    };
-    if given.rate_type != stored.rate_type {
-        return Err(ErrorKind::RateTypeDiffers);
-    }
-    let same = given.rate == stored.rate && given.interval == stored.interval;
-    if same || !rewrite {
-        return Ok((stored, Changed::Nothing));
-    }
-    let written = StoredLimit {
-        rate: given.rate,
-        interval: given.interval,
-        ..stored
-    };
-    Ok((written, Changed::Rewritten))
-}
-
-/// Finds the limit in force for a call of these callers, the first of which asks for `first`.
-/// Changes nothing.
-fn begin<A: Algorithm + ?Sized>(
-    limiter: &LimiterState<A>,
-    first: &Charge,
-    terms: Terms,
-    exact: bool,
-    now: Now,
-) -> Result<(Call, Changed), ErrorKind> {
-    let (limit, changed) = limit_in_force(first.limit(), terms.rewrite, limiter.limit)?;
-    limiter.state.check(&limit)?;
-    let call = Call {
-        limit,
-        rewritten: limiter.limit.filter(|_| changed == Changed::Rewritten),
-        exact,
-        now,
-        id: first.id,
-    };
-    Ok((call, changed))
-}
 
 /// Takes permits for each caller, in the order in which they came, or finds when they will be free.
 ///
@@ -144,58 +73,6 @@ pub(crate) fn acquire<'a>(
         }
     }
     Ok(answers)
-}
-
-/// Takes permits for one caller of one limiter, as most are: the same as [`acquire`] in straight
-/// lines. Whether the caller waits makes no difference: there is none behind it.
-pub(crate) fn acquire_one<A: Algorithm + ?Sized>(
-    limiter: &mut LimiterState<A>,
-    charge: &Charge,
-    terms: Terms,
-    exact: bool,
-    now: Now,
-) -> Result<Answer, ErrorKind> {
-    let (call, changed) = begin(limiter, charge, terms, exact, now)?;
-    let mut answer = Answer::new(&call.limit, changed, now);
-    let permits = i64::from(charge.permits);
-    let is_possible = permits <= call.limit.rate;
-    let is_held = terms.resendable && limiter.state.holds(charge);
-    if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
-        answer.verdict = Verdict::AboveRate;
-        return Ok(answer);
-    }
-    limiter.limit = Some(call.limit);
-    let wanted = if is_possible || is_held { permits } else { 0 };
-    answer.remaining = limiter.state.begin(&call, wanted);
-    let mut needs = None;
-    // What was granted before the limit was lowered may have expired since.
-    answer.verdict = if terms.resendable && limiter.state.holds(charge) {
-        Verdict::Granted
-    } else if !is_possible {
-        Verdict::AboveRate
-    } else if answer.remaining >= permits {
-        limiter.state.take(charge, score_of(charge, &call));
-        answer.remaining -= permits;
-        Verdict::Granted
-    } else {
-        needs = Some(Needs::new(permits, call.limit.rate, 0));
-        Verdict::Refused
-    };
-    limiter.state.end(&call, &mut answer, needs.as_mut_slice());
-    if let Some(needs) = needs {
-        answer.wait = needs.wait;
-    }
-    if answer.verdict != Verdict::Granted {
-        // The wait says when there is room.
-        answer.next = 0;
-    }
-    Ok(answer)
-}
-
-/// Returns the score of a grant: now, or later for permits that are taken ahead.
-fn score_of(charge: &Charge, call: &Call) -> i64 {
-    let lead = call.now.ticks(charge.lead);
-    call.now.score() + lead.min(ahead_of(call.now.ticks(call.limit.interval)))
 }
 
 /// Returns whether the caller asks for more than a limit ever allows, and was not granted that
@@ -281,7 +158,8 @@ impl<'a> Txn<'a> {
         exact: bool,
         now: Now,
     ) -> Result<Self, ErrorKind> {
-        let (call, changed) = begin(limiter, first, terms, exact, now)?;
+        let (call, changed) = Call::new(limiter.limit, first, terms, exact, now)?;
+        limiter.state.check(&call.limit)?;
         Ok(Self {
             limiter,
             call,
@@ -327,8 +205,7 @@ impl<'a> Txn<'a> {
     }
 
     fn take(&mut self, charge: &Charge) {
-        let score = score_of(charge, &self.call);
-        self.limiter.state.take(charge, score);
+        self.limiter.state.take(charge, self.call.score_of(charge));
         self.answer.remaining -= i64::from(charge.permits);
     }
 

@@ -209,8 +209,8 @@ mod tests {
     use crate::{
         algorithm::{
             answer::{Answer, Verdict},
-            call::{Terms, acquire},
-            limiter::LimiterState,
+            call::acquire,
+            limiter::{LimiterState, Terms},
         },
         demand::{Acquire, Charge},
         limit::{Limit, LimitSource},

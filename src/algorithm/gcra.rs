@@ -277,10 +277,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        algorithm::{
-            call::{Terms, acquire_one},
-            limiter::LimiterState,
-        },
+        algorithm::limiter::{LimiterState, Terms},
         demand::Charge,
         limit::{Limit, LimitSource},
     };
@@ -369,7 +366,7 @@ mod tests {
             ..Limiter::default()
         };
         let charge = Charge::plain(LimitSource::Store, 1, ID);
-        let answer = acquire_one(&mut limiter, &charge, Terms::HERE, false, NOW);
+        let answer = limiter.acquire_one(&charge, Terms::HERE, false, NOW);
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };
         for settled in [(1, 0), (1, 2)] {

@@ -3,12 +3,12 @@
 
 use std::fmt::Debug;
 
-use super::answer::Answer;
+use super::answer::{Answer, Changed, Verdict};
 use crate::{
     clock::Now,
     demand::Charge,
     error::ErrorKind,
-    limit::{self, Limit, Slots, StoredLimit},
+    limit::{self, Limit, LimitSource, Slots, StoredLimit, ahead_of},
     receipt::{PermitId, Receipt, Taken},
 };
 
@@ -45,6 +45,57 @@ pub(crate) trait Algorithm: Debug + Send {
     /// Ends a call: stores the permits left as `answer` has them, completes it with the times, and
     /// says when there is room for those that were refused. `needs` do not fall.
     fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]);
+
+    /// Takes permits for one caller of this limiter alone, as most are: what
+    /// [`acquire`](super::call::acquire) does, in straight lines. Whether the caller waits makes no
+    /// difference: there is none behind it.
+    ///
+    /// Compiled for each algorithm by itself, as nearly every request costs this.
+    fn acquire_one(
+        &mut self,
+        stored: &mut Option<StoredLimit>,
+        charge: &Charge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        let (call, changed) = Call::new(*stored, charge, terms, exact, now)?;
+        self.check(&call.limit)?;
+        let mut answer = Answer::new(&call.limit, changed, now);
+        let permits = i64::from(charge.permits);
+        let is_possible = permits <= call.limit.rate;
+        let is_held = terms.resendable && self.holds(charge);
+        if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
+            answer.verdict = Verdict::AboveRate;
+            return Ok(answer);
+        }
+        *stored = Some(call.limit);
+        let wanted = if is_possible || is_held { permits } else { 0 };
+        answer.remaining = self.begin(&call, wanted);
+        let mut needs = None;
+        // What was granted before the limit was lowered may have expired since.
+        answer.verdict = if terms.resendable && self.holds(charge) {
+            Verdict::Granted
+        } else if !is_possible {
+            Verdict::AboveRate
+        } else if answer.remaining >= permits {
+            self.take(charge, call.score_of(charge));
+            answer.remaining -= permits;
+            Verdict::Granted
+        } else {
+            needs = Some(Needs::new(permits, call.limit.rate, 0));
+            Verdict::Refused
+        };
+        self.end(&call, &mut answer, needs.as_mut_slice());
+        if let Some(needs) = needs {
+            answer.wait = needs.wait;
+        }
+        if answer.verdict != Verdict::Granted {
+            // The wait says when there is room.
+            answer.next = 0;
+        }
+        Ok(answer)
+    }
 
     /// Returns whether nothing is stored beside the limit, so that a call that takes nothing can
     /// leave the limiter as it was, with [`forget`](Self::forget).
@@ -109,6 +160,23 @@ pub(crate) trait Algorithm: Debug + Send {
     fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64;
 }
 
+/// How a call treats one limiter, whichever its callers are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Whether a stored limit that differs from the code's is rewritten.
+    pub(crate) rewrite: bool,
+    /// Whether the same call may have come before, so that its entries are looked for.
+    pub(crate) resendable: bool,
+}
+
+impl Terms {
+    /// Of a store in this process, to which nothing is sent twice.
+    pub(crate) const HERE: Self = Self {
+        rewrite: true,
+        resendable: false,
+    };
+}
+
 /// What all callers of one call have in common, for one limiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
@@ -121,6 +189,65 @@ pub(crate) struct Call {
     pub(crate) now: Now,
     /// Marks entries that a repair adds.
     pub(crate) id: PermitId,
+}
+
+impl Call {
+    /// Finds the limit in force for a call whose first caller asks for `first`, and what the call
+    /// makes of the stored limit.
+    pub(super) fn new(
+        stored: Option<StoredLimit>,
+        first: &Charge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<(Self, Changed), ErrorKind> {
+        let (limit, changed) = limit_in_force(first.limit(), terms.rewrite, stored)?;
+        let call = Self {
+            limit,
+            rewritten: stored.filter(|_| changed == Changed::Rewritten),
+            exact,
+            now,
+            id: first.id,
+        };
+        Ok((call, changed))
+    }
+
+    /// Returns the score of a grant: now, or later for permits that are taken ahead.
+    pub(super) fn score_of(&self, charge: &Charge) -> i64 {
+        let lead = self.now.ticks(charge.lead);
+        self.now.score() + lead.min(ahead_of(self.now.ticks(self.limit.interval)))
+    }
+}
+
+/// Returns the limit in force in a call, and what the call makes of the stored one.
+fn limit_in_force(
+    source: LimitSource,
+    rewrite: bool,
+    stored: Option<StoredLimit>,
+) -> Result<(StoredLimit, Changed), ErrorKind> {
+    let (given, stored) = match (source, stored) {
+        (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+        (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+            return Ok((given.stored(), Changed::Created));
+        }
+        (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+            return Ok((stored, Changed::Nothing));
+        }
+        (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
+    };
+    if given.rate_type != stored.rate_type {
+        return Err(ErrorKind::RateTypeDiffers);
+    }
+    let same = given.rate == stored.rate && given.interval == stored.interval;
+    if same || !rewrite {
+        return Ok((stored, Changed::Nothing));
+    }
+    let written = StoredLimit {
+        rate: given.rate,
+        interval: given.interval,
+        ..stored
+    };
+    Ok((written, Changed::Rewritten))
 }
 
 /// The permits that must be free for a caller, and the time until they are.
@@ -161,6 +288,18 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
         self.state.check(&limit)?;
         Ok(limit)
+    }
+
+    /// Takes permits for one caller of this limiter alone.
+    pub(crate) fn acquire_one(
+        &mut self,
+        charge: &Charge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        self.state
+            .acquire_one(&mut self.limit, charge, terms, exact, now)
     }
 
     /// Counts the free permits. `id` marks entries that a repair adds.

@@ -10,8 +10,7 @@ use proptest::prelude::*;
 
 use super::{
     answer::{Answer, Verdict},
-    call::{Terms, acquire_one},
-    limiter::LimiterState,
+    limiter::{LimiterState, Terms},
 };
 use crate::{
     clock::{Now, TICKS},
@@ -102,7 +101,9 @@ impl Subject {
         let exact = self.last_id.is_multiple_of(2);
         let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
         let now = Now::of(Duration::from_nanos(self.now), self.per_ms);
-        let answer = acquire_one(&mut *self.limiter, &charge, Terms::HERE, exact, now).unwrap();
+        let answer = (self.limiter)
+            .acquire_one(&charge, Terms::HERE, exact, now)
+            .unwrap();
         assert_eq!(answer.repaired, 0);
         answer
     }

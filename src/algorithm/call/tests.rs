@@ -4,8 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::{fixed_window::FixedWindow, gcra::Gcra, sliding_log::SlidingLog},
-    limit::{Limit, Slots},
+    algorithm::{
+        fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm, sliding_log::SlidingLog,
+    },
+    limit::{Limit, LimitSource, Slots},
     receipt::PermitId,
 };
 
@@ -75,7 +77,7 @@ fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
         now += step.pause;
         let (caller, terms) = (&step.acquire, step.terms);
         let at = Now::millis(now);
-        let answer = acquire_one(&mut one, &caller.first, terms, caller.remaining, at);
+        let answer = one.acquire_one(&caller.first, terms, caller.remaining, at);
         let limiters = iter::once((&mut many as &mut LimiterState, terms));
         let answers = acquire(limiters, slice::from_ref(caller), at);
         prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
@@ -88,7 +90,7 @@ fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
 fn only_a_log_knows_a_call_that_comes_again() {
     fn twice<A: Algorithm + Default>() -> [Verdict; 2] {
         let mut limiter = LimiterState::<A>::default();
-        let mut answer = || acquire_one(&mut limiter, &take(1, 1), TERMS, false, NOW).unwrap();
+        let mut answer = || limiter.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
         [answer(), answer()].map(|answer| answer.verdict)
     }
     let granted = [Verdict::Granted, Verdict::Granted];
@@ -104,7 +106,7 @@ fn what_is_made_is_reported() {
     fn reported<A: Algorithm + 'static>(state: A) -> bool {
         let mut first = LimiterState { limit: None, state };
         let mut spent = LimiterState::<SlidingLog>::default();
-        acquire_one(&mut spent, &take(1, 1), TERMS, false, NOW).unwrap();
+        spent.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
         let caller = Acquire::of([take(2, 2), take(1, 3)], false);
         let limiters: [(&mut LimiterState, Terms); 2] = [(&mut first, TERMS), (&mut spent, TERMS)];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();

@@ -10,8 +10,8 @@ use crate::{
     algorithm::{
         self,
         answer::Answer,
-        call::{self, Terms},
-        limiter::LimiterState,
+        call,
+        limiter::{LimiterState, Terms},
     },
     clock::Now,
     decision::Decision,

@@ -9,8 +9,7 @@ use crate::{
     algorithm::{
         self,
         answer::{Answer, Verdict},
-        call::{self, Terms},
-        limiter::LimiterState,
+        limiter::{LimiterState, Terms},
     },
     clock::Now,
     demand::{Acquire, Charge, Labels, Limiter, Target},
@@ -27,6 +26,8 @@ pub(super) struct Shard {
     limiters: HashMap<Text, Kept, BuildSpread>,
     /// How many there may be.
     most: usize,
+    /// How many are lent, and keep their places.
+    lent: usize,
     /// How many newcomers have found no room since idle limiters were last looked for.
     turned_away: usize,
 }
@@ -84,13 +85,8 @@ impl Kept {
     ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
         algorithm::count_by(&mut self.limiter, charge.name(), now);
-        let answer = call::acquire_one(
-            &mut *self.limiter,
-            charge,
-            Terms::HERE,
-            acquire.remaining,
-            now,
-        )?;
+        let exact = acquire.remaining;
+        let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
         self.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
         Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
@@ -110,13 +106,12 @@ impl Kept {
             shadow: true,
             ..Charge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
-        let limiter = &mut *self.limiter;
-        let answer = call::acquire_one(limiter, &charge, Terms::HERE, true, now)?;
+        let answer = (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         if answer.verdict != Verdict::Granted
             && let Ok(left @ 1..) = u32::try_from(answer.remaining)
         {
             charge.permits = left;
-            call::acquire_one(limiter, &charge, Terms::HERE, true, now)?;
+            (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         }
         self.keep_alive(now);
         Ok(())
@@ -139,6 +134,7 @@ impl Shard {
         Self {
             limiters: HashMap::default(),
             most,
+            lent: 0,
             turned_away: 0,
         }
     }
@@ -176,13 +172,13 @@ impl Shard {
     /// Lends a limiter, which keeps its place until it is given back.
     pub(super) fn lend(&mut self, name: &Name) -> Option<Kept> {
         let lent = self.remove(name);
-        self.most -= usize::from(lent.is_some());
+        self.lent += usize::from(lent.is_some());
         lent
     }
 
     /// Takes back a limiter that was lent.
     pub(super) fn take_back(&mut self, kept: Kept) {
-        self.most += 1;
+        self.lent -= 1;
         self.put(kept);
     }
 
@@ -191,7 +187,7 @@ impl Shard {
     /// To look at all limiters of a large shard takes long, so several newcomers share it; until
     /// then they are counted by an estimate.
     fn has_room(&mut self, now: Now) -> bool {
-        if self.len() < self.most {
+        if self.len() + self.lent < self.most {
             return true;
         }
         self.turned_away += 1;
@@ -199,7 +195,7 @@ impl Shard {
             self.turned_away = 0;
             self.limiters.retain(|_, kept| !kept.is_idle(now));
         }
-        self.len() < self.most
+        self.len() + self.lent < self.most
     }
 }
 

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     algorithm::{
-        call::{self, Terms},
-        limiter::LimiterState,
+        call,
+        limiter::{LimiterState, Terms},
         sliding_log::SlidingLog,
     },
     clock::Now,

@@ -15,8 +15,7 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::Terms,
-        limiter::LimiterState,
+        limiter::{LimiterState, Terms},
         sliding_log::SlidingLog,
     },
     demand::{Acquire, Charge},

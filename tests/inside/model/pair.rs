@@ -16,8 +16,8 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::Answer,
-        call::{self, Terms},
-        limiter::LimiterState,
+        call,
+        limiter::{LimiterState, Terms},
         sliding_log::SlidingLog,
     },
     clock::Now,

@@ -15,8 +15,8 @@ use std::{
 
 use crate::{
     algorithm::{
-        call::{self, Terms},
-        limiter::LimiterState,
+        call,
+        limiter::{LimiterState, Terms},
         sliding_log::SlidingLog,
     },
     clock::{Clock, ManualClock, Now, millis},
