@@ -68,10 +68,7 @@ async fn a_server_that_hangs_up_is_not_stormed() {
             drop(connection);
         }
     });
-    let store = RedisStore::builder(url)
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = RedisStore::builder(url).deadline(secs(5)).build().unwrap();
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     let began = Instant::now();
     let mut answers = 0;

@@ -94,15 +94,9 @@ async fn what_is_left_is_not_counted_unless_it_is_asked_for() {
         .unwrap();
     let service = layer.layer(Inner::default());
     let passed = service.clone().oneshot(request("a")).await.unwrap();
-    assert_eq!(
-        passed.extensions().get::<Decision>().unwrap().limits()[0].remaining(),
-        None
-    );
+    assert_eq!(decision_of(&passed).limits()[0].remaining(), None);
     let refused = service.oneshot(request("a")).await.unwrap();
-    assert_eq!(
-        refused.extensions().get::<Decision>().unwrap().limits()[0].remaining(),
-        Some(0)
-    );
+    assert_eq!(decision_of(&refused).limits()[0].remaining(), Some(0));
 }
 
 #[tokio::test]
