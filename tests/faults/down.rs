@@ -124,6 +124,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
         let (room, spent) = tokio::join!(ask(&room), ask(&spent));
         assert_eq!(room, (StatusCode::OK, Source::FailurePolicy));
         refused += usize::from(spent.1 == Source::Store);
+        // The pace of callers.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let connected = connections_received(&server) - before;

@@ -25,15 +25,7 @@ async fn warm(limiter: &RateLimiter) -> u64 {
 
 /// Polls until these permits are free, because a release is carried out in the background.
 async fn free_at_last(limiter: &RateLimiter, permits: u64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let free = limiter.available_permits().await.unwrap();
-        if free == permits {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{free} of {permits}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("they are free", async || free(limiter).await == permits).await;
 }
 
 #[tokio::test]

@@ -242,6 +242,7 @@ async fn lists_are_whole_across_slots() {
         Reply::read(&mut replies[1]).unwrap();
         busy.write_all(b"EVAL \"for i = 1, 4000000 do end return 1\" 0\r\n")
             .unwrap();
+        // Anywhere while the script runs: no state tells how far it is.
         tokio::time::sleep(Duration::from_millis(random.below(15))).await;
         let kills: String = ids
             .iter()
