@@ -332,6 +332,7 @@ async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
                 for of_burst in 0..50 {
                     callers.spawn(ask(service.clone(), user * 50 + of_burst));
                 }
+                // The pace of bursts.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             callers.join_all().await

@@ -27,16 +27,8 @@ impl Spoilt {
     }
 
     fn unset(prefix: &str) -> Self {
-        let store = RedisStore::builder(RedisServer::shared().url())
-            .client_id(CLIENT)
-            .response_timeout(Duration::from_secs(5))
-            .deadline(Duration::from_secs(5))
-            // Every refusal is to be the script's.
-            .deny_cache(Duration::ZERO)
-            .build()
-            .unwrap();
         Self {
-            store,
+            store: shared_redis().client_id(CLIENT).build().unwrap(),
             name: unique(prefix),
             entries: std::cell::Cell::new(0),
         }
@@ -134,14 +126,7 @@ fn command(arguments: &[&str]) {
 async fn a_limiter_in_order_has_nothing_wrong() {
     let spoilt = Spoilt::new().await;
     assert_eq!(spoilt.diagnose().await.drift, Some(0));
-    assert!(
-        spoilt
-            .limiter()
-            .try_acquire_many(3)
-            .await
-            .unwrap()
-            .is_allowed()
-    );
+    take(&spoilt.limiter(), 3).await;
     assert!(spoilt.limiter().try_acquire().await.unwrap().is_allowed());
 
     let diagnosis = spoilt.diagnose().await;
@@ -273,10 +258,7 @@ async fn missing_keys_are_found() {
     spoilt
         .finds(&[(FindingKind::LimitUnreadable, "the stored")])
         .await;
-    assert_eq!(
-        spoilt.limiter().repair().await.unwrap_err().kind(),
-        ErrorKind::ForeignState
-    );
+    fails(spoilt.limiter().repair().await, ErrorKind::ForeignState);
 }
 
 #[tokio::test]
@@ -307,10 +289,7 @@ async fn foreign_and_old_entries_are_recognized_by_size() {
     );
     assert_eq!((diagnosis.foreign_entries(), diagnosis.drift), (2, None));
     let before = spoilt.raw();
-    assert_eq!(
-        spoilt.limiter().repair().await.unwrap_err().kind(),
-        ErrorKind::ForeignState
-    );
+    fails(spoilt.limiter().repair().await, ErrorKind::ForeignState);
     assert_eq!(spoilt.raw(), before);
 
     // Expired, they go with the rest.
@@ -369,9 +348,7 @@ async fn lives_that_do_not_fit_are_found() {
     assert!(spoilt.limiter().clear_expire().await.unwrap());
     spoilt.finds(&[]).await;
 
-    let limit = Limit::per_minute(10)
-        .keep_alive(Duration::from_secs(3600))
-        .unwrap();
+    let limit = Limit::per_minute(10).keep_alive(secs(3600)).unwrap();
     let spoilt = Spoilt::with(limit, "diagnose").await;
     let _ = spoilt.limiter().try_acquire().await.unwrap();
     spoilt.finds(&[]).await;
@@ -486,10 +463,7 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
     let user = [&["ACL", "SETUSER", "looker"][..], &rules].concat();
     assert_eq!(server.cli(&user), "OK");
     let url = format!("redis://looker:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::builder(url.as_str())
-        .response_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = patient(url).build().unwrap();
     server.command(&[
         "HSET", "orders", "rate", "1", "interval", "1000", "type", "0",
     ]);
@@ -513,10 +487,7 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
 #[tokio::test]
 async fn a_repair_in_memory_finds_nothing() {
     let orders = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
-    assert_eq!(
-        orders.repair().await.unwrap_err().kind(),
-        ErrorKind::NotInitialized
-    );
+    fails(orders.repair().await, ErrorKind::NotInitialized);
     orders.try_set_rate(Limit::per_minute(5)).await.unwrap();
     assert_eq!(orders.repair().await.unwrap(), 0);
     let _ = orders.try_acquire_many(2).await.unwrap();

@@ -25,15 +25,7 @@ async fn warm(limiter: &RateLimiter) -> u64 {
 
 /// Polls until these permits are free, because a release is carried out in the background.
 async fn free_at_last(limiter: &RateLimiter, permits: u64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let free = limiter.available_permits().await.unwrap();
-        if free == permits {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{free} of {permits}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("they are free", async || free(limiter).await == permits).await;
 }
 
 #[tokio::test]
@@ -224,10 +216,7 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
     };
     limiter.settle(first, 4);
     store.close().await;
-    assert_eq!(
-        limiter.available_permits().await.unwrap(),
-        10_000 - taken + 6
-    );
+    assert_eq!(free(&limiter).await, 10_000 - taken + 6);
     // The lease has ended.
     limiter.settle(second, 3);
     limiter.give_back(first);

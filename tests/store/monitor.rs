@@ -6,13 +6,9 @@ use crate::scene::*;
 const LIMIT: Limit = Limit::per_hour(3);
 
 fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-        // What a refusal costs is counted here.
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
+    // What a refusal costs is counted here.
+    let store = crate::scene::patient(server.url()).deny_cache(Duration::ZERO);
+    store.build().unwrap()
 }
 
 /// The commands that clients have sent, without their arguments.

@@ -12,11 +12,7 @@ fn open(url: &str) -> RedisStore {
 }
 
 fn patient(store: RedisStoreBuilder) -> RedisStore {
-    store
-        .connect_timeout(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap()
+    patiently(store).build().unwrap()
 }
 
 async fn verify(server: &RedisServer) -> Verification {

@@ -164,10 +164,7 @@ fn scripts_of(cluster: &Cluster, limiter: &RateLimiter) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
     let mut cluster = Cluster::start();
-    let store = patient(&cluster)
-        .deadline(Duration::from_millis(500))
-        .build()
-        .unwrap();
+    let store = patient(&cluster).deadline(millis(500)).build().unwrap();
     let names = [0, 1, 2].map(|node| (cluster.name_on(node), 9));
     let limiters = limiters(&store, names).await;
     let all = RateLimiter::all(&limiters).unwrap();
@@ -245,6 +242,7 @@ async fn lists_are_whole_across_slots() {
         Reply::read(&mut replies[1]).unwrap();
         busy.write_all(b"EVAL \"for i = 1, 4000000 do end return 1\" 0\r\n")
             .unwrap();
+        // Anywhere while the script runs: no state tells how far it is.
         tokio::time::sleep(Duration::from_millis(random.below(15))).await;
         let kills: String = ids
             .iter()

@@ -90,10 +90,7 @@ async fn over_the_limit() {
         Some("application/problem+json")
     );
     assert_eq!(refusal(&refused).kind(), RefusalKind::OverLimit);
-    assert_eq!(
-        refusal(&refused).retry_after(),
-        Some(Duration::from_millis(59_999))
-    );
+    assert_eq!(refusal(&refused).retry_after(), Some(millis(59_999)));
     assert_eq!(
         detail(refused).await,
         "too many requests: retry after 60 seconds"
@@ -425,8 +422,7 @@ async fn tiers_count_apart_and_an_unknown_one_is_the_first() {
         request.body(String::new()).unwrap()
     };
     let passed = answer(&layer, of("/free")).await;
-    let decision = passed.extensions().get::<Decision>().unwrap();
-    let limit = decision.limits().next().unwrap();
+    let limit = decision_of(&passed).limits().next().unwrap();
     assert_eq!((limit.name(), limit.permits()), ("api.free", 1));
     assert_eq!(code(&layer, of("/free")).await, 429);
     assert_eq!(

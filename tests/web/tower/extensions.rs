@@ -93,29 +93,11 @@ async fn what_is_left_is_not_counted_unless_it_is_asked_for() {
         .unwrap();
     let service = layer.layer(Inner::default());
     let passed = service.clone().oneshot(request("a")).await.unwrap();
-    assert_eq!(
-        passed
-            .extensions()
-            .get::<Decision>()
-            .unwrap()
-            .limits()
-            .next()
-            .unwrap()
-            .remaining(),
-        None
-    );
+    let limit = decision_of(&passed).limits().next().unwrap();
+    assert_eq!(limit.remaining(), None);
     let refused = service.oneshot(request("a")).await.unwrap();
-    assert_eq!(
-        refused
-            .extensions()
-            .get::<Decision>()
-            .unwrap()
-            .limits()
-            .next()
-            .unwrap()
-            .remaining(),
-        Some(0)
-    );
+    let limit = decision_of(&refused).limits().next().unwrap();
+    assert_eq!(limit.remaining(), Some(0));
 }
 
 #[tokio::test]

@@ -3,6 +3,14 @@
 use super::{Inner, anonymous, redis, request};
 use crate::scene::*;
 
+on_both_stores!(
+    a_shadow_rule_counts_and_refuses_nothing,
+    a_refused_request_takes_nothing_from_a_shadow_rule,
+    a_layer_tries_out_all_its_rules,
+    mistakes_of_a_shadow_rule_refuse_nothing,
+    a_limiter_that_is_tried_out_and_enforced_is_enforced,
+);
+
 fn rule(name: &str, permits: u64) -> Rule {
     Limit::per_hour(permits)
         .by(FromHeader::new("x-key"))
@@ -40,7 +48,7 @@ fn states(decision: &Decision) -> Vec<(String, bool, bool, Option<u64>)> {
         .collect()
 }
 
-async fn counts_and_refuses_nothing(store: impl Store) {
+async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
     let layer = layer(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
     let mut waits = Vec::new();
     for (status, limits, receipts) in [
@@ -74,13 +82,7 @@ async fn counts_and_refuses_nothing(store: impl Store) {
     assert_eq!(send(&layer, request("b")).await.0, 200);
 }
 
-#[tokio::test]
-async fn a_shadow_rule_counts_and_refuses_nothing() {
-    counts_and_refuses_nothing(MemoryStore::new()).await;
-    counts_and_refuses_nothing(redis().build().unwrap()).await;
-}
-
-async fn takes_nothing_of_a_refused_request(store: impl Store) {
+async fn a_refused_request_takes_nothing_from_a_shadow_rule(store: impl Store) {
     let layer = layer(&store, [rule("kept", 1), rule("tried", 9).shadow()]);
     for (status, left) in [(200, 8), (429, 8), (429, 8)] {
         let (answered, decision) = send(&layer, request("a")).await;
@@ -91,13 +93,7 @@ async fn takes_nothing_of_a_refused_request(store: impl Store) {
     }
 }
 
-#[tokio::test]
-async fn a_refused_request_takes_nothing_from_a_shadow_rule() {
-    takes_nothing_of_a_refused_request(MemoryStore::new()).await;
-    takes_nothing_of_a_refused_request(redis().build().unwrap()).await;
-}
-
-async fn alone(store: impl Store) {
+async fn a_layer_tries_out_all_its_rules(store: impl Store) {
     for algorithm in [
         Algorithm::SlidingLog,
         Algorithm::FixedWindow,
@@ -127,12 +123,6 @@ async fn alone(store: impl Store) {
 }
 
 #[tokio::test]
-async fn a_layer_tries_out_all_its_rules() {
-    alone(MemoryStore::new()).await;
-    alone(redis().build().unwrap()).await;
-}
-
-#[tokio::test]
 async fn callers_see_nothing_of_a_shadow_rule() {
     let store = MemoryStore::new();
     let tried = layer(&store, [rule("tried", 1).shadow()]);
@@ -152,7 +142,7 @@ async fn callers_see_nothing_of_a_shadow_rule() {
 }
 
 /// A request that a rule cannot count for itself passes it by, and meets the others.
-async fn mistakes(store: impl Store) {
+async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
     let unset = || Rule::shared(&unique("unset")).named("unset");
     let no_key = || {
         Limit::per_hour(5)
@@ -185,12 +175,6 @@ async fn mistakes(store: impl Store) {
         401,
         "of the one that refuses"
     );
-}
-
-#[tokio::test]
-async fn mistakes_of_a_shadow_rule_refuse_nothing() {
-    mistakes(MemoryStore::new()).await;
-    mistakes(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
@@ -251,7 +235,7 @@ async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
 }
 
 /// A limiter that one rule of a list tries out and another enforces is charged by the latter alone.
-async fn one_limiter_twice(store: impl Store) {
+async fn a_limiter_that_is_tried_out_and_enforced_is_enforced(store: impl Store) {
     let name = unique("both");
     let limiter = RateLimiter::new(&store, &name).unwrap();
     limiter.try_set_rate(Limit::per_hour(3)).await.unwrap();
@@ -267,12 +251,6 @@ async fn one_limiter_twice(store: impl Store) {
         assert_eq!(decision.unwrap().limits().next().unwrap().name(), "kept");
         assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
     }
-}
-
-#[tokio::test]
-async fn a_limiter_that_is_tried_out_and_enforced_is_enforced() {
-    one_limiter_twice(MemoryStore::new()).await;
-    one_limiter_twice(redis().build().unwrap()).await;
 }
 
 /// Permits that were not taken are not settled: neither given back nor charged.

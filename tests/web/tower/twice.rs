@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::{Decisions, IntoRules};
 
-use super::{Inner, by_key, redis, request};
+use super::{Inner, by_key, request};
 
 fn layer(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);
@@ -43,15 +43,7 @@ async fn equal_layers_charge_once(store: impl Store) {
     }
 }
 
-#[tokio::test]
-async fn equal_layers_charge_once_in_memory() {
-    equal_layers_charge_once(MemoryStore::new()).await;
-}
-
-#[tokio::test]
-async fn equal_layers_charge_once_in_redis() {
-    equal_layers_charge_once(redis().build().unwrap()).await;
-}
+on_both_stores!(equal_layers_charge_once);
 
 #[tokio::test]
 async fn rules_that_differ_are_charged_by_each() {
@@ -80,11 +72,7 @@ async fn rules_that_differ_are_charged_by_each() {
     assert_eq!(passed(&limiter(&one), &limiter(&other)).await, 6);
     for store in [&one, &other] {
         let limiter = RateLimiter::new(store, "stores").unwrap();
-        assert_eq!(
-            limiter.available_permits().await.unwrap(),
-            0,
-            "each its own"
-        );
+        assert_eq!(free(&limiter).await, 0, "each its own");
     }
 }
 
