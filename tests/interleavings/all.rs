@@ -29,7 +29,3 @@ fn breaker_and_late_calls() {
     calls_that_fail_together();
 }
 
-#[test]
-fn rewritten_limits() {
-    a_limit_that_is_rewritten();
-}

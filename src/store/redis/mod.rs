@@ -9,7 +9,7 @@ pub(crate) mod health;
 pub(crate) mod inside;
 pub(crate) mod node;
 pub(crate) mod open;
-pub(crate) mod rewritten;
+mod rewritten;
 pub(crate) mod saga;
 pub(crate) mod server;
 pub(crate) mod settle_queue;

@@ -43,7 +43,7 @@ pub(crate) struct Server {
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    pub(crate) rewritten: Rewritten,
+    pub(super) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
     /// The breakers that keep decisions away from failing servers. Verbs and receipts pass them:
     /// for these an operator waits, or no caller at all.
@@ -317,7 +317,7 @@ impl Server {
             self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
-            self.rewritten.note(charge.name());
+            self.rewritten.record(charge.name());
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),

@@ -183,7 +183,7 @@ impl RedisStore {
                 .clone()
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: settings.clock.clone(),
-            rewritten: Rewritten::default(),
+            rewritten: Rewritten::new(),
             listeners,
         });
         Self {
