@@ -48,7 +48,7 @@ pub(crate) enum Class {
 
 /// The extent to which a command that ended in an error was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Executed {
+pub(super) enum Executed {
     No,
     /// Scripts are not rolled back
     Partly,
@@ -62,7 +62,7 @@ impl Class {
     }
 
     /// Returns whether a command was carried out, if it was sent.
-    pub(crate) fn executed(self) -> Executed {
+    pub(super) fn executed(self) -> Executed {
         match self {
             Self::Lost | Self::Silent => Executed::Perhaps,
             Self::RefusedWithin | Self::Other => Executed::Partly,
@@ -72,7 +72,7 @@ impl Class {
 
     /// Returns whether the connection is unusable, and a command may be sent once more over
     /// another.
-    pub(crate) fn ends_connection(self) -> bool {
+    pub(super) fn ends_connection(self) -> bool {
         matches!(
             self,
             Self::ReadOnly | Self::Unreachable | Self::Lost | Self::Credentials
@@ -124,7 +124,7 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
     }
 }
 
-/// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
+/// Returns the row of an error that a script passes on as text, which lacks the code on Redis 6.
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
     // A code has three letters at least: in `DB index is out of range` there is none.
@@ -168,7 +168,7 @@ fn wrapped<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
     })
 }
 
-/// Returns the row of a class, with the kind of error that its callers get, unless a row says another.
+/// Returns the row of a class, with its usual kind.
 const fn row(class: Class) -> Meaning {
     let kind = match class {
         Class::Silent => ErrorKind::Timeout,
@@ -217,7 +217,8 @@ const CREDENTIALS: Meaning = row(Class::Credentials)
 const MOVED: Meaning = row(Class::Moving)
     .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
 const FORBIDDEN: Meaning = row(Class::Refused).remedy(
-    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the README for all of them",
+    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the README for \
+     all of them",
 );
 const FORBIDDEN_WITHIN: Meaning = Meaning {
     class: Class::RefusedWithin,

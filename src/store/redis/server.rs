@@ -38,7 +38,7 @@ use crate::{
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) settle_queue: SettleQueue,
+    pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
@@ -221,12 +221,12 @@ impl Server {
             }
             Err(failed) => {
                 let silent = Class::of(&failed.error) == Class::Silent;
-                if silent && failed.unheard {
+                if silent && failed.unacknowledged {
                     pass.ends_unanswered();
                 } else {
                     pass.ends(node::told(&failed, self.connection.has_nodes()));
                 }
-                if failed.unheard {
+                if failed.unacknowledged {
                     receipts
                         .iter()
                         .for_each(|receipt| self.settle(receipt, 0, false));

@@ -47,9 +47,9 @@ pub(crate) struct Source {
     /// Set if each connection leads to several nodes, and is repaired by redis-rs.
     pub(crate) has_nodes: bool,
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
-    pub(crate) renews: bool,
+    pub(super) renews: bool,
     /// Set if a connection sends commands again by itself.
-    pub(crate) repeats: bool,
+    pub(super) repeats: bool,
     /// The same nodes, over connections that send nothing twice.
     pub(crate) once: Option<Arc<Self>>,
     /// Set if TLS is used. It is unknown for a pool.

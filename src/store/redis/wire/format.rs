@@ -84,8 +84,8 @@ pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
 }
 
-/// Writes an argument that may be missing, and is empty then, such as the time of callers that count
-/// by the server's clock.
+/// Writes an argument that may be missing, and is empty then, such as the time of callers that
+/// count by the server's clock.
 pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
     match argument {
         Some(argument) => command.arg(argument),

@@ -17,7 +17,7 @@ use crate::{
 
 /// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks
 /// until those asked for are free, until one more is, and until all are.
-pub(crate) fn answer_by(
+pub(super) fn answer_by(
     limit: &StoredLimit,
     verdict: Verdict,
     now: Now,
