@@ -138,20 +138,6 @@ impl Source {
         }
     }
 
-    /// Returns a pool of connections to the master of sentinels as a source.
-    #[cfg(feature = "sentinel")]
-    pub(crate) fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
-        Self::new(move |dial| {
-            let pool = pool.clone();
-            async move {
-                let mut connection = super::topology::take_master(&pool).await?;
-                // `deadpool_redis` has no such setting.
-                connection.set_response_timeout(dial.response_timeout);
-                Ok(Link::Multiplexed(connection, None))
-            }
-        })
-    }
-
     /// Returns the only connection there is as a source.
     pub(crate) fn own(connection: impl OwnConnection + 'static) -> Self {
         let own: Arc<dyn OwnConnection> = Arc::new(connection);

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use redis::{Arg, Cmd, RedisError, Value};
 
-use super::format::Ask;
 use crate::{
     algorithm::answer::Answer,
     clock::Millis,
@@ -46,6 +45,16 @@ pub(crate) struct Scripts {
 
 /// Reads the reply to a lone caller's call; `None` if the decision is left to [`Scripts::acquire`].
 pub(super) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
+
+/// The part of a call that does not depend on its limiters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) client_id: &'a str,
+    /// The caller's time; `None` for the server's.
+    pub(crate) now: Option<Millis>,
+    /// Set if the permits left are wanted exactly.
+    pub(crate) exact: bool,
+}
 
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;
