@@ -33,7 +33,6 @@ use crate::{
             breaker::{BreakerState, Breakers, Pass, Told},
             deny_cache::{DenyCache, Refusals},
         },
-        redis::rewritten::Rewritten,
         stack::{About, Exit},
     },
 };
@@ -195,35 +194,6 @@ pub fn one_of_many_asks_in_time() {
         let known = others.map(|other| other.join().unwrap());
         let told = known.into_iter().chain([process.knows()]);
         assert_eq!(told.filter(|told| *told).count(), 2);
-    });
-}
-
-/// Who is told that a limit was rewritten sees it, whatever else is noted at the same time.
-pub fn a_limit_that_is_rewritten() {
-    loom::model(|| {
-        let rewritten = Arc::new(Rewritten::default());
-        let told = Arc::new(AtomicBool::new(false));
-        let [a, b] = ["a", "b"].map(|name| Name::exact(name).unwrap());
-        let noting = {
-            let (rewritten, told, a) = (Arc::clone(&rewritten), Arc::clone(&told), a.clone());
-            thread::spawn(move || {
-                rewritten.note(&a);
-                told.store(true, Ordering::Release);
-            })
-        };
-        let noting_too = {
-            let (rewritten, b) = (Arc::clone(&rewritten), b.clone());
-            thread::spawn(move || {
-                rewritten.note(&b);
-                assert!(rewritten.lately(&b));
-            })
-        };
-        if told.load(Ordering::Acquire) {
-            assert!(rewritten.lately(&a));
-        }
-        noting.join().unwrap();
-        noting_too.join().unwrap();
-        assert!(rewritten.lately(&a) && rewritten.lately(&b));
     });
 }
 

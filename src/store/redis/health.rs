@@ -12,7 +12,7 @@ use crate::{clock::SteadyClock, name::Name, store::guard::breaker::Breakers};
 
 /// One failure is chance, and each costs a request its deadline. A short pause of the server causes
 /// as many at once, whatever the number, and then the first pause of the breaker is short.
-pub(crate) const DEFAULT_FAILURES: u32 = 5;
+pub(super) const DEFAULT_FAILURES: u32 = 5;
 impl RedisStore {
     /// Returns the state of Redis, as this store has seen it: nothing is sent.
     ///

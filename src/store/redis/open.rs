@@ -162,7 +162,7 @@ impl RedisStore {
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(Source::sentinel_pool(pool)))
+        RedisStoreBuilder::new(Ok(topology::sentinel_pool(pool)))
     }
 
     /// Starts a store on a connection of the caller's, which maintains itself:

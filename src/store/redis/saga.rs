@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A server that decides for limiters that one script reaches, and settles its grants.
-pub(crate) trait OneCall: Sync {
+pub(super) trait OneCall: Sync {
     /// Returns whether one call reaches only limiters of one hash slot.
     fn in_hash_slots(&self) -> bool;
 

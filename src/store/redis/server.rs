@@ -38,12 +38,12 @@ use crate::{
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) settle_queue: SettleQueue,
+    pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    pub(crate) rewritten: Rewritten,
+    pub(super) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
     /// The breakers that keep decisions away from failing servers. Verbs and receipts pass them:
     /// for these an operator waits, or no caller at all.
@@ -221,12 +221,12 @@ impl Server {
             }
             Err(failed) => {
                 let silent = Class::of(&failed.error) == Class::Silent;
-                if silent && failed.unheard {
+                if silent && failed.unacknowledged {
                     pass.ends_unanswered();
                 } else {
                     pass.ends(node::told(&failed, self.connection.has_nodes()));
                 }
-                if failed.unheard {
+                if failed.unacknowledged {
                     receipts
                         .iter()
                         .for_each(|receipt| self.settle(receipt, 0, false));
@@ -317,7 +317,7 @@ impl Server {
             self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
-            self.rewritten.note(charge.name());
+            self.rewritten.record(charge.name());
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),

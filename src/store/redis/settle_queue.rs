@@ -32,7 +32,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Settles in the background, each receipt in a task of its own: all of them share the connection,
 /// which writes what is waiting at once.
-pub(crate) struct SettleQueue {
+pub(super) struct SettleQueue {
     connection: Arc<Connection>,
     listeners: Listeners,
     counts: Arc<Counts>,

@@ -112,13 +112,13 @@ impl RedisStore {
     ///
     /// Dropping it has no effect.
     pub async fn ping(&self) -> Result<(), Error> {
-        let patience = self
+        let longest = self
             .settings
             .connect_timeout
             .saturating_add(self.settings.response_timeout);
         let server = self.server();
         clock::check_timer()?;
-        match clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
+        match clock::within(longest, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(failed)) => Err(self.named(wire::failure(failed))),
             None => Err(self.named(ErrorKind::Timeout.into())),
@@ -128,8 +128,8 @@ impl RedisStore {
     /// Releases the permits of all leases, and waits until all receipts have reached Redis: for a
     /// graceful shutdown, after the last request.
     ///
-    /// A receipt that cannot be sent is kept for a minute at most, so it ends even without Redis; put
-    /// a shorter timeout around it where that is too long. The store can be used afterwards.
+    /// A receipt that cannot be sent is kept for a minute at most, so it ends even without Redis;
+    /// put a shorter timeout around it where that is too long. The store can be used afterwards.
     ///
     /// # Cancel safety
     ///
@@ -183,7 +183,7 @@ impl RedisStore {
                 .clone()
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: settings.clock.clone(),
-            rewritten: Rewritten::default(),
+            rewritten: Rewritten::new(),
             listeners,
         });
         Self {

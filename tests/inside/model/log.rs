@@ -404,11 +404,11 @@ impl Pair {
 fn on(command: &Cmd, keys: &[String; 5]) -> Cmd {
     let mut other = Cmd::new();
     for (place, argument) in command.args_iter().enumerate() {
-        match argument {
-            Arg::Simple(_) if (3..8).contains(&place) => other.arg(&keys[place - 3]),
-            Arg::Simple(bytes) => other.arg(bytes),
-            _ => unreachable!("{command:?}"),
+        let Arg::Simple(bytes) = argument else {
+            panic!("{command:?}");
         };
+        let key = place.checked_sub(3).and_then(|place| keys.get(place));
+        other.arg(key.map_or(bytes, |key| key.as_bytes()));
     }
     other
 }

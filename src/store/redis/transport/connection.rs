@@ -43,15 +43,15 @@ pub(crate) struct Connection {
     once: Option<Box<Self>>,
 }
 
-/// Whether there is a connection to Redis.
+/// The state of the connection to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// None, and nobody has needed one since the store was made or the last one was lost
+    /// None, and none was needed since the store was built or the last one was lost
     Idle,
     /// It is being made
     Connecting,
-    /// There is one. A user's own looks after itself, and is always said to be
+    /// There is one. A connection of the user's maintains itself, and is always in this state
     Connected,
     /// The last attempt to make one failed, or led to a server that cannot be used
     Failing,
@@ -61,13 +61,16 @@ pub enum ConnectionState {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: RedisError,
-    pub(crate) unheard: bool,
+    pub(crate) unacknowledged: bool,
 }
 
 impl Failed {
     fn after_sending(error: RedisError) -> Self {
-        let unheard = Class::of(&error).executed() == Executed::Perhaps;
-        Self { error, unheard }
+        let unacknowledged = Class::of(&error).executed() == Executed::Perhaps;
+        Self {
+            error,
+            unacknowledged,
+        }
     }
 }
 
@@ -76,7 +79,7 @@ impl From<RedisError> for Failed {
     fn from(error: RedisError) -> Self {
         Self {
             error,
-            unheard: false,
+            unacknowledged: false,
         }
     }
 }
@@ -115,7 +118,7 @@ enum State {
     Connected(Link),
 }
 
-/// How an attempt ended: the connection, and when it was made.
+/// The outcome of an attempt: the connection, and the instant at which it was made.
 type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
@@ -152,7 +155,7 @@ impl Connection {
             reply => return reply,
         };
         self.attempt(command).await.map_err(|second| Failed {
-            unheard: first.unheard || second.unheard,
+            unacknowledged: first.unacknowledged || second.unacknowledged,
             ..second
         })
     }
@@ -185,8 +188,8 @@ impl Connection {
     pub(crate) async fn send_to(&self, to: To<'_>, command: &Cmd) -> RedisResult<Value> {
         #[cfg(feature = "cluster")]
         if to != To::Any {
-            let (wire, since) = self.connected().await?;
-            if let Link::Cluster(connection) = &wire {
+            let (link, since) = self.connected().await?;
+            if let Link::Cluster(connection) = &link {
                 let reply = topology::send_to(connection, to, command).await;
                 self.record(since, reply.as_ref().err());
                 return reply;
@@ -196,15 +199,15 @@ impl Connection {
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
-        let (wire, since) = self.connected().await?;
-        let reply = self.send_over(&wire, since, command).await;
+        let (link, since) = self.connected().await?;
+        let reply = self.send_over(&link, since, command).await;
         reply.map_err(|error| {
             // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
                 self.source.repeats && !matches!(error.retry_method(), RetryMethod::NoRetry);
             let failed = Failed::after_sending(error);
             Failed {
-                unheard: failed.unheard || repeated,
+                unacknowledged: failed.unacknowledged || repeated,
                 ..failed
             }
         })
@@ -241,13 +244,13 @@ impl Connection {
         sent.unwrap_or_else(|| Err(silent()))
     }
 
-    async fn send_over(&self, wire: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
+    async fn send_over(&self, link: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
         let mut given_up = GivenUp {
             connection: self,
             since,
             armed: true,
         };
-        let reply = match wire {
+        let reply = match link {
             Link::Multiplexed(connection, _) => {
                 connection.clone().send_packed_command(command).await
             }
@@ -291,7 +294,7 @@ impl Connection {
         let mut attempt = {
             let mut slot = self.slot();
             match &slot.state {
-                State::Connected(wire) => return Ok((wire.clone(), slot.since)),
+                State::Connected(link) => return Ok((link.clone(), slot.since)),
                 State::Connecting { began, attempt } if self.is_alive(*began, attempt) => {
                     attempt.clone()
                 }
@@ -334,7 +337,7 @@ impl Connection {
                 Ok(outcome) => outcome,
                 Err(_) => Err(silent()),
             };
-            let outcome = outcome.map(|wire| (wire, moment()));
+            let outcome = outcome.map(|link| (link, moment()));
             lock(&slot).settle(number, &outcome);
             done.send_replace(Some(outcome));
         }));
@@ -429,8 +432,8 @@ impl Slot {
         }
         self.unanswered_since = None;
         match outcome {
-            Ok((wire, made)) => {
-                self.state = State::Connected(wire.clone());
+            Ok((link, made)) => {
+                self.state = State::Connected(link.clone());
                 self.since = *made;
                 self.answered = false;
             }
@@ -453,7 +456,8 @@ impl Slot {
     }
 }
 
-/// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.
+/// Returns whether the connection is of no more use: it was dropped, it is out of step, or it leads
+/// to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
 }

@@ -47,9 +47,9 @@ pub(crate) struct Source {
     /// Set if each connection leads to several nodes, and is repaired by redis-rs.
     pub(crate) has_nodes: bool,
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
-    pub(crate) renews: bool,
+    pub(super) renews: bool,
     /// Set if a connection sends commands again by itself.
-    pub(crate) repeats: bool,
+    pub(super) repeats: bool,
     /// The same nodes, over connections that send nothing twice.
     pub(crate) once: Option<Arc<Self>>,
     /// Set if TLS is used. It is unknown for a pool.
@@ -136,20 +136,6 @@ impl Source {
             repeats: true,
             ..source
         }
-    }
-
-    /// Returns a pool of connections to the master of sentinels as a source.
-    #[cfg(feature = "sentinel")]
-    pub(crate) fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
-        Self::new(move |dial| {
-            let pool = pool.clone();
-            async move {
-                let mut connection = super::topology::take_master(&pool).await?;
-                // `deadpool_redis` has no such setting.
-                connection.set_response_timeout(dial.response_timeout);
-                Ok(Link::Multiplexed(connection, None))
-            }
-        })
     }
 
     /// Returns the only connection there is as a source.

@@ -13,14 +13,14 @@ use crate::error::{ConfigError, Error, ErrorKind, config_error};
 
 /// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
 /// own, and rustls panics if there is none, or several to choose from.
-pub(crate) fn choose_provider() {
+pub(super) fn choose_provider() {
     if CryptoProvider::get_default().is_none() {
         // Fails only if another provider was installed meanwhile.
         let _ = ring::default_provider().install_default();
     }
 }
 
-pub(crate) fn is_wanted(info: &ConnectionInfo) -> bool {
+pub(super) fn is_wanted(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 

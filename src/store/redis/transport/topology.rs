@@ -3,7 +3,7 @@
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{cluster, send_to};
 #[cfg(feature = "sentinel")]
-pub(crate) use sentinel::{sentinel, take_master};
+pub(crate) use sentinel::{sentinel, sentinel_pool};
 
 fn shown_all(addresses: &[redis::ConnectionInfo]) -> String {
     let shown: Vec<_> = addresses.iter().map(super::address::shown).collect();
@@ -131,7 +131,7 @@ mod sentinel {
     use super::super::tls;
     use super::{
         super::{
-            link::{checked_out, io_error, tcp_settings},
+            link::{Link, checked_out, io_error, tcp_settings},
             source::{Dial, Source},
             stream,
         },
@@ -267,6 +267,19 @@ mod sentinel {
 
     const MASTER: SentinelServerType = SentinelServerType::Master;
 
+    /// Returns a pool of connections to the master of sentinels as a source.
+    pub(crate) fn sentinel_pool(pool: Pool) -> Source {
+        Source::new(move |dial| {
+            let pool = pool.clone();
+            async move {
+                let mut connection = take_master(&pool).await?;
+                // `deadpool_redis` has no such setting.
+                connection.set_response_timeout(dial.response_timeout);
+                Ok(Link::Multiplexed(connection, None))
+            }
+        })
+    }
+
     /// Takes connections out of a pool until one leads to a master.
     ///
     /// The pool returns its stock first, and a master that was demoted since answers its PING.
@@ -276,7 +289,7 @@ mod sentinel {
     /// # Cancel safety
     ///
     /// Dropping the future closes the connection in hand.
-    pub(crate) async fn take_master(pool: &Pool) -> RedisResult<MultiplexedConnection> {
+    async fn take_master(pool: &Pool) -> RedisResult<MultiplexedConnection> {
         let mut failed = io_error("the pool has no connection to a master");
         for _ in 0..=pool.status().max_size {
             let mut connection = Connection::take(checked_out(pool.get().await)?);

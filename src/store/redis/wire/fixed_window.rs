@@ -1,8 +1,8 @@
 //! A fixed window in Redis: `lua/fixed_window/`. Pure.
 
 use super::{
-    format::{Ask, given},
-    script::{Call, Loaded, Script, Scripts, lua},
+    format::given,
+    script::{Ask, Call, Loaded, Script, Scripts, lua},
     verbs,
 };
 use crate::receipt::{Receipt, Taken};

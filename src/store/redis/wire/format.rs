@@ -5,9 +5,8 @@ use std::io::Write;
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
 
-use super::script::Script;
+use super::script::{Ask, Script};
 use crate::{
-    clock::Millis,
     demand::Charge,
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
@@ -84,23 +83,13 @@ pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
 }
 
-/// Writes an argument that may be missing, and is empty then, such as the time of callers that count
-/// by the server's clock.
+/// Writes an argument that may be missing, and is empty then, such as the time of callers that
+/// count by the server's clock.
 pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
     match argument {
         Some(argument) => command.arg(argument),
         None => command.arg(""),
     };
-}
-
-/// The part of a call that does not depend on its limiters.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
-    pub(crate) client_id: &'a str,
-    /// The caller's time; `None` for the server's.
-    pub(crate) now: Option<Millis>,
-    /// Set if the permits left are wanted exactly.
-    pub(crate) exact: bool,
 }
 
 /// Returns the command of callers of one limiter or of several: see

@@ -3,9 +3,9 @@
 use redis::{Cmd, Value};
 
 use super::{
-    format::{self, Ask, keys, optional},
+    format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Call, Loaded, ReadLone, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, ReadLone, Script, Scripts, lua},
     verbs,
 };
 use crate::{

@@ -15,8 +15,9 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::Scripts;
 pub(crate) use self::{
-    format::{Ask, acquire, keys, random_id, tag, values},
+    format::{acquire, keys, random_id, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live},
+    script::Ask,
 };
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) use self::{

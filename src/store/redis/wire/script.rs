@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use redis::{Arg, Cmd, RedisError, Value};
 
-use super::format::Ask;
 use crate::{
     algorithm::answer::Answer,
     clock::Millis,
@@ -31,7 +30,7 @@ pub(crate) struct Scripts {
     /// Set if an acquire may be sent twice, because each grant is an entry of its own.
     pub(crate) is_idempotent: bool,
     /// Set if one call decides for limiters of several names.
-    pub(crate) takes_lists: bool,
+    pub(super) takes_lists: bool,
     /// Set if a reply ends with the state that receipts of GCRA keep.
     pub(crate) tells_tat: bool,
     /// Makes the call of a cheaper script for one caller of one limiter, if one can decide. The
@@ -45,7 +44,17 @@ pub(crate) struct Scripts {
 }
 
 /// Reads the reply to a lone caller's call; `None` if the decision is left to [`Scripts::acquire`].
-pub(crate) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
+pub(super) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
+
+/// The part of a call that does not depend on its limiters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) client_id: &'a str,
+    /// The caller's time; `None` for the server's.
+    pub(crate) now: Option<Millis>,
+    /// Set if the permits left are wanted exactly.
+    pub(crate) exact: bool,
+}
 
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;
@@ -71,8 +80,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Sends it by its hash: one command. A server that lacks the script gets it by SCRIPT LOAD, and
-    /// the hash again; where that is refused, the text itself is run.
+    /// Sends it by its hash: one command. A server that lacks the script gets it by SCRIPT LOAD,
+    /// and the hash again; where that is refused, the text itself is run.
     ///
     /// Loading comes first because newer servers drop texts that were run, once 500 others came.
     ///
@@ -80,19 +89,21 @@ impl Call {
     ///
     /// Dropping it may leave the script executed or not.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
-        let mut unheard = match self.transmit(connection, &self.command).await {
-            Err(failed) if is_unknown_script(&failed.error) => failed.unheard,
+        let mut unacknowledged = match self.transmit(connection, &self.command).await {
+            Err(failed) if is_unknown_script(&failed.error) => failed.unacknowledged,
             reply => return reply,
         };
         if self.load(connection).await {
             match self.transmit(connection, &self.command).await {
                 // It was flushed since.
-                Err(failed) if is_unknown_script(&failed.error) => unheard |= failed.unheard,
-                reply => return or_earlier(reply, unheard),
+                Err(failed) if is_unknown_script(&failed.error) => {
+                    unacknowledged |= failed.unacknowledged;
+                }
+                reply => return or_earlier(reply, unacknowledged),
             }
         }
         let whole = self.script.whole(&self.command);
-        or_earlier(self.transmit(connection, &whole).await, unheard)
+        or_earlier(self.transmit(connection, &whole).await, unacknowledged)
     }
 
     async fn transmit(&self, connection: &Connection, command: &Cmd) -> Result<Value, Failed> {
@@ -115,9 +126,9 @@ impl Call {
 }
 
 /// Returns the reply to a command that an earlier attempt may have carried out.
-fn or_earlier(reply: Result<Value, Failed>, unheard: bool) -> Result<Value, Failed> {
+fn or_earlier(reply: Result<Value, Failed>, unacknowledged: bool) -> Result<Value, Failed> {
     reply.map_err(|last| Failed {
-        unheard: unheard || last.unheard,
+        unacknowledged: unacknowledged || last.unacknowledged,
         ..last
     })
 }

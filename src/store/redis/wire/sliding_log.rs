@@ -3,9 +3,9 @@
 use redis::Value;
 
 use super::{
-    format::{self, Ask, given, member, optional},
+    format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Call, Loaded, ReadLone, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, ReadLone, Script, Scripts, lua},
     verbs,
 };
 use crate::{

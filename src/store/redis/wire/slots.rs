@@ -1,8 +1,7 @@
 //! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
 
 use super::{
-    format::Ask,
-    script::{Call, Loaded, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, Script, Scripts, lua},
     sliding_log,
 };
 use crate::receipt::{Receipt, Taken};

@@ -3,9 +3,9 @@
 use redis::Value;
 
 use super::{
-    format::{self, Ask, fields, keys, optional, random_id},
+    format::{self, fields, keys, optional, random_id},
     reply::{flag, second},
-    script::{Call, Script},
+    script::{Ask, Call, Script},
 };
 use crate::{
     error::Error,
