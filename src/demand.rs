@@ -1,5 +1,7 @@
 //! What a store is asked for.
 
+#[cfg(feature = "redis")]
+use std::hash::BuildHasher;
 use std::{
     any::Any,
     fmt::{self, Debug},
@@ -11,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "redis")]
+use crate::name::BuildSpread;
 use crate::{
     error::Error,
     failure_policy::FailurePolicy,
@@ -104,7 +108,7 @@ impl Acquire {
 
 /// One limiter as a demand names it: what is counted where, and by whose limit. Nothing that is
 /// counted stands in it, and nothing of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Limiter {
     pub(crate) name: Name,
     pub(crate) limit: LimitSource,
@@ -214,6 +218,9 @@ pub(crate) struct Labels {
     pub(crate) hidden: bool,
     /// What each request costs, where it is the same for all: a layer within compares it.
     pub(crate) fixed_cost: Option<u32>,
+    /// The hash of what answers have of it.
+    #[cfg(feature = "redis")]
+    pub(crate) answer_hash: u64,
     /// The policy that answers give for its limit.
     pub(crate) policy: PolicyField,
     /// The warnings that were given, each a bit.
@@ -252,6 +259,8 @@ impl Labels {
             is_rule,
             hidden,
             fixed_cost,
+            #[cfg(feature = "redis")]
+            answer_hash: BuildSpread::new().hash_one((name, hidden)),
             policy: PolicyField::default(),
             warned: AtomicU8::new(0),
         })

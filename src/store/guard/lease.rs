@@ -13,7 +13,6 @@ mod account;
 mod keeper;
 mod meter;
 mod pools;
-mod timer;
 
 use std::{
     fmt, slice,
@@ -25,9 +24,8 @@ pub(crate) use self::account::Account;
 use self::{
     keeper::Keeper,
     pools::{Lease, Plan, Pools, longest},
-    timer::Timer,
 };
-use super::line::Lines;
+use super::{clock::StoreClock, line::Lines};
 use crate::{
     clock::Clock,
     decision::{Decision, LimitState, RefusalKind},
@@ -65,7 +63,7 @@ impl<S: DecideRuns> Leasing<S> {
     ) -> Self {
         Self {
             keeper: Arc::new(Keeper::new(Arc::clone(&inner), clock)),
-            pools: Pools::new(Timer::new(own_clock)),
+            pools: Pools::new(StoreClock::new(own_clock)),
             inner,
             lines,
         }
@@ -111,7 +109,7 @@ impl<S: DecideRuns> Leasing<S> {
         };
         let mut all = run.to_vec();
         all.push(ahead);
-        let sent = self.pools.timer().stamp();
+        let sent = self.pools.clock().now();
         let decisions = self.inner.acquire_run(&all).await;
         // What a call may have taken that failed, the store has given back.
         let receipt = asking.unheard.take();
@@ -127,7 +125,7 @@ impl<S: DecideRuns> Leasing<S> {
                     return Ok(decisions);
                 };
                 let account = Arc::new(Account::new(receipt.granted(state.interval)));
-                let received = self.pools.timer().elapsed(&sent);
+                let received = self.pools.clock().elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
                 let lease = Lease {

@@ -8,13 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    account::Account,
-    keeper::End,
-    lease_of,
-    meter::Meter,
-    timer::{Stamp, Timer},
-};
+use super::{account::Account, keeper::End, lease_of, meter::Meter};
 use crate::{
     decision::{Decision, Grant, LimitState, Source},
     demand::Acquire,
@@ -22,6 +16,7 @@ use crate::{
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
+    store::guard::clock::{StoreClock, StoreInstant},
 };
 
 /// More shards than there will be cores, so that requests seldom wait for each other.
@@ -34,7 +29,7 @@ pub(crate) struct Pools {
     /// Of its own: names come from requests, and nobody may choose which ones share a lock.
     hasher: RandomState,
     places: usize,
-    timer: Timer,
+    clock: StoreClock,
 }
 
 #[derive(Default)]
@@ -51,7 +46,7 @@ struct Pool {
     asking: bool,
     meter: Meter,
     /// Since when the meter counts.
-    since: Stamp,
+    since: StoreInstant,
     /// The interval, as stored, once it is known.
     interval: Option<Duration>,
 }
@@ -63,7 +58,7 @@ pub(crate) struct Lease {
     /// Whose limit it was taken by.
     pub(crate) limit: LimitSource,
     /// Until when it lasts: so long after it was sent.
-    pub(crate) sent: Stamp,
+    pub(crate) sent: StoreInstant,
     pub(crate) lasts: Duration,
     /// How long the answer took.
     pub(crate) received: Duration,
@@ -82,23 +77,23 @@ pub(crate) struct Plan {
 }
 
 impl Pools {
-    pub(crate) fn new(timer: Timer) -> Self {
-        Self::knowing(PLACES, timer)
+    pub(crate) fn new(clock: StoreClock) -> Self {
+        Self::knowing(PLACES, clock)
     }
 
-    pub(crate) fn knowing(places: usize, timer: Timer) -> Self {
+    pub(crate) fn knowing(places: usize, clock: StoreClock) -> Self {
         Self {
             shards: std::iter::repeat_with(Mutex::default)
                 .take(SHARDS)
                 .collect(),
             hasher: RandomState::new(),
             places,
-            timer,
+            clock,
         }
     }
 
-    pub(crate) fn timer(&self) -> &Timer {
-        &self.timer
+    pub(crate) fn clock(&self) -> &StoreClock {
+        &self.clock
     }
 
     /// Grants out of the lease, if it has enough.
@@ -106,7 +101,7 @@ impl Pools {
         lease_of(acquire)?;
         let mut shard = self.shard(acquire.first.name())?;
         let pool = shard.pools.get_mut(acquire.first.name())?;
-        pool.take(acquire, &self.timer)
+        pool.take(acquire, &self.clock)
     }
 
     /// What a call for these callers, who found no lease that suffices, is to take ahead. Nothing where `reserved` says that
@@ -127,7 +122,7 @@ impl Pools {
         plan.generation = shard.generation;
         let Some(pool) = shard.pools.get_mut(first.first.name()) else {
             // Of one call nobody can tell how often it comes.
-            shard.insert(first.first.name(), self.places, &self.timer);
+            shard.insert(first.first.name(), self.places, &self.clock);
             return plan;
         };
         run.iter()
@@ -135,7 +130,7 @@ impl Pools {
         let worn = pool
             .lease
             .as_ref()
-            .is_some_and(|lease| lease.is_over(&self.timer) || reserved || lease.account.is_worn());
+            .is_some_and(|lease| lease.is_over(&self.clock) || reserved || lease.account.is_worn());
         if worn {
             plan.over = pool.lease.take();
         }
@@ -145,10 +140,10 @@ impl Pools {
         // The longest that a score may lead: the script goes no farther.
         let most = pool.interval.map_or(lead, longest);
         plan.lead = lead.min(most);
-        let over = self.timer.elapsed(&pool.since);
+        let over = self.clock.elapsed(&pool.since);
         let amount = pool.meter.amount(over, plan.lead);
         if amount > 0 || over >= plan.lead {
-            pool.since = self.timer.stamp();
+            pool.since = self.clock.now();
             pool.meter.restart();
         }
         if pool.lease.is_none() && !pool.asking && !reserved {
@@ -229,21 +224,21 @@ pub(crate) fn longest(interval: Duration) -> Duration {
 }
 
 impl Shard {
-    fn insert(&mut self, name: &Name, places: usize, timer: &Timer) {
+    fn insert(&mut self, name: &Name, places: usize, clock: &StoreClock) {
         if self.pools.len() >= places {
             // All at once, so that it seldom happens: what they knew is learnt again by two calls. A lease that is over is
             // nobody's, and its end is the keeper's business.
             self.pools
-                .retain(|_, pool| pool.asking || pool.has_lease(timer));
+                .retain(|_, pool| pool.asking || pool.has_lease(clock));
         }
         if self.pools.len() < places {
-            self.pools.insert(name.clone(), Pool::new(timer.stamp()));
+            self.pools.insert(name.clone(), Pool::new(clock.now()));
         }
     }
 }
 
 impl Pool {
-    fn new(since: Stamp) -> Self {
+    fn new(since: StoreInstant) -> Self {
         Self {
             lease: None,
             asking: false,
@@ -253,18 +248,18 @@ impl Pool {
         }
     }
 
-    fn has_lease(&self, timer: &Timer) -> bool {
+    fn has_lease(&self, clock: &StoreClock) -> bool {
         self.lease
             .as_ref()
-            .is_some_and(|lease| !lease.is_over(timer))
+            .is_some_and(|lease| !lease.is_over(clock))
     }
 
-    fn take(&mut self, acquire: &Acquire, timer: &Timer) -> Option<Decision> {
+    fn take(&mut self, acquire: &Acquire, clock: &StoreClock) -> Option<Decision> {
         let lease = self.lease.as_ref()?;
         if !lease.serves(acquire.first.limit()) {
             return None;
         }
-        let elapsed = timer.elapsed(&lease.sent);
+        let elapsed = clock.elapsed(&lease.sent);
         if elapsed >= lease.lasts {
             return None;
         }
@@ -281,8 +276,8 @@ impl Lease {
         self.limit == limit || stored(&self.limit) && stored(&limit)
     }
 
-    fn is_over(&self, timer: &Timer) -> bool {
-        timer.elapsed(&self.sent) >= self.lasts
+    fn is_over(&self, clock: &StoreClock) -> bool {
+        clock.elapsed(&self.sent) >= self.lasts
     }
 
     /// A grant that leaves so many permits in hand.

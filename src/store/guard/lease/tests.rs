@@ -346,7 +346,8 @@ async fn a_lease_out_of_which_much_is_given_back_is_followed_by_another() {
 async fn limiters_whose_leases_are_over_make_room_for_others() {
     let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
     let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
-    Arc::get_mut(&mut world.processes[0]).unwrap().pools = Pools::knowing(1, Timer::new(Some(own)));
+    Arc::get_mut(&mut world.processes[0]).unwrap().pools =
+        Pools::knowing(1, StoreClock::new(Some(own)));
     for limiter in 0..200 {
         world.name = Name::exact(&format!("hot{limiter}")).unwrap();
         for _ in 0..2 {

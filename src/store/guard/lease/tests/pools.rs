@@ -191,7 +191,8 @@ async fn half_as_much_is_asked_for_after_there_was_no_room() {
 async fn limiters_keep_their_place_while_they_have_a_lease() {
     let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
     let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
-    Arc::get_mut(&mut world.processes[0]).unwrap().pools = Pools::knowing(1, Timer::new(Some(own)));
+    Arc::get_mut(&mut world.processes[0]).unwrap().pools =
+        Pools::knowing(1, StoreClock::new(Some(own)));
     world.warm(0);
     let first = world.acquire(1);
     for limiter in 0..500 {
