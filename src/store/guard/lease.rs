@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 
 use self::{
     balance::Balance,
-    table::{Expiry, Lease, LeaseTable, Plan, Settle, longest},
+    table::{Expiry, Lease, LeaseTable, Plan, Settle, lease_of, longest},
 };
 use super::clock::StoreClock;
 use super::line::Lines;
@@ -48,16 +48,6 @@ pub(crate) struct Leasing<S: DecideRuns> {
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
     lines: Lines,
-}
-
-/// Returns for how long a caller's rule has permits taken ahead. None for a list, which is granted
-/// together or not at all.
-fn lease_of(acquire: &Acquire) -> Option<Duration> {
-    let charge = &acquire.first;
-    let leases = acquire.rest.is_empty() && !charge.shadow;
-    // What has no entry of its own has no score.
-    let logged = charge.name().tells_grants_apart();
-    charge.lease.filter(|_| leases && logged)
 }
 
 impl<S: DecideRuns> Leasing<S> {

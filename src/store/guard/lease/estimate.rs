@@ -97,7 +97,7 @@ mod tests {
         estimate
     }
 
-    /// One that is used up is followed by four times as much, any other by twice what was used of it.
+    /// One that is used up is followed by four times as much, any other by twice what was used.
     #[test]
     fn the_next_lease_goes_by_what_became_of_the_last() {
         let mut estimate = estimate(1000, 1, 1_000_000);

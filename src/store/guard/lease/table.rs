@@ -9,7 +9,7 @@ use std::{
 use quick_cache::{UnitWeighter, sync::Cache};
 use tokio::task::AbortHandle;
 
-use super::{balance::Balance, estimate::DemandEstimate, lease_of};
+use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
     decision::{Decision, Grant, LimitState, Source},
     demand::Acquire,
@@ -163,6 +163,16 @@ impl LeaseTable {
             .take(most)
             .for_each(drop);
     }
+}
+
+/// Returns for how long a caller's rule has permits taken ahead. None for a list, which is granted
+/// together or not at all.
+pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
+    let charge = &acquire.first;
+    let leases = acquire.rest.is_empty() && !charge.shadow;
+    // What has no entry of its own has no score.
+    let logged = charge.name().tells_grants_apart();
+    charge.lease.filter(|_| leases && logged)
 }
 
 /// Returns the longest time that a lease lasts: a score leads by no more.

@@ -1,4 +1,5 @@
-//! Several processes on one limiter: the pure one, behind a store that can be left alone at any point of a call.
+//! Several processes on one limiter: the pure one, behind a store whose calls can be dropped at any
+//! point.
 
 mod changes;
 mod expiry;
