@@ -309,32 +309,6 @@ pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
-/// A point in time by two clocks of this process, so that the time since then is never too short.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Since {
-    moment: Instant,
-    wall: Duration,
-}
-
-impl Since {
-    pub(crate) fn now() -> Self {
-        Self {
-            moment: moment(),
-            wall: SystemClock.now(),
-        }
-    }
-
-    /// Returns the time since then, including the time in which the machine slept.
-    ///
-    /// The clock that never jumps stands still meanwhile, and the time of day does not; but that
-    /// may be set. The longer of both is too short only if the time of day was set back and the
-    /// machine slept.
-    pub(crate) fn elapsed(&self) -> Duration {
-        let wall = SystemClock.now().saturating_sub(self.wall);
-        moment().duration_since(self.moment).max(wall)
-    }
-}
-
 /// Waits for `future` no longer than `max_wait`; `None` if it took longer.
 ///
 /// On a tokio runtime without a timer there is no connection either: it then ends at once.
@@ -365,33 +339,5 @@ impl<F: Future> Future for Within<F> {
             Some(timed) => timed.poll(cx).map(Result::ok),
             None => task::Poll::Ready(None),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_that_the_machine_slept_through_is_not_too_short() {
-        let hour = Duration::from_secs(3600);
-        let now = Since::now();
-        // By one clock it is an hour ago: the other one stood still, or was set.
-        let slept = Since {
-            wall: now.wall - hour,
-            ..now
-        };
-        assert!(slept.elapsed() >= hour);
-        let set_back = Since {
-            wall: now.wall + hour,
-            ..now
-        };
-        assert!(set_back.elapsed() < hour);
-        let tick = Duration::from_millis(1);
-        let set_back = Since {
-            moment: now.moment.checked_sub(tick).unwrap(),
-            wall: now.wall + hour,
-        };
-        assert!(set_back.elapsed() >= tick);
     }
 }

@@ -1,5 +1,7 @@
 //! The question to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
 
+#[cfg(feature = "redis")]
+use std::hash::BuildHasher;
 use std::{
     any::Any,
     fmt::{self, Debug},
@@ -11,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "redis")]
+use crate::name::BuildSpread;
 use crate::{
     error::Error,
     failure_policy::FailurePolicy,
@@ -116,7 +120,7 @@ impl Acquire {
 
 /// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
 /// It has no counts, and nothing of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Limiter {
     pub(crate) name: Name,
     pub(crate) limit: LimitSource,
@@ -225,6 +229,8 @@ pub(crate) struct Labels {
     pub(crate) hidden: bool,
     /// The cost of each request, if it is the same for all: an inner layer compares it.
     pub(crate) fixed_cost: Option<u32>,
+    /// The hash of what answers have of it.
+    pub(crate) answer_hash: u64,
     /// The policy field for its limit.
     pub(crate) policy: PolicyField,
     /// The warnings that were given, each a bit.
@@ -263,6 +269,8 @@ impl Labels {
             is_rule,
             hidden,
             fixed_cost,
+            #[cfg(feature = "redis")]
+            answer_hash: BuildSpread::new().hash_one((name, hidden)),
             policy: PolicyField::default(),
             warned: AtomicU8::new(0),
         })

@@ -83,7 +83,7 @@ pub struct Receipt {
     pub(crate) once: Option<Once>,
     /// The lease that the permits are from, if the grant has no entry of its own.
     #[cfg(feature = "redis")]
-    pub(crate) lease: Option<Arc<dyn TakenAhead>>,
+    pub(crate) lease: Option<OfLease>,
     /// The place where they were taken.
     #[cfg(feature = "redis")]
     pub(crate) place: Place,
@@ -104,7 +104,25 @@ pub(crate) trait TakenAhead: Send + Sync {
     /// Takes back `permits` of one grant, and settles with the store what they change there.
     ///
     /// `settle` must neither wait nor come back here.
-    fn give_back(&self, grant: PermitId, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
+    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
+}
+
+/// What a grant out of permits that were fetched ahead is settled by.
+#[cfg(feature = "redis")]
+#[derive(Clone)]
+pub(crate) struct OfLease {
+    taken_ahead: Arc<dyn TakenAhead>,
+    settled: Settled,
+}
+
+#[cfg(feature = "redis")]
+impl OfLease {
+    /// Gives `permits` back, for the first of all copies of a receipt that does.
+    pub(crate) fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+        if permits > 0 && self.settled.is_first() {
+            self.taken_ahead.give_back(permits, settle);
+        }
+    }
 }
 
 /// The place where permits were taken.
@@ -121,25 +139,30 @@ pub(crate) enum Place {
 }
 
 /// The source of a grant that has no entry of its own, to settle it by.
+#[derive(Clone)]
 pub(crate) struct Once {
     taken: Taken,
-    /// Set when the grant was given back: there is no entry to show it, so the copies of the
-    /// receipt share this. Allocated with the first copy, because most grants are never settled.
-    settled: OnceLock<Arc<AtomicBool>>,
+    settled: Settled,
 }
 
-impl Once {
-    fn settled(&self) -> &Arc<AtomicBool> {
-        self.settled.get_or_init(Arc::default)
+/// Whether a grant was given back. No entry says so, as none is made: the copies of the receipt
+/// share it. Made with the first copy: most grants are never settled.
+#[derive(Default)]
+struct Settled(OnceLock<Arc<AtomicBool>>);
+
+impl Settled {
+    fn is_first(&self) -> bool {
+        !self.shared().swap(true, Ordering::Relaxed)
+    }
+
+    fn shared(&self) -> &Arc<AtomicBool> {
+        self.0.get_or_init(Arc::default)
     }
 }
 
-impl Clone for Once {
+impl Clone for Settled {
     fn clone(&self) -> Self {
-        Self {
-            taken: self.taken,
-            settled: Arc::clone(self.settled()).into(),
-        }
+        Self(Arc::clone(self.shared()).into())
     }
 }
 
@@ -208,9 +231,13 @@ impl Receipt {
 
     /// Returns the receipt of a grant from a lease.
     #[cfg(feature = "redis")]
-    pub(crate) fn leased(self, account: Arc<dyn TakenAhead>) -> Self {
+    pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
+        let settled = Settled::default();
         Self {
-            lease: Some(account),
+            lease: Some(OfLease {
+                taken_ahead,
+                settled,
+            }),
             ..self
         }
     }
@@ -223,7 +250,7 @@ impl Receipt {
 
     /// Returns the receipt of a grant from this source.
     pub(crate) fn taken(self, taken: Taken) -> Self {
-        let settled = OnceLock::new();
+        let settled = Settled::default();
         Self {
             once: Some(Once { taken, settled }),
             ..self
@@ -233,7 +260,7 @@ impl Receipt {
     /// Returns the source, to settle by it, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let once = self.once.as_ref()?;
-        (!once.settled().swap(true, Ordering::Relaxed)).then_some(once.taken)
+        once.settled.is_first().then_some(once.taken)
     }
 }
 

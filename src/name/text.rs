@@ -79,6 +79,10 @@ impl Hasher for Spread {
         self.write_u64(number.into());
     }
 
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
     fn write_u64(&mut self, number: u64) {
         // An odd number with as many ones as zeros. Both halves of the product count, so that all
         // bits of one affect all bits of the other.

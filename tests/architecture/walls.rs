@@ -173,8 +173,7 @@ fn no_circle_but_these() {
         "demand receipt",
         // A log's entries are those of slots where a limit has them.
         "algorithm::sliding_log algorithm::sliding_log::slots",
-        // A lease and the table of leases, a line and its parts: to be rebuilt as queues and calls.
-        "store::guard::lease store::guard::lease::pools",
+        // A line and its parts: to be rebuilt as queues and calls.
         "store::guard::line store::guard::line::lines store::guard::line::member \
          store::guard::line::queue store::guard::line::state",
         // What a full store does with newcomers needs the shards of the store.

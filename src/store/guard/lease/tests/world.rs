@@ -198,7 +198,7 @@ impl World {
         let mut acquire = self.acquire(permits);
         let id = acquire.first.id;
         acquire.identify(PermitId::NONE);
-        if let Some(decision) = leasing.pools.take(&acquire) {
+        if let Some(decision) = leasing.table.take(&acquire) {
             return Some(decision);
         }
         acquire.identify(id);
