@@ -53,7 +53,6 @@ pub enum Decision {
 
 impl Decision {
     /// Returns whether permits were granted.
-    #[must_use]
     pub fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
@@ -73,7 +72,6 @@ impl Decision {
     }
 
     /// Returns where the decision was made.
-    #[must_use]
     pub fn source(&self) -> Source {
         match self {
             Self::Allow(grant) => grant.source(),
@@ -156,7 +154,6 @@ impl Grant {
     }
 
     /// Returns what was taken, one receipt per limiter.
-    #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
         &self.0.receipts
     }
@@ -185,14 +182,12 @@ impl Grant {
     }
 
     /// Returns the limits, to change them. The grant is copied if it is shared already.
-    #[cfg(feature = "redis")]
     pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
         &mut Arc::make_mut(&mut self.0).limits
     }
 
     /// Returns the receipts, to record where else permits were taken. The grant is copied if it is
     /// shared already.
-    #[cfg(feature = "redis")]
     pub(crate) fn receipts_mut(&mut self) -> &mut [Receipt] {
         &mut Arc::make_mut(&mut self.0).receipts
     }
@@ -224,10 +219,6 @@ pub struct Refusal {
     pub(crate) missing: Option<Box<Missing>>,
     pub(crate) error: Option<Error>,
     /// Set if the wait counts callers that wait before this one.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "a store in memory keeps no refusals")
-    )]
     pub(crate) behind: bool,
 }
 
@@ -254,7 +245,6 @@ pub enum RefusalKind {
 
 impl Refusal {
     /// Returns why permits were refused.
-    #[must_use]
     pub fn kind(&self) -> RefusalKind {
         self.kind
     }
@@ -263,7 +253,6 @@ impl Refusal {
     /// Redis to the millisecond.
     ///
     /// `None` if waiting does not help, or if it is unknown.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
@@ -279,13 +268,11 @@ impl Refusal {
 
     /// Returns what the request lacks, if the kind is [`MissingKey`](RefusalKind::MissingKey), or
     /// what is too long, if it is [`KeyTooLong`](RefusalKind::KeyTooLong).
-    #[must_use]
     pub fn missing(&self) -> Option<&'static str> {
         self.missing.as_ref().map(|missing| missing.what)
     }
 
     /// Returns what went wrong, if the kind is [`Unavailable`](RefusalKind::Unavailable).
-    #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
@@ -361,7 +348,6 @@ pub struct Missing {
 
 impl Missing {
     /// Returns its name, as shown to the caller.
-    #[must_use]
     pub fn what(&self) -> &'static str {
         self.what
     }

@@ -1,6 +1,5 @@
 //! The question to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
 
-#[cfg(feature = "redis")]
 use std::hash::BuildHasher;
 use std::{
     any::Any,
@@ -13,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-#[cfg(feature = "redis")]
 use crate::name::BuildSpread;
 use crate::{
     error::Error,
@@ -37,10 +35,6 @@ pub(crate) struct Acquire {
     /// The longest wait in a queue for permits; `None` waits for none.
     pub(crate) patience: Option<Patience>,
     /// The time since which its caller waits for the store; `None` until that is asked.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "a store in memory answers at once")
-    )]
     pub(crate) asked: Option<Instant>,
 }
 
@@ -92,7 +86,6 @@ impl Acquire {
     }
 
     /// Shares its limiters, because on its way it is copied and leaves receipts.
-    #[cfg(feature = "redis")]
     pub(crate) fn share(&mut self) {
         for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
             charge.limiter = Target::Shared(charge.limiter.share());
@@ -188,10 +181,6 @@ pub(crate) struct Charge {
     /// Set if it passes uncounted while the store fails.
     pub(crate) passes: bool,
     /// Set if callers cannot make up keys of its rule.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "a store in memory asks all limiters at once")
-    )]
     pub(crate) bounded: bool,
 }
 
@@ -243,13 +232,10 @@ pub(crate) enum Warning {
     /// Its limit was never set
     Unset = 1,
     /// Another process has stored another limit
-    #[cfg(feature = "redis")]
     Rewritten = 2,
     /// A wrong clock takes part
-    #[cfg(feature = "redis")]
     Repaired = 4,
     /// Only the store knows its limit, and fails
-    #[cfg(feature = "redis")]
     Unknown = 8,
 }
 
@@ -269,7 +255,6 @@ impl Labels {
             is_rule,
             hidden,
             fixed_cost,
-            #[cfg(feature = "redis")]
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
             policy: PolicyField::default(),
             warned: AtomicU8::new(0),
@@ -277,7 +262,6 @@ impl Labels {
     }
 
     /// Returns whether responses name and show both alike.
-    #[cfg(feature = "redis")]
     pub(crate) fn answers_like(&self, other: &Self) -> bool {
         self.name == other.name && self.hidden == other.hidden
     }
@@ -333,7 +317,6 @@ impl Charge {
     }
 
     /// Returns the same permits of this limiter, by another limit.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn by(self, limit: LimitSource) -> Self {
         let name = self.name().clone();
         Self {
@@ -361,14 +344,8 @@ impl Charge {
     }
 
     /// Returns the receipt of a call that is still to be sent.
-    #[cfg(feature = "redis")]
     pub(crate) fn receipt(&self) -> Receipt {
         self.receipt_made(Some(crate::clock::moment()))
-    }
-
-    #[cfg(not(feature = "redis"))]
-    pub(crate) fn receipt(&self) -> Receipt {
-        self.receipt_made(None)
     }
 
     /// Returns the receipt of a call that was made then.
@@ -377,24 +354,16 @@ impl Charge {
     }
 
     /// Returns the receipt of a call that was made then, with the limiter as it is shared.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(unused_variables, reason = "only what is sent can be under way")
-    )]
     pub(crate) fn receipt_of(&self, limiter: Arc<Limiter>, made: Option<Instant>) -> Receipt {
         Receipt {
             limiter,
             labels: Arc::clone(&self.labels),
             id: self.id,
             permits: self.permits,
-            #[cfg(feature = "redis")]
             interval: Duration::ZERO,
-            #[cfg(feature = "redis")]
             made,
             once: None,
-            #[cfg(feature = "redis")]
             lease: None,
-            #[cfg(feature = "redis")]
             place: crate::receipt::Place::Store,
         }
     }

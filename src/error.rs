@@ -66,19 +66,16 @@ pub enum ErrorKind {
 
 impl Error {
     /// Returns the kind of error.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// Returns whether no reply came in time.
-    #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.kind == ErrorKind::Timeout
     }
 
     /// Returns whether the limiter has no limit yet; `try_set_rate` sets one.
-    #[must_use]
     pub fn is_not_initialized(&self) -> bool {
         self.kind == ErrorKind::NotInitialized
     }
@@ -251,19 +248,16 @@ pub(crate) use {bail, config_error};
 
 impl ConfigError {
     /// Returns the kind of error.
-    #[must_use]
     pub fn kind(&self) -> ConfigErrorKind {
         self.0.kind
     }
 
     /// Returns the line and the field of a rules file, as in `line 7, rules.login.rate`.
-    #[must_use]
     pub fn place(&self) -> Option<&str> {
         self.0.place.as_deref()
     }
 
     /// Returns what is wrong, without the place.
-    #[must_use]
     pub fn reason(&self) -> &str {
         &self.0.reason
     }

@@ -95,7 +95,6 @@ impl FailurePolicy {
 }
 
 /// Returns the share of a limit's permits: of fractions, the whole part, and at least one.
-#[cfg(feature = "redis")]
 pub(crate) fn part(share: f64, permits: u64) -> u64 {
     // Limits have 53 bits at most, and so has what is left of them.
     let part = permits as f64 * share;
@@ -107,7 +106,6 @@ pub(crate) fn part(share: f64, permits: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[cfg(feature = "redis")]
 mod tests {
     use proptest::prelude::*;
 

@@ -165,25 +165,21 @@ impl Limit {
     }
 
     /// Returns the permits of one interval.
-    #[must_use]
     pub const fn permits(&self) -> u64 {
         self.permits
     }
 
     /// Returns the length of the interval.
-    #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }
 
     /// Returns which clients share the limit.
-    #[must_use]
     pub const fn rate_type(&self) -> RateType {
         self.rate_type
     }
 
     /// Returns how long an unused limiter stays, if that was set.
-    #[must_use]
     pub fn keep_alive_time(&self) -> Option<Duration> {
         self.keep_alive.map(Duration::from_millis)
     }

@@ -104,7 +104,6 @@ impl Name {
     }
 
     /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn tells_grants_apart(&self) -> bool {
         self.algorithm() == Algorithm::SlidingLog && self.counting.slots.is_none()
     }

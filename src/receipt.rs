@@ -1,6 +1,5 @@
 //! Proof of what was taken: [`Receipt`].
 
-#[cfg(feature = "redis")]
 use std::time::Instant;
 use std::{
     fmt,
@@ -35,7 +34,6 @@ impl PermitId {
     }
 
     /// Returns the id of the permits that the same call fetches ahead.
-    #[cfg(feature = "redis")]
     pub(crate) fn for_ahead(self) -> Self {
         let mut id = self.0;
         id[8] ^= 0x40;
@@ -43,7 +41,6 @@ impl PermitId {
     }
 
     /// Returns the id of a grant from the lease with this id, numbered from 1.
-    #[cfg(feature = "redis")]
     pub(crate) fn for_grant(self, number: u64) -> Self {
         let mut id = self.0;
         let number = number.to_be_bytes();
@@ -72,20 +69,16 @@ pub struct Receipt {
     pub(crate) permits: u32,
     /// The time for which an extra charge counts at least, and so may be sent again. Zero until the
     /// acquire was answered.
-    #[cfg(feature = "redis")]
     pub(crate) interval: Duration,
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.
-    #[cfg(feature = "redis")]
     pub(crate) made: Option<Instant>,
     /// The source of the permits, if the grant has no entry of its own. Known only after the grant
     /// was received.
     pub(crate) once: Option<Once>,
     /// The lease that the permits are from, if the grant has no entry of its own.
-    #[cfg(feature = "redis")]
     pub(crate) lease: Option<OfLease>,
     /// The place where they were taken.
-    #[cfg(feature = "redis")]
     pub(crate) place: Place,
 }
 
@@ -99,7 +92,6 @@ pub(crate) struct Tat {
 }
 
 /// Permits that were fetched ahead, from which others are granted.
-#[cfg(feature = "redis")]
 pub(crate) trait TakenAhead: Send + Sync {
     /// Takes back `permits` of one grant, and settles with the store what they change there.
     ///
@@ -108,14 +100,12 @@ pub(crate) trait TakenAhead: Send + Sync {
 }
 
 /// What a grant out of permits that were fetched ahead is settled by.
-#[cfg(feature = "redis")]
 #[derive(Clone)]
 pub(crate) struct OfLease {
     taken_ahead: Arc<dyn TakenAhead>,
     settled: Settled,
 }
 
-#[cfg(feature = "redis")]
 impl OfLease {
     /// Gives `permits` back, for the first of all copies of a receipt that does.
     pub(crate) fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
@@ -126,7 +116,6 @@ impl OfLease {
 }
 
 /// The place where permits were taken.
-#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the store
@@ -191,30 +180,17 @@ impl Receipt {
     }
 
     /// Returns the receipt of an acquire that was granted by a limit of this interval.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(
-            unused_mut,
-            unused_variables,
-            reason = "only what is sent is sent again"
-        )
-    )]
     pub(crate) fn granted(mut self, interval: Duration) -> Self {
-        #[cfg(feature = "redis")]
-        {
-            self.interval = interval;
-        }
+        self.interval = interval;
         self
     }
 
     /// Returns whether the grant was received.
-    #[cfg(feature = "redis")]
     pub(crate) fn was_granted(&self) -> bool {
         !self.interval.is_zero()
     }
 
     /// Returns the part that is to be settled with the store, if any.
-    #[cfg(feature = "redis")]
     pub(crate) fn of_store(self) -> Option<Self> {
         match self.place {
             Place::Store => Some(self),
@@ -230,7 +206,6 @@ impl Receipt {
     }
 
     /// Returns the receipt of a grant from a lease.
-    #[cfg(feature = "redis")]
     pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
         let settled = Settled::default();
         Self {
@@ -243,7 +218,6 @@ impl Receipt {
     }
 
     /// Returns the permits that were requested.
-    #[must_use]
     pub fn permits(&self) -> u32 {
         self.permits
     }

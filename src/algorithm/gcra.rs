@@ -419,7 +419,6 @@ mod tests {
         limiter.set_rate(faster, true, NOW);
         assert_eq!(limiter.available(NOW, ID), Ok(10));
         // A caller's clock proves nothing: nothing is set back by it.
-        #[cfg(feature = "redis")]
         {
             let mut limiter = fast(1);
             let slow = NOW.given();

@@ -67,7 +67,6 @@ impl ManualClock {
 
     /// Returns how many callers wait for a time that is not yet shown, including those that
     /// gave up since the clock was last moved.
-    #[must_use]
     pub fn sleepers(&self) -> usize {
         self.shown().sleepers.len()
     }

@@ -20,19 +20,16 @@ pub struct LimitState {
 
 impl LimitState {
     /// Returns the rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.labels.name
     }
 
     /// Returns the permits of one interval, as stored: another process may have changed them.
-    #[must_use]
     pub fn permits(&self) -> u64 {
         self.permits
     }
 
     /// Returns the length of the interval, as stored.
-    #[must_use]
     pub fn interval(&self) -> Duration {
         self.interval
     }
@@ -44,7 +41,6 @@ impl LimitState {
     /// [`Source::Cache`](crate::Source::Cache), has the number of the original. With
     /// [`Source::Lease`](crate::Source::Lease) it is the number at the time of the lease, less what
     /// was granted since. Callers that share one call all get the number after that call.
-    #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
     }
@@ -57,7 +53,6 @@ impl LimitState {
     /// refused, see [`retry_after`](Self::retry_after), if all permits are free, and if it is
     /// unknown: the permits left were not counted, or the grant is from a
     /// [`Source::Lease`](crate::Source::Lease).
-    #[must_use]
     pub fn next_after(&self) -> Option<Duration> {
         self.next_after
     }
@@ -67,27 +62,23 @@ impl LimitState {
     /// Exact if the permits left were counted, as they are by default. Otherwise the whole
     /// interval while any permit is in use: after a grant that is the same, after a refusal it may
     /// be too long.
-    #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after
     }
 
     /// Returns whether this limit had no room. Of several limits of a refusal, some may have had.
-    #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
     /// Returns how long it takes until this limit has room, if it had none: exact, in Redis to the
     /// millisecond. `None` if it had room, or if more was requested than it ever allows.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
     /// Returns whether this limit is only a shadow: it is counted, but refuses no request. See
     /// [`Rule::shadow`](crate::Rule::shadow).
-    #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }

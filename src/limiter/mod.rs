@@ -381,7 +381,6 @@ impl RateLimiter {
     }
 
     /// Returns the name, as given.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.key().as_str()
     }

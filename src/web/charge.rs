@@ -185,19 +185,16 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns the HTTP status; for gRPC it is nearly always 200.
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
     /// Returns the gRPC status code, 0 for success; `None` if the response is not gRPC.
-    #[must_use]
     pub fn grpc_status(&self) -> Option<u32> {
         self.grpc_status
     }
 
     /// Returns whether it is no error of HTTP, 4xx or 5xx, and none of gRPC.
-    #[must_use]
     pub fn is_success(&self) -> bool {
         let error = self.status.is_client_error() || self.status.is_server_error();
         !error && self.grpc_status.is_none_or(|status| status == 0)

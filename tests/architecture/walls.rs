@@ -82,11 +82,6 @@ fn what_is_compiled_for_redis_alone() {
     });
     let asks: BTreeSet<_> = asks.keys().map(String::as_str).collect();
     let known = BTreeSet::from([
-        "decision",
-        "demand",
-        "failure_policy",
-        "name",
-        "receipt",
         "store",
         "store::guard",
         "store::guard::line::lines",

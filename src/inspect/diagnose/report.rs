@@ -92,7 +92,6 @@ pub struct OtherClient {
 impl OtherClient {
     /// Returns whether nothing of it is in use and its keys never expire. A process that has ended
     /// leaves this behind, but one that is alive and idle looks the same.
-    #[must_use]
     pub fn is_left_behind(&self) -> bool {
         self.live_entries == 0 && self.time_to_live == TimeToLive::Lasting
     }
@@ -107,7 +106,6 @@ pub struct Finding {
 
 impl Finding {
     /// Returns its kind.
-    #[must_use]
     pub fn kind(&self) -> FindingKind {
         self.kind
     }
@@ -172,19 +170,16 @@ impl Found {
 
 impl Diagnosis {
     /// Returns the limiter's name in Redis.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
     /// Returns the number of log entries that no Redisson wrote.
-    #[must_use]
     pub fn foreign_entries(&self) -> u64 {
         self.entries_of(|size| !wire::is_member_size(size))
     }
 
     /// Returns the findings, the worst first. Empty if there are none.
-    #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         let mut found = Found::default();
         self.look_at_the_limit(&mut found);

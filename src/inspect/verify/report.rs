@@ -16,7 +16,6 @@ pub struct Verification {
 
 impl Verification {
     /// Returns all findings, the worst first, those of several servers included.
-    #[must_use]
     pub fn findings(&self) -> Vec<&ServerFinding> {
         let of_servers = self.servers.iter().flat_map(|server| &server.findings);
         let mut findings: Vec<_> = self.findings.iter().chain(of_servers).collect();
@@ -25,7 +24,6 @@ impl Verification {
     }
 
     /// Returns the worst severity; `None` if there are no findings.
-    #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         let findings = self.findings();
         findings.first().map(|finding| finding.severity())
@@ -71,13 +69,11 @@ pub struct ServerFinding {
 
 impl ServerFinding {
     /// Returns its kind.
-    #[must_use]
     pub fn kind(&self) -> ServerFindingKind {
         self.kind
     }
 
     /// Returns how severe it is.
-    #[must_use]
     pub fn severity(&self) -> Severity {
         self.severity
     }

@@ -82,13 +82,11 @@ impl MemoryStore {
     }
 
     /// Returns how many limiters it holds.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.shared.len()
     }
 
     /// Returns whether it holds no limiter.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -97,7 +95,6 @@ impl MemoryStore {
     ///
     /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, one warning a
     /// minute reports them.
-    #[must_use]
     pub fn estimated(&self) -> u64 {
         self.shared.strangers.decided()
     }

@@ -31,7 +31,6 @@ impl RedisStore {
     /// assert!(health.nodes().iter().all(|node| node.breaker() == BreakerState::Closed));
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn health(&self) -> Health {
         let server = self.server();
         let in_slots = server.connection.has_nodes();
@@ -75,21 +74,18 @@ pub struct Health {
 
 impl Health {
     /// Returns the state of the connection.
-    #[must_use]
     pub fn connection(&self) -> ConnectionState {
         self.connection
     }
 
     /// Returns the breakers: one, or one for each 512 hash slots of a Cluster, in their order. None
     /// if [`breaker`](super::RedisStoreBuilder::breaker) is zero.
-    #[must_use]
     pub fn nodes(&self) -> &[NodeHealth] {
         &self.nodes
     }
 
     /// Returns whether nothing is known to be wrong: no breaker is open, and the last attempt to
     /// connect did not fail.
-    #[must_use]
     pub fn is_well(&self) -> bool {
         let closed = |node: &NodeHealth| node.breaker == BreakerState::Closed;
         self.connection != ConnectionState::Failing && self.nodes.iter().all(closed)
@@ -107,27 +103,23 @@ pub struct NodeHealth {
 
 impl NodeHealth {
     /// Returns its hash slots in a Cluster; `None` on a single server.
-    #[must_use]
     pub fn slots(&self) -> Option<RangeInclusive<u16>> {
         self.slots.clone()
     }
 
     /// Returns the state of the breaker.
-    #[must_use]
     pub fn breaker(&self) -> BreakerState {
         self.breaker
     }
 
     /// Returns for how long it has been closed, or not closed: since it opened, since it closed
     /// again, or since the store was built.
-    #[must_use]
     pub fn lasts(&self) -> Duration {
         self.lasts
     }
 
     /// Returns how many of the last calls failed: as many as
     /// [`breaker`](super::RedisStoreBuilder::breaker) says open it. Zero while it is not closed.
-    #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }

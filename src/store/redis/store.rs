@@ -145,14 +145,12 @@ impl RedisStore {
     }
 
     /// Returns how many receipts could not be released. Each costs its permits for one interval.
-    #[must_use]
     pub fn lost_receipts(&self) -> u64 {
         self.server().settle_queue.lost_receipts()
     }
 
     /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
     /// [`Charge`](crate::Charge).
-    #[must_use]
     pub fn lost_charges(&self) -> u64 {
         self.server().settle_queue.lost_charges()
     }

@@ -32,7 +32,7 @@ pub(crate) fn answer(
         body.push('\n');
         (TEXT, body)
     } else {
-        (PROBLEM, problem(refusal, status, &text, retry_after))
+        (PROBLEM, problem(refusal, status, text, retry_after))
     };
     let mut answer = Response::new(Bytes::from(body));
     *answer.status_mut() = status;
@@ -58,7 +58,7 @@ fn push_wait(text: &mut String, kind: RefusalKind, retry_after: Option<u64>) {
 fn problem(
     refusal: &Refusal,
     status: StatusCode,
-    text: &Cow<'static, str>,
+    text: Cow<'static, str>,
     retry_after: Option<u64>,
 ) -> String {
     let quota = matches!(
@@ -81,7 +81,7 @@ fn problem(
     json.push_str(",\"detail\":\"");
     match text {
         Cow::Borrowed(text) => json.push_str(text),
-        Cow::Owned(text) => push_escaped(&mut json, text),
+        Cow::Owned(text) => push_escaped(&mut json, &text),
     }
     push_wait(&mut json, refusal.kind, retry_after);
     json.push('"');

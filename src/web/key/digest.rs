@@ -67,7 +67,6 @@ impl Secret {
     }
 
     /// Returns its id.
-    #[cfg(feature = "config")]
     pub(crate) fn id(&self) -> &str {
         &self.id
     }

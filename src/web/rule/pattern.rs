@@ -98,7 +98,6 @@ impl Pattern {
     }
 
     /// Returns whether every request matches.
-    #[cfg(feature = "config")]
     pub(crate) fn is_everything(&self) -> bool {
         self.places.is_empty() && self.conditions.is_empty()
     }
