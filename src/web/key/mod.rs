@@ -39,7 +39,11 @@ mod ip;
 mod mistakes;
 mod route;
 
-use std::{any::TypeId, fmt, sync::Arc};
+use std::{
+    any::{TypeId, type_name},
+    fmt,
+    sync::Arc,
+};
 
 use http::request::Parts;
 
@@ -92,31 +96,25 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// [`NoKey`], if the request does not have the key.
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
 
-    /// Checks the extractor's own settings, when a layer is built.
+    /// Checks the extractor's own settings, when a layer is built, and returns what is known of its
+    /// keys before any request.
+    ///
+    /// An extractor that delegates to others returns theirs, [together](KeyTraits::and). Default:
+    /// [`KeyTraits::default`].
     ///
     /// # Errors
     ///
     /// [`ConfigError`], with the value at fault.
-    fn check(&self) -> Result<(), ConfigError> {
-        Ok(())
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        Ok(KeyTraits::default())
     }
 
-    /// Returns the credential, `authorization` for example, that this puts into keys as it is.
-    ///
-    /// A rule whose key returns one is refused with a [`ConfigError`] when a layer is built. An
-    /// extractor that delegates to others delegates this, too. Default: none.
-    fn exposed_credential(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Returns whether a caller has few keys by this, whatever its requests contain: an address, a
-    /// constant.
-    ///
-    /// If the limits of a request take several calls, those by such keys come first: so a caller
-    /// over the limit of its address cannot create limiters with invented names. An extractor that
-    /// delegates to others returns this for all of them. Default: no.
-    fn is_bounded(&self) -> bool {
-        false
+    /// Returns its type and settings: extractors that are equal in this find the same keys.
+    #[doc(hidden)]
+    fn description(&self) -> String {
+        // The type's name alone is the same for all closures of a function.
+        let (name, id) = (type_name::<Self>(), TypeId::of::<Self>());
+        format!("{name} {id:?} {self:?}")
     }
 
     /// Puts a digest into keys instead of the found value: HMAC-SHA-256 under a secret.
@@ -171,6 +169,45 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Self: Sized,
     {
         OrSkip(self)
+    }
+}
+
+/// The properties that all keys of an extractor have. See [`KeyExtractor::check`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyTraits {
+    /// The credential, `authorization` for example, that is in keys as it is. A rule whose key has
+    /// one is refused with a [`ConfigError`] when a layer is built. Default: none
+    pub exposed_credential: Option<&'static str>,
+    /// True if a caller has few keys, whatever its requests contain: an address, a constant
+    ///
+    /// If the limits of a request take several calls, those by such keys come first: so a caller
+    /// over the limit of its address cannot create limiters with invented names. Default: false
+    pub is_bounded: bool,
+}
+
+impl KeyTraits {
+    /// A caller has few keys.
+    pub const BOUNDED: Self = Self {
+        exposed_credential: None,
+        is_bounded: true,
+    };
+
+    /// Returns the properties of keys that may have components of both extractors.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            exposed_credential: self.exposed_credential.or(other.exposed_credential),
+            is_bounded: self.is_bounded && other.is_bounded,
+        }
+    }
+
+    /// Returns the properties of keys that may have components of all of these.
+    fn of_all<'k>(
+        keys: impl IntoIterator<Item = &'k (impl KeyExtractor + ?Sized)>,
+    ) -> Result<Self, ConfigError> {
+        let mut keys = keys.into_iter();
+        keys.try_fold(Self::BOUNDED, |all, key| Ok(all.and(key.check()?)))
     }
 }
 
@@ -263,8 +300,8 @@ impl KeyExtractor for Constant {
         Ok(())
     }
 
-    fn is_bounded(&self) -> bool {
-        true
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        Ok(KeyTraits::BOUNDED)
     }
 }
 
@@ -290,7 +327,7 @@ impl<F> fmt::Debug for FromParts<F> {
 
 /// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
 #[derive(Clone)]
-pub struct Or(Vec<Arc<dyn AnyKey>>);
+pub struct Or(Vec<Arc<dyn KeyExtractor>>);
 
 impl Or {
     /// Uses another extractor if none of these finds anything.
@@ -342,20 +379,8 @@ impl KeyExtractor for Or {
         Err(first_missing.unwrap_or(NoKey::missing("identity")))
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        self.0
-            .iter()
-            .try_for_each(|alternative| alternative.check())
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        self.0
-            .iter()
-            .find_map(|alternative| alternative.exposed_credential())
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.0.iter().all(|alternative| alternative.is_bounded())
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        KeyTraits::of_all(self.0.iter().map(|key| &**key))
     }
 }
 
@@ -380,16 +405,8 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
             })
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
         self.0.check()
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        self.0.exposed_credential()
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.0.is_bounded()
     }
 }
 
@@ -404,22 +421,9 @@ macro_rules! tuple {
             }
 
             #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn check(&self) -> Result<(), ConfigError> {
+            fn check(&self) -> Result<KeyTraits, ConfigError> {
                 let ($($field,)+) = self;
-                $($field.check()?;)+
-                Ok(())
-            }
-
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn exposed_credential(&self) -> Option<&'static str> {
-                let ($($field,)+) = self;
-                None$(.or_else(|| $field.exposed_credential()))+
-            }
-
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn is_bounded(&self) -> bool {
-                let ($($field,)+) = self;
-                true $(&& $field.is_bounded())+
+                Ok(KeyTraits::BOUNDED$(.and($field.check()?))+)
             }
         }
     };
@@ -427,40 +431,6 @@ macro_rules! tuple {
 tuple!(A, B);
 tuple!(A, B, C);
 tuple!(A, B, C, D);
-
-/// The object-safe part of an extractor: the trait itself has methods that need its type.
-pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
-    fn check(&self) -> Result<(), ConfigError>;
-    fn exposed_credential(&self) -> Option<&'static str>;
-    fn is_bounded(&self) -> bool;
-    /// Returns its type and settings: extractors that are equal in this find the same keys.
-    fn description(&self) -> String;
-}
-
-impl<K: KeyExtractor> AnyKey for K {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        KeyExtractor::extract(self, parts, key)
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        KeyExtractor::check(self)
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        KeyExtractor::exposed_credential(self)
-    }
-
-    fn is_bounded(&self) -> bool {
-        KeyExtractor::is_bounded(self)
-    }
-
-    fn description(&self) -> String {
-        // The type's name alone is the same for all closures of a function.
-        let (name, id) = (std::any::type_name::<K>(), TypeId::of::<K>());
-        format!("{name} {id:?} {self:?}")
-    }
-}
 
 /// Adds one component, unless there is none or it is empty: an empty string identifies no caller.
 fn push_non_empty(
