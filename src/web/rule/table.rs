@@ -346,8 +346,8 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the plan for a request. A charge that an outer layer has made for the same rule on
-    /// the store `once` is not made again.
+    /// Returns the plan for a request. With `once`, the layer's store, the plan leaves out what an
+    /// outer layer has charged there for the same rule.
     pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
         if let Some(plan) = self.lists.find(parts) {
             return plan;
