@@ -213,8 +213,10 @@ impl Refusals {
             limits: refusal.limits.clone(),
             retry_after: refusal.retry_after,
             seen: asked.seen,
+            // By the clock that its age is read by, or a repeated wait would be too long by what
+            // the time of day was set meanwhile.
+            received: clock.steady_elapsed(&asked.at),
             asked: asked.at,
-            received,
             until,
             over,
             asked_again: AtomicBool::new(false),
@@ -269,7 +271,7 @@ impl Refusals {
         }
         let clock = self.clock_of(acquire)?;
         let steady = moment().duration_since(known.asked.moment);
-        let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
+        let elapsed = clock.steady_elapsed(&known.asked);
         Some((known, elapsed, steady))
     }
 
