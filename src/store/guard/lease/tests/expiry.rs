@@ -105,7 +105,7 @@ fn a_balance_is_worn_when_less_than_half_is_left() {
 /// A lease that its time ends was not used up, so the next one is smaller.
 #[tokio::test]
 async fn a_lease_that_ends_unused_makes_the_next_one_small() {
-    let mut world = World::new(Limit::new(100_000, SECOND), TENTH, 1);
+    let world = World::new(Limit::new(100_000, SECOND), TENTH, 1);
     let has_grown = || world.ahead().last().is_some_and(|ahead| *ahead >= 60);
     'growing: loop {
         for _ in 0..50 {
