@@ -30,8 +30,8 @@ pub(crate) struct Acquire {
     pub(crate) on_failure: Option<FailurePolicy>,
     /// Whether somebody reads how much is left.
     pub(crate) remaining: bool,
-    /// How long it waits in line for permits; `None` takes a refusal for an answer.
-    pub(crate) patience: Option<Patience>,
+    /// How long it waits for permits; `None` takes a refusal for an answer.
+    pub(crate) patience: Option<MaxWait>,
     /// Since when its caller waits for the store; `None` until that is asked.
     #[cfg_attr(
         not(feature = "redis"),
@@ -42,11 +42,25 @@ pub(crate) struct Acquire {
 
 /// How long a caller waits for permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    For(Duration),
-    Endless,
-    /// So long, if fewer than so many wait already.
-    Queue(Duration, usize),
+pub(crate) struct MaxWait {
+    /// Without end if there is none.
+    pub(crate) longest: Option<Duration>,
+    /// Only if fewer than so many wait already.
+    pub(crate) queue: Option<usize>,
+}
+
+impl MaxWait {
+    pub(crate) const ENDLESS: Self = Self {
+        longest: None,
+        queue: None,
+    };
+
+    pub(crate) const fn of(longest: Duration) -> Self {
+        Self {
+            longest: Some(longest),
+            queue: None,
+        }
+    }
 }
 
 impl Acquire {
@@ -391,7 +405,7 @@ impl Acquire {
             rest: charges.collect(),
             on_failure: None,
             remaining: false,
-            patience: waits.then_some(Patience::Endless),
+            patience: waits.then_some(MaxWait::ENDLESS),
             asked: None,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     decision::Decision,
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Charge, MaxWait},
     error::Error,
     list::List,
     receipt::Receipt,
@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// What limiters without HTTP ask their store.
-pub(crate) fn ask(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Acquire {
+pub(crate) fn ask(first: Charge, rest: Vec<Charge>, max_wait: Option<MaxWait>) -> Acquire {
     Acquire {
         first,
         rest,
         on_failure: None,
         remaining: true,
-        patience,
+        patience: max_wait,
         asked: None,
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{RateLimiter, ask, heard};
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
     error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     store::take,
 };
@@ -144,7 +144,7 @@ impl AllOf {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        self.wait(permits, Patience::For(timeout)).await
+        self.wait(permits, MaxWait::of(timeout)).await
     }
 
     /// Takes one permit of each limiter, waiting for them as long as it takes.
@@ -172,7 +172,7 @@ impl AllOf {
     ///
     /// As [`RateLimiter::acquire_many`].
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        match self.wait(permits, Patience::Endless).await? {
+        match self.wait(permits, MaxWait::ENDLESS).await? {
             Decision::Allow(grant) => Ok(grant),
             // Who waits without end is refused for no other reason.
             Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
@@ -190,12 +190,12 @@ impl AllOf {
         }
     }
 
-    async fn wait(&self, permits: u32, patience: Patience) -> Result<Decision, Error> {
-        let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(patience))?;
+    async fn wait(&self, permits: u32, max_wait: MaxWait) -> Result<Decision, Error> {
+        let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(max_wait))?;
         take(self.first.store(), acquire).await
     }
 
-    fn ask(&self, permits: &[u32], patience: Option<Patience>) -> Result<Acquire, Error> {
+    fn ask(&self, permits: &[u32], max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
         let (first, rest) = permits.split_first().ok_or(ErrorKind::Permits)?;
         if rest.len() != self.rest.len() {
             return Err(ErrorKind::Permits.into());
@@ -203,7 +203,7 @@ impl AllOf {
         let first = self.first.charge(*first)?;
         let rest = self.rest.iter().zip(rest);
         let rest = rest.map(|(limiter, permits)| limiter.charge(*permits));
-        Ok(ask(first, rest.collect::<Result<_, _>>()?, patience))
+        Ok(ask(first, rest.collect::<Result<_, _>>()?, max_wait))
     }
 
     fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {

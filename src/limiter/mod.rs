@@ -9,7 +9,7 @@ use std::{iter, sync::Arc, time::Duration};
 pub(crate) use self::acknowledged::{ask, heard};
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Charge, Labels, Limiter, Patience, Target},
+    demand::{Acquire, Charge, Labels, Limiter, MaxWait, Target},
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, Limit, LimitSource, Slots, StoredLimit, at_least_zero, check_lease},
     name::Name,
@@ -203,7 +203,7 @@ impl RateLimiter {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        let acquire = self.ask(permits, Some(Patience::For(timeout)))?;
+        let acquire = self.ask(permits, Some(MaxWait::of(timeout)))?;
         take(&self.store, acquire).await
     }
 
@@ -239,7 +239,7 @@ impl RateLimiter {
     /// Dropping it gives up the place in the line and gives back what it may have taken; without
     /// [entries](Algorithm) only if others go on waiting. One that is kept and not polled holds up no others.
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        let acquire = self.ask(permits, Some(Patience::Endless))?;
+        let acquire = self.ask(permits, Some(MaxWait::ENDLESS))?;
         match take(&self.store, acquire).await? {
             Decision::Allow(grant) => Ok(grant),
             // Who waits without end is refused for no other reason.
@@ -492,9 +492,9 @@ impl RateLimiter {
         self.key().as_str()
     }
 
-    fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
+    fn ask(&self, permits: u32, max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
         let first = self.charge(permits)?;
-        Ok(ask(first, Vec::new(), patience))
+        Ok(ask(first, Vec::new(), max_wait))
     }
 
     pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {

@@ -19,7 +19,7 @@ use self::generations::{Generations, Seen};
 use crate::{
     clock::{Clock, SteadyClock, millis, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Labels, Limiter, Patience},
+    demand::{Acquire, Charge, Labels, Limiter, MaxWait},
     error::Error,
     limit::Algorithm,
     list::List,
@@ -369,14 +369,11 @@ impl Known {
 }
 
 /// Whether a caller does not wait as long as it takes until there is room, if there ever is.
-fn gives_up_within(patience: Option<Patience>, wait: Option<Duration>) -> bool {
-    match patience {
-        None => true,
-        Some(Patience::For(longest) | Patience::Queue(longest, _)) => {
-            wait.is_none_or(|wait| wait > longest)
-        }
-        Some(Patience::Endless) => wait.is_none(),
-    }
+fn gives_up_within(max_wait: Option<MaxWait>, wait: Option<Duration>) -> bool {
+    let Some(MaxWait { longest, .. }) = max_wait else {
+        return true;
+    };
+    wait.is_none_or(|wait| longest.is_some_and(|longest| wait > longest))
 }
 
 /// A kept refusal, found by what was asked.

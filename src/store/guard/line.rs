@@ -42,7 +42,7 @@ use self::{
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
-    demand::{Acquire, Patience},
+    demand::Acquire,
     error::Error,
     name::Name,
     receipt::Receipt,
@@ -106,7 +106,7 @@ impl<S: DecideRuns> Line<S> {
     /// Those of the store; and one that says so, where a refusal has no meaning to who waits
     /// without end.
     async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let is_endless = acquire.patience == Some(Patience::Endless);
+        let is_endless = acquire.patience.is_some_and(|wait| wait.longest.is_none());
         let at_once = Acquire {
             patience: None,
             ..acquire.clone()
@@ -161,7 +161,7 @@ impl<S: DecideRuns> Decide for Line<S> {
     /// Dropping it gives up the place. What was taken for one that waits for permits is given back; for one that does not,
     /// whoever drops it decides.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let Some(patience) = acquire.patience else {
+        let Some(max_wait) = acquire.patience else {
             if !self.inner.decides_together(acquire) {
                 // One after the other, they would wait for nothing.
                 return self.inner.acquire(acquire).await;
@@ -172,10 +172,7 @@ impl<S: DecideRuns> Decide for Line<S> {
             return self.acquire_unwaiting(acquire).await;
         }
         let now = self.clock.now();
-        let deadline = match patience {
-            Patience::For(time) | Patience::Queue(time, _) => now.checked_add(time),
-            Patience::Endless => None,
-        };
+        let deadline = max_wait.longest.and_then(|time| now.checked_add(time));
         self.stand(acquire, deadline, now).await
     }
 

@@ -35,3 +35,10 @@ pub(crate) mod line;
 #[cfg(feature = "redis")]
 pub(crate) mod local;
 pub(crate) mod policy;
+#[cfg(all(test, feature = "redis"))]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "it is to take the place of the line"
+)]
+pub(crate) mod queue;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     decision::{Fault, Refusal},
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Charge, MaxWait},
     error::{ConfigError, ConfigErrorKind},
     failure_policy::FailurePolicy,
     macros::warning,
@@ -438,7 +438,10 @@ impl CompiledRules {
             first,
             rest,
             on_failure: Some(strictest),
-            patience: wait.map(|(up_to, queue)| Patience::Queue(up_to, queue)),
+            patience: wait.map(|(up_to, queue)| MaxWait {
+                longest: Some(up_to),
+                queue: Some(queue),
+            }),
             asked: None,
         };
         Plan::Acquire(acquire, judges)

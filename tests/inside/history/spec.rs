@@ -19,7 +19,7 @@ use crate::{
     },
     clock::Now,
     decision::{Decision, LimitState, Source},
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Charge, MaxWait},
     name::Name,
     receipt::PermitId,
     store::{Op, Outcome},
@@ -381,13 +381,10 @@ fn is_same(a: &Acquire, b: &Acquire) -> bool {
 
 /// Whether a caller waits as long as a refusal says, and so is not refused by it.
 fn waits_for(acquire: &Acquire, wait: Option<Duration>) -> bool {
-    match acquire.patience {
-        None => false,
-        Some(Patience::For(longest) | Patience::Queue(longest, _)) => {
-            wait.is_some_and(|wait| wait <= longest)
-        }
-        Some(Patience::Endless) => wait.is_some(),
-    }
+    let Some(MaxWait { longest, .. }) = acquire.patience else {
+        return false;
+    };
+    wait.is_some_and(|wait| longest.is_none_or(|longest| wait <= longest))
 }
 
 pub(crate) fn shown(decision: &Decision) -> String {

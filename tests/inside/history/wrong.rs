@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Labels, Patience},
+    demand::{Acquire, Charge, Labels, MaxWait},
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
@@ -204,7 +204,7 @@ impl Asked<'_> {
 
     fn waits_for(self, longest: Duration) -> Self {
         if let What::Acquire(acquire, _) = &mut self.tale.events[self.event].what {
-            acquire.patience = Some(Patience::For(longest));
+            acquire.patience = Some(MaxWait::of(longest));
         }
         self
     }

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     clock::ManualClock,
     decision::Grant,
-    demand::{Labels, Patience},
+    demand::{Labels, MaxWait},
     limit::{Limit, LimitSource},
     receipt::PermitId,
     store::{
@@ -112,9 +112,9 @@ fn one(name: &str) -> Acquire {
     acquire(&[Name::exact(name).unwrap()])
 }
 
-fn waiting(ask: &Acquire, patience: Patience) -> Acquire {
+fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
     Acquire {
-        patience: Some(patience),
+        patience: Some(max_wait),
         ..ask.clone()
     }
 }
@@ -400,7 +400,10 @@ fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
 #[test]
 fn one_that_gives_up_before_there_is_room_is_told_so() {
     let ask = one("a");
-    let queue = |wait| Patience::Queue(wait, 1);
+    let queue = |wait| MaxWait {
+        longest: Some(wait),
+        queue: Some(1),
+    };
     for (wait, elapsed, waits) in [
         (1000, 0, 999),
         (1000, 0, 1000),
@@ -411,14 +414,14 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
         let world = World::new(CAP);
         world.refused(&ask, wait, || {});
         world.advance(elapsed);
-        for patience in [Patience::For, queue] {
+        for max_wait in [MaxWait::of, queue] {
             let waits = Duration::from_millis(waits);
             let hopeless = u128::from(wait - elapsed) > waits.as_millis();
-            let told = world.told(&waiting(&ask, patience(waits)));
+            let told = world.told(&waiting(&ask, max_wait(waits)));
             let left = u128::from(wait - elapsed);
             assert_eq!(told, hopeless.then_some(left), "{wait} {elapsed} {waits:?}");
         }
-        assert_eq!(world.told(&waiting(&ask, Patience::Endless)), None);
+        assert_eq!(world.told(&waiting(&ask, MaxWait::ENDLESS)), None);
     }
 }
 
@@ -437,11 +440,11 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
         ..told
     }));
     assert!(poll(asking).is_ready());
-    for patience in [Patience::For(CAP * 60), Patience::Endless] {
+    for max_wait in [MaxWait::of(CAP * 60), MaxWait::ENDLESS] {
         let told = world
             .cache
             .refusals
-            .known(&waiting(&ask, patience))
+            .known(&waiting(&ask, max_wait))
             .unwrap();
         assert_eq!(told.kind, RefusalKind::AboveRate);
     }
@@ -452,7 +455,7 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
 fn those_who_wait_tell_what_holds_without_those_before_them() {
     let world = World::new(CAP);
     let ask = one("a");
-    let waits = waiting(&ask, Patience::For(Duration::from_millis(100)));
+    let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
     let refused = |wait, behind| {
         let mut asking = pin!(world.cache.acquire(&waits));
         assert!(poll(asking.as_mut()).is_pending());
@@ -477,7 +480,7 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
 fn one_that_has_waited_drops_nothing_that_is_known() {
     let world = World::new(CAP);
     let ask = one("a");
-    let waits = waiting(&ask, Patience::For(Duration::from_secs(3)));
+    let waits = waiting(&ask, MaxWait::of(Duration::from_secs(3)));
     let mut asking = pin!(world.cache.acquire(&waits));
     assert!(poll(asking.as_mut()).is_pending());
     world.advance(3000);

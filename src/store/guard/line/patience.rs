@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
 };
 
 impl State {
@@ -54,7 +54,10 @@ impl State {
         let members = self.members.iter_mut();
         for member in members.filter(|member| member.waits() && member.outcome.is_none()) {
             match member.acquire.patience {
-                Some(Patience::Queue(_, longest)) if place >= longest => {
+                Some(MaxWait {
+                    queue: Some(longest),
+                    ..
+                }) if place >= longest => {
                     // By then it has room, or those before it have been served.
                     let wait = member.due.unwrap_or(last).saturating_sub(now);
                     let refusal = Refusal {

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use self::store::{Caller, LEASED, World, acquire, number};
 use super::member::LONGEST_RUN;
-use crate::{decision::Decision, demand::Patience, error::ErrorKind};
+use crate::{decision::Decision, demand::MaxWait, error::ErrorKind};
 
 /// The ids that a call asks for.
 fn ids(from: u64, count: usize) -> Vec<u64> {
@@ -117,7 +117,7 @@ fn one_that_is_not_polled_is_not_the_only_one_to_be_woken() {
 fn one_that_waits_and_is_not_polled_holds_up_no_other() {
     let world = World::new();
     let mut waiting: Vec<_> = (1..=3)
-        .map(|id| world.caller(acquire(id).waiting(Patience::Endless)))
+        .map(|id| world.caller(acquire(id).waiting(MaxWait::ENDLESS)))
         .collect();
     for caller in &mut waiting {
         assert!(caller.poll().is_none());
@@ -220,7 +220,7 @@ fn lists_that_are_decided_one_at_a_time_go_beside_each_other() {
 #[test]
 fn those_who_wait_are_not_asked_for_with_those_who_do_not() {
     let world = World::new();
-    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    let mut waiting = world.caller(acquire(1).waiting(MaxWait::ENDLESS));
     assert!(waiting.poll().is_none());
     world.refuse(0, 1000);
     assert!(waiting.poll().is_none());
@@ -281,7 +281,7 @@ fn a_call_that_panics_is_made_again_by_the_others() {
 #[test]
 fn whoever_is_served_leaves_its_timer_to_another() {
     let world = World::new();
-    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    let mut waiting = world.caller(acquire(1).waiting(MaxWait::ENDLESS));
     assert!(waiting.poll().is_none());
     world.refuse(0, 1000);
     assert!(waiting.poll().is_none());
@@ -291,7 +291,7 @@ fn whoever_is_served_leaves_its_timer_to_another() {
         .for_each(|caller| assert!(caller.poll().is_none()));
     world.grant(1);
     assert!(callers[2].poll().is_none());
-    let mut behind = world.caller(acquire(5).waiting(Patience::Endless));
+    let mut behind = world.caller(acquire(5).waiting(MaxWait::ENDLESS));
     assert!(behind.poll().is_none());
     world.grant(2);
     assert!(behind.woken() && !waiting.woken());
@@ -303,7 +303,7 @@ fn whoever_is_served_leaves_its_timer_to_another() {
 #[test]
 fn what_happens_while_the_driver_is_polled_is_seen_to() {
     let world = World::new();
-    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    let mut waiting = world.caller(acquire(1).waiting(MaxWait::ENDLESS));
     assert!(waiting.poll().is_none());
     world.refuse(0, 1000);
     assert!(waiting.poll().is_none());
@@ -313,7 +313,7 @@ fn what_happens_while_the_driver_is_polled_is_seen_to() {
         .for_each(|caller| assert!(caller.poll().is_none()));
     // The call that a caller makes alone is answered while another one, who comes to wait, polls the driver.
     world.refuse_when_asleep(1);
-    let mut newcomer = world.caller(acquire(4).waiting(Patience::Endless));
+    let mut newcomer = world.caller(acquire(4).waiting(MaxWait::ENDLESS));
     assert!(newcomer.poll().is_none());
     assert!(callers[0].woken());
     assert!(callers[1].woken());
@@ -324,7 +324,7 @@ fn what_happens_while_the_driver_is_polled_is_seen_to() {
 #[test]
 fn what_the_last_one_who_waited_was_told_is_not_about_the_next() {
     let world = World::new();
-    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    let mut waiting = world.caller(acquire(1).waiting(MaxWait::ENDLESS));
     assert!(waiting.poll().is_none());
     world.refuse(0, 60_000);
     assert!(waiting.poll().is_none());
@@ -332,7 +332,7 @@ fn what_the_last_one_who_waited_was_told_is_not_about_the_next() {
     let mut other = world.caller(acquire(2));
     assert!(other.poll().is_none());
     drop(waiting);
-    let mut next = world.caller(acquire(3).waiting(Patience::For(Duration::from_secs(1))));
+    let mut next = world.caller(acquire(3).waiting(MaxWait::of(Duration::from_secs(1))));
     assert!(next.poll().is_none());
     assert_eq!(world.calls()[2..], [(true, vec![3])]);
     world.grant(2);
@@ -343,12 +343,12 @@ fn what_the_last_one_who_waited_was_told_is_not_about_the_next() {
 fn who_is_late_when_its_turn_has_come_hears_what_the_store_says() {
     for is_room in [true, false] {
         let world = World::new();
-        let mut first = world.caller(acquire(1).waiting(Patience::Endless));
+        let mut first = world.caller(acquire(1).waiting(MaxWait::ENDLESS));
         assert!(first.poll().is_none());
         world.refuse(0, 100);
         assert!(first.poll().is_none());
         world.advance(95);
-        let patience = Patience::For(Duration::from_millis(20));
+        let patience = MaxWait::of(Duration::from_millis(20));
         let mut late = world.caller(acquire(2).waiting(patience));
         assert!(late.poll().is_none());
         // Nobody is polled before its patience is at an end, and by then there can be room for both.
@@ -369,7 +369,7 @@ fn who_is_late_when_its_turn_has_come_hears_what_the_store_says() {
 fn who_is_late_and_behind_those_who_are_asked_for_is_refused() {
     let world = World::new();
     let longest = LONGEST_RUN as u64;
-    let wait = |id| world.caller(acquire(id).waiting(Patience::Endless));
+    let wait = |id| world.caller(acquire(id).waiting(MaxWait::ENDLESS));
     let mut waiting: Vec<_> = (1..=longest).map(wait).collect();
     waiting
         .iter_mut()
@@ -377,7 +377,7 @@ fn who_is_late_and_behind_those_who_are_asked_for_is_refused() {
     world.refuse(0, 100);
     assert!(waiting[0].poll().is_none());
     world.nudge();
-    let patience = Patience::For(Duration::from_millis(20));
+    let patience = MaxWait::of(Duration::from_millis(20));
     let mut late = world.caller(acquire(longest + 1).waiting(patience));
     assert!(late.poll().is_none());
     assert_eq!(world.calls()[1..], [(true, ids(1, LONGEST_RUN))]);
@@ -480,7 +480,7 @@ fn live(steps: Vec<Step>) {
                 last_id += 1;
                 let mut ask = acquire(last_id);
                 if waits {
-                    ask = ask.waiting(Patience::For(Duration::from_secs(5)));
+                    ask = ask.waiting(MaxWait::of(Duration::from_secs(5)));
                 }
                 callers.push(world.caller(ask));
             }

@@ -1,11 +1,11 @@
 //! What becomes of the others, and of what was granted, when somebody leaves.
 
 use super::store::{Caller, World, acquire};
-use crate::demand::Patience;
+use crate::demand::MaxWait;
 
 /// So many who wait and were told to wait for a second, and come after each other.
 fn waiting(world: &World, count: u64) -> Vec<Caller<'_>> {
-    let waits = |id| world.caller(acquire(id).waiting(Patience::Endless));
+    let waits = |id| world.caller(acquire(id).waiting(MaxWait::ENDLESS));
     let mut waiting: Vec<_> = (1..=count).map(waits).collect();
     for caller in &mut waiting {
         assert!(caller.poll().is_none());

@@ -2,7 +2,7 @@
 
 use super::store::{World, acquire};
 use crate::{
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
     name::Name,
     store::Op,
 };
@@ -21,7 +21,7 @@ fn elsewhere(id: u64) -> Acquire {
 fn it_is_known_of_which_limiters_permits_are_waited_for() {
     let world = World::new();
     assert!(!world.is_waited_for(&acquire(1)));
-    let mut waiting = world.caller(acquire(1).waiting(Patience::Endless));
+    let mut waiting = world.caller(acquire(1).waiting(MaxWait::ENDLESS));
     assert!(waiting.poll().is_none());
     assert!(!world.is_waited_for(&acquire(2)), "it is being asked for");
     world.refuse(0, 1000);
@@ -45,7 +45,7 @@ fn a_change_has_those_asked_for_who_wait_there() {
     ] {
         let world = World::new();
         let waiting = [acquire(1), elsewhere(2)];
-        let mut waiting = waiting.map(|it| world.caller(it.waiting(Patience::Endless)));
+        let mut waiting = waiting.map(|it| world.caller(it.waiting(MaxWait::ENDLESS)));
         for (place, caller) in waiting.iter_mut().enumerate() {
             assert!(caller.poll().is_none());
             world.refuse(place, 1000);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
     store::guard::line::member::LONGEST_RUN,
 };
 
@@ -17,7 +17,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 /// So many permits, which it waits for.
-fn waits(id: u64, permits: u32, patience: Patience) -> Acquire {
+fn waits(id: u64, permits: u32, patience: MaxWait) -> Acquire {
     let mut acquire = acquire(id).waiting(patience);
     acquire.first.permits = permits;
     acquire
@@ -33,7 +33,7 @@ fn told(caller: &mut Caller<'_>) -> Option<Refusal> {
 
 /// One in line who was told to wait for a second, of a limit of five a second.
 fn first(world: &World, permits: u32) -> Caller<'_> {
-    let mut first = world.caller(waits(1, permits, Patience::Endless));
+    let mut first = world.caller(waits(1, permits, MaxWait::ENDLESS));
     assert!(first.poll().is_none());
     world.refuse(0, 1000);
     assert!(first.poll().is_none());
@@ -54,7 +54,7 @@ fn who_cannot_be_served_in_time_is_told_at_once() {
         for (patience, is_refused) in [(turn - 1, true), (turn, false)] {
             let world = World::new();
             let _first = first(&world, before);
-            let patience = Patience::For(millis(patience));
+            let patience = MaxWait::of(millis(patience));
             let refusal = told(&mut world.caller(waits(2, permits, patience)));
             assert_eq!(refusal.is_some(), is_refused, "{before} {permits}");
             if let Some(refusal) = refusal {
@@ -67,7 +67,7 @@ fn who_cannot_be_served_in_time_is_told_at_once() {
     // More than the limit is never served, which the store says.
     let world = World::new();
     let _first = first(&world, 1);
-    let patience = Patience::For(millis(1));
+    let patience = MaxWait::of(millis(1));
     assert!(told(&mut world.caller(waits(2, 6, patience))).is_none());
 }
 
@@ -75,7 +75,7 @@ fn who_cannot_be_served_in_time_is_told_at_once() {
 #[test]
 fn a_refusal_says_whether_it_counts_those_before() {
     let world = World::new();
-    let soon = Patience::For(millis(500));
+    let soon = MaxWait::of(millis(500));
     let mut callers = [1, 2, 3].map(|id| world.caller(waits(id, 1, soon)));
     for caller in &mut callers {
         assert!(caller.poll().is_none());
@@ -97,7 +97,7 @@ fn a_refusal_says_whether_it_counts_those_before() {
 fn who_is_told_of_a_turn_after_its_deadline_does_not_wait_for_it() {
     for (patience, is_refused) in [(999, true), (1000, false)] {
         let world = World::new();
-        let mut caller = world.caller(waits(1, 1, Patience::For(millis(patience))));
+        let mut caller = world.caller(waits(1, 1, MaxWait::of(millis(patience))));
         assert!(caller.poll().is_none());
         world.refuse(0, 1000);
         assert_eq!(told(&mut caller).is_some(), is_refused, "{patience}");
@@ -108,7 +108,7 @@ fn who_is_told_of_a_turn_after_its_deadline_does_not_wait_for_it() {
 #[test]
 fn who_waits_is_told_what_is_no_lack_of_room() {
     let world = World::new();
-    let mut caller = world.caller(waits(1, 1, Patience::Endless));
+    let mut caller = world.caller(waits(1, 1, MaxWait::ENDLESS));
     assert!(caller.poll().is_none());
     world.refuse_as(0, RefusalKind::AboveRate, 1000);
     assert_eq!(told(&mut caller).unwrap().kind(), RefusalKind::AboveRate);
@@ -124,7 +124,10 @@ fn who_finds_enough_waiting_is_turned_away() {
     others
         .iter_mut()
         .for_each(|caller| assert!(caller.poll().is_none()));
-    let patience = |longest| Patience::Queue(millis(60_000), longest);
+    let patience = |longest| MaxWait {
+        longest: Some(millis(60_000)),
+        queue: Some(longest),
+    };
     let mut second = world.caller(waits(2, 1, patience(2)));
     assert!(told(&mut second).is_none());
     world.advance(300);
@@ -142,9 +145,16 @@ fn who_finds_enough_waiting_is_turned_away() {
 #[test]
 fn who_is_turned_away_leaves_its_room_to_those_behind() {
     let world = World::new();
-    let mut first = world.caller(waits(1, 1, Patience::Endless));
-    let mut full = world.caller(waits(2, 1, Patience::Queue(millis(60_000), 1)));
-    let behind = [3, 4].map(|id| waits(id, 1, Patience::Endless));
+    let mut first = world.caller(waits(1, 1, MaxWait::ENDLESS));
+    let mut full = world.caller(waits(
+        2,
+        1,
+        MaxWait {
+            longest: Some(millis(60_000)),
+            queue: Some(1),
+        },
+    ));
+    let behind = [3, 4].map(|id| waits(id, 1, MaxWait::ENDLESS));
     let mut behind = behind.map(|acquire| world.caller(acquire));
     assert!(first.poll().is_none() && full.poll().is_none());
     behind
@@ -159,9 +169,9 @@ fn who_is_turned_away_leaves_its_room_to_those_behind() {
 #[test]
 fn who_gives_up_leaves_its_room_to_those_behind() {
     let world = World::new();
-    let mut first = world.caller(waits(1, 1, Patience::Endless));
-    let mut late = world.caller(waits(2, 1, Patience::For(millis(20))));
-    let mut behind = world.caller(waits(3, 1, Patience::Endless));
+    let mut first = world.caller(waits(1, 1, MaxWait::ENDLESS));
+    let mut late = world.caller(waits(2, 1, MaxWait::of(millis(20))));
+    let mut behind = world.caller(waits(3, 1, MaxWait::ENDLESS));
     assert!(first.poll().is_none() && late.poll().is_none() && behind.poll().is_none());
     world.refuse(0, 1000);
     assert!(first.poll().is_none());
@@ -177,13 +187,13 @@ fn who_gives_up_leaves_its_room_to_those_behind() {
 fn the_last_one_who_is_asked_for_may_be_late() {
     let world = World::new();
     let longest = LONGEST_RUN as u64;
-    let mut first = world.caller(waits(1, 1, Patience::Endless));
+    let mut first = world.caller(waits(1, 1, MaxWait::ENDLESS));
     assert!(first.poll().is_none());
     let mut other = world.caller(acquire(500));
     assert!(other.poll().is_none());
     let patience = |id| match id {
-        id if id == longest => Patience::For(millis(20)),
-        _ => Patience::Endless,
+        id if id == longest => MaxWait::of(millis(20)),
+        _ => MaxWait::ENDLESS,
     };
     let behind = (2..=longest).map(|id| world.caller(waits(id, 1, patience(id))));
     let mut behind: Vec<_> = behind.collect();

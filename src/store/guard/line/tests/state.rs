@@ -11,7 +11,7 @@ use std::{
 
 use super::store::acquire;
 use crate::{
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
     store::guard::line::{
         lines::Gone,
         member::{LONGEST_RUN, Wakes},
@@ -50,7 +50,7 @@ fn enter(state: &mut State, acquire: &Acquire) -> bool {
 }
 
 fn waits(id: u64) -> Acquire {
-    acquire(id).waiting(Patience::Endless)
+    acquire(id).waiting(MaxWait::ENDLESS)
 }
 
 /// What it does, and whether it is woken after that.

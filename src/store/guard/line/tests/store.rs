@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Labels, Patience},
+    demand::{Acquire, Charge, Labels, MaxWait},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -507,7 +507,7 @@ pub(crate) fn acquire(id: u64) -> Acquire {
 }
 
 impl Acquire {
-    pub(crate) fn waiting(self, patience: Patience) -> Self {
+    pub(crate) fn waiting(self, patience: MaxWait) -> Self {
         Self {
             patience: Some(patience),
             ..self

@@ -1,0 +1,399 @@
+//! The queue of those that wait for permits of one limiter, or of one list: who is asked for when,
+//! and who is turned away.
+
+use std::{
+    collections::VecDeque,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use tokio::task::AbortHandle;
+
+use crate::{
+    decision::{Decision, Refusal, RefusalKind},
+    demand::Acquire,
+    error::Error,
+};
+
+/// The most callers that one call decides for.
+pub(super) const LONGEST_RUN: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Queue {
+    /// In the order of arrival. One that is decided for stays until it is polled.
+    pub(super) waiters: VecDeque<Waiter>,
+    /// The call in flight for the first of them.
+    pub(super) call: Option<Call>,
+    /// When the first can be served, by the last call.
+    due: Option<Duration>,
+    /// The last refusal.
+    refusal: Option<Box<Refusal>>,
+    /// Whether to ask before that.
+    nudged: bool,
+    /// Whether its callers are decided for in several calls.
+    pub(super) in_parts: bool,
+}
+
+pub(super) struct Call {
+    pub(super) number: u64,
+    /// When it was sent, or is about to be.
+    since: Duration,
+    is_sent: bool,
+    pub(super) task: Option<AbortHandle>,
+}
+
+pub(super) struct Waiter {
+    pub(super) number: u64,
+    pub(super) acquire: Acquire,
+    pub(super) deadline: Option<Duration>,
+    /// When it can be served, by the last call.
+    due: Option<Duration>,
+    /// The last call that is in flight for it.
+    pub(super) call: Option<u64>,
+    pub(super) outcome: Option<Result<Decision, Error>>,
+    waker: Option<Waker>,
+}
+
+/// What a waiter does next.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, and a box would be an allocation"
+)]
+pub(super) enum Turn {
+    Served(Result<Decision, Error>),
+    /// It sends this call
+    Ask(u64),
+    Sleep(Duration),
+}
+
+/// Wakers to be called once the lock is free.
+pub(super) type Wakers = Vec<Waker>;
+
+impl Queue {
+    pub(super) fn enter(
+        &mut self,
+        number: u64,
+        acquire: &Acquire,
+        deadline: Option<Duration>,
+        now: Duration,
+    ) -> Wakers {
+        if self.waiting().next().is_none() {
+            // The last one may have left, and have needed more than this one.
+            (self.due, self.refusal) = (None, None);
+        }
+        let refusal = self.hopeless(acquire, deadline, now);
+        self.waiters.push_back(Waiter {
+            number,
+            acquire: acquire.clone(),
+            deadline,
+            due: None,
+            call: None,
+            outcome: refusal.map(|refusal| Ok(Decision::Deny(refusal))),
+            waker: None,
+        });
+        self.turn_away(now)
+    }
+
+    /// Returns what a waiter does that is polled. A call holds the limiter no longer than `hold`:
+    /// the task that waits for its reply may not be driven.
+    pub(super) fn turn(
+        &mut self,
+        number: u64,
+        next_call: u64,
+        (now, hold): (Duration, Duration),
+        cx: &Context<'_>,
+    ) -> (Option<Turn>, Wakers) {
+        let held = self
+            .call
+            .as_ref()
+            .map(|call| call.since.saturating_add(hold));
+        let is_held = held.is_some_and(|until| now < until);
+        let mut wakers = Wakers::new();
+        if !is_held {
+            self.nudged |= held.is_some();
+            // Those that are asked for now learn what the store says, also if they are late: there
+            // may be room.
+            let asks = self.asks(now);
+            wakers = self.give_up_late(now, if asks { LONGEST_RUN } else { 0 });
+        }
+        let Some(at) = self.place(number) else {
+            return (None, wakers);
+        };
+        if self.waiters[at].outcome.is_some() {
+            let waiter = self.waiters.remove(at);
+            let outcome = waiter.and_then(|waiter| waiter.outcome);
+            return (outcome.map(Turn::Served), wakers);
+        }
+        if !is_held && self.asks(now) {
+            self.call = Some(Call {
+                number: next_call,
+                since: now,
+                is_sent: false,
+                task: None,
+            });
+            return (Some(Turn::Ask(next_call)), wakers);
+        }
+        let waiter = &mut self.waiters[at];
+        waiter.waker = Some(cx.waker().clone());
+        let until = self.sleeps_until(at, held, hold).unwrap_or(now);
+        (Some(Turn::Sleep(until)), wakers)
+    }
+
+    /// Returns when a waiter looks again: when a call has held the limiter for long enough, when the
+    /// first can be served, or when somebody gives up. Two look in time, as one may not be polled;
+    /// the others a little later, or when they give up themselves.
+    fn sleeps_until(&self, at: usize, held: Option<Duration>, hold: Duration) -> Option<Duration> {
+        let until = held.or(self.due);
+        let ahead = self.waiters.iter().take(at);
+        let is_first = ahead.filter(|waiter| waiter.outcome.is_none()).count() < 2;
+        let gives_up = |waiter: &Waiter| waiter.deadline.filter(|_| waiter.is_doubtful());
+        match (held.is_some(), is_first) {
+            (true, true) => until,
+            (true, false) => until.map(|until| until.saturating_add(hold)),
+            (false, true) => self.waiters.iter().filter_map(gives_up).chain(until).min(),
+            (false, false) => {
+                let until = until.map(|until| until.saturating_add(hold));
+                let own = self.waiters.get(at).and_then(gives_up);
+                own.into_iter().chain(until).min()
+            }
+        }
+    }
+
+    /// Picks the callers of a call, now that it is sent. There are none if another one was sent in
+    /// its place.
+    pub(super) fn ask(&mut self, number: u64, now: Duration) -> Vec<(u64, Acquire)> {
+        let Some(call) = &mut self.call else {
+            return Vec::new();
+        };
+        if call.number != number && call.is_sent {
+            return Vec::new();
+        }
+        if call.number != number {
+            call.task = None;
+        }
+        (call.number, call.since, call.is_sent) = (number, now, true);
+        (self.nudged, self.due) = (false, None);
+        let waiters = self.waiters.iter_mut();
+        waiters
+            .filter(|waiter| waiter.outcome.is_none())
+            .take(LONGEST_RUN)
+            .map(|waiter| {
+                if waiter.call.replace(number).is_some() {
+                    // That call may still be answered: what it takes is told apart.
+                    waiter.take_new_id();
+                }
+                (waiter.number, waiter.acquire.clone())
+            })
+            .collect()
+    }
+
+    /// Ends a call. Without an answer, its callers are asked for again.
+    pub(super) fn end(&mut self, number: u64, answered: bool) -> Wakers {
+        for waiter in &mut self.waiters {
+            if waiter.call == Some(number) {
+                waiter.call = None;
+                if !answered {
+                    waiter.take_new_id();
+                    self.nudged = true;
+                }
+            }
+        }
+        if self.call.as_ref().is_some_and(|call| call.number == number) {
+            self.call = None;
+        }
+        self.first_wakers()
+    }
+
+    /// Has waiters asked for again.
+    pub(super) fn nudge(&mut self) -> Wakers {
+        self.nudged = true;
+        // A newcomer must not be refused by what is no longer known.
+        self.due = None;
+        self.first_wakers()
+    }
+
+    /// Gives up a place. Returns the waiter, and the call that is in flight for no waiter any more.
+    pub(super) fn leave(&mut self, number: u64) -> (Option<Waiter>, Option<Call>, Wakers) {
+        let left = self.place(number).and_then(|at| self.waiters.remove(at));
+        if let Some(waiter) = &left
+            && waiter.outcome.is_none()
+            && self.waiting().any(|behind| behind.number > number)
+        {
+            // They may be served earlier than they were told.
+            self.nudged = true;
+        }
+        let unwanted = self.call.take_if(|call| {
+            let is_for = |waiter: &Waiter| waiter.call == Some(call.number);
+            self.waiters.is_empty() || call.is_sent && !self.waiters.iter().any(is_for)
+        });
+        (left, unwanted, self.first_wakers())
+    }
+
+    /// Gives a waiter the decision of a call, unless it waits for another one. Returns the decision
+    /// if the waiter is not there any more.
+    pub(super) fn answer(
+        &mut self,
+        number: u64,
+        call: u64,
+        decision: Result<Decision, Error>,
+        now: Duration,
+    ) -> (Option<Result<Decision, Error>>, Option<Waker>) {
+        let waiting = |waiter: &&mut Waiter| waiter.outcome.is_none();
+        let at = self.place(number).and_then(|at| self.waiters.get_mut(at));
+        let Some(waiter) = at.filter(waiting) else {
+            return (Some(decision), None);
+        };
+        let is_grant = matches!(decision, Ok(Decision::Allow(_)));
+        if waiter.call != Some(call) && !is_grant {
+            // The call that took its place decides.
+            return (None, None);
+        }
+        let (Some(wait), Ok(Decision::Deny(refusal))) = (wait_of(&decision), &decision) else {
+            return (None, waiter.tell(decision));
+        };
+        let due = now.saturating_add(wait);
+        waiter.due = Some(due);
+        self.refusal = Some(Box::new(refusal.clone()));
+        if waiter.deadline.is_some_and(|deadline| deadline < due) {
+            // Those behind it were told to wait for it, too.
+            self.nudged = true;
+            return (None, waiter.tell(decision));
+        }
+        self.due.get_or_insert(due);
+        (None, None)
+    }
+
+    /// Returns the refusal of a newcomer whose time does not last until its turn, by the last call.
+    ///
+    /// More than the rate is never free at once: each further rate follows an interval later.
+    fn hopeless(
+        &self,
+        acquire: &Acquire,
+        deadline: Option<Duration>,
+        now: Duration,
+    ) -> Option<Refusal> {
+        let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
+        let [limit] = refusal.limits() else {
+            // Of several limits, the one that refused last need not be the one that refuses next.
+            return None;
+        };
+        if u64::from(acquire.first.permits) > limit.permits() {
+            // Refused for ever, which the store says.
+            return None;
+        }
+        let permits = |waiter: &Waiter| u64::from(waiter.acquire.first.permits);
+        let needs = self.waiting().map(permits).sum::<u64>() + u64::from(acquire.first.permits);
+        let rounds = u32::try_from((needs - 1) / limit.permits().max(1)).unwrap_or(u32::MAX);
+        let turn = due.saturating_add(limit.interval().saturating_mul(rounds));
+        (turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
+    }
+
+    /// Refuses those that came when enough waited already. A place once given is kept, as places
+    /// only move up.
+    ///
+    /// Only while the first is known to wait: that many ask at once is no reason to refuse.
+    pub(super) fn turn_away(&mut self, now: Duration) -> Wakers {
+        let mut wakers = Wakers::new();
+        let stuck = self.due.filter(|due| *due > now);
+        let (Some(due), Some(refusal)) = (stuck, self.refusal.clone()) else {
+            return wakers;
+        };
+        let last = self.waiting().filter_map(|waiter| waiter.due).max();
+        let last = last.unwrap_or(due);
+        let (mut place, mut gap) = (0, false);
+        let waiters = self.waiters.iter_mut();
+        for waiter in waiters.filter(|waiter| waiter.outcome.is_none()) {
+            let longest = waiter.acquire.patience.and_then(|wait| wait.queue);
+            if longest.is_none_or(|longest| place < longest) {
+                place += 1;
+                // Those behind it were told to wait for it, too.
+                self.nudged |= gap;
+                continue;
+            }
+            // By then it has room, or those before it have been served.
+            let wait = waiter.due.unwrap_or(last).saturating_sub(now);
+            let refusal = Refusal {
+                kind: RefusalKind::QueueFull,
+                ..refusal.later(wait)
+            };
+            wakers.extend(waiter.tell(Ok(Decision::Deny(refusal))));
+            gap = true;
+        }
+        wakers
+    }
+
+    /// Refuses those whose time is over, unless their turn comes before. The first ones are
+    /// `asked_for` all the same.
+    fn give_up_late(&mut self, now: Duration, asked_for: usize) -> Wakers {
+        let mut wakers = Wakers::new();
+        let Some(refusal) = self.refusal.clone() else {
+            return wakers;
+        };
+        let waiters = self.waiters.iter_mut();
+        let waiters = waiters.filter(|waiter| waiter.outcome.is_none());
+        for waiter in waiters.skip(asked_for) {
+            if waiter.is_doubtful() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
+                let due = waiter.due.or(self.due).unwrap_or(now);
+                let refusal = refusal.later(due.saturating_sub(now));
+                wakers.extend(waiter.tell(Ok(Decision::Deny(refusal))));
+                self.nudged = true;
+            }
+        }
+        wakers
+    }
+
+    /// Returns whether it is time to ask.
+    fn asks(&self, now: Duration) -> bool {
+        let is_due = self.nudged || self.due.is_none_or(|due| due <= now);
+        is_due && self.waiting().next().is_some()
+    }
+
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiter> {
+        let waits = |waiter: &&Waiter| waiter.outcome.is_none();
+        self.waiters.iter().filter(waits)
+    }
+
+    /// Wakes two that see to the queue: one may not be polled.
+    fn first_wakers(&mut self) -> Wakers {
+        let waiters = self.waiters.iter_mut();
+        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
+        let wakers = waiting.filter_map(|waiter| waiter.waker.take());
+        wakers.take(2).collect()
+    }
+
+    fn place(&self, number: u64) -> Option<usize> {
+        self.waiters
+            .binary_search_by_key(&number, |waiter| waiter.number)
+            .ok()
+    }
+}
+
+impl Waiter {
+    fn tell(&mut self, outcome: Result<Decision, Error>) -> Option<Waker> {
+        self.outcome = Some(outcome);
+        self.waker.take()
+    }
+
+    /// Returns whether it waits without knowing that its turn comes in time.
+    fn is_doubtful(&self) -> bool {
+        let in_time = match (self.due, self.deadline) {
+            (Some(due), Some(deadline)) => due <= deadline,
+            _ => false,
+        };
+        self.outcome.is_none() && !in_time
+    }
+
+    fn take_new_id(&mut self) {
+        self.acquire.identify(self.acquire.first.id.for_next_call());
+    }
+}
+
+/// Returns how long to wait by a refusal that waiting helps against.
+fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
+    match decision {
+        Ok(Decision::Deny(refusal)) if refusal.kind() == RefusalKind::OverLimit => {
+            refusal.retry_after()
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,159 @@
+//! Callers that leave, at every step of a call.
+
+use super::world::{Caller, World};
+use crate::limit::{Limit, LimitSource};
+
+/// A call of a limiter in flight, with so many requests and waiters behind it.
+fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
+    let first = world.comes(1);
+    (first, (0..requests).map(|_| world.comes(1)).collect())
+}
+
+/// The sequence in which a grant dies in a oneshot: it was sent, and its caller left before it was
+/// polled.
+#[test]
+fn a_grant_that_lies_unread_is_given_back_if_its_caller_waited() {
+    let mut world = World::new();
+    let waiting = world.waits(1);
+    let (mut first, mut behind) = behind(&mut world, 1);
+    let request = behind.remove(0);
+    world.answer_all();
+    assert!(world.poll(&mut first).is_some());
+    world.answer_all();
+    assert_eq!(world.held(), [waiting.id, first.id, request.id]);
+    let id = request.id;
+    drop(waiting);
+    drop(request);
+    world.settle();
+    // Hanging up must not be free.
+    assert_eq!(world.held(), [first.id, id]);
+    world.is_empty();
+}
+
+#[test]
+fn a_caller_that_leaves_unsent_takes_nothing() {
+    let mut world = World::new();
+    let (mut first, mut others) = behind(&mut world, 2);
+    let left = others.remove(0);
+    let left_id = left.id;
+    drop(left);
+    world.settle();
+    world.server.reply(0);
+    assert!(world.poll(&mut first).is_some());
+    world.settle();
+    assert_eq!(world.calls()[1..], [vec![others[0].id]]);
+    assert!(!world.held().contains(&left_id));
+}
+
+/// A caller that leaves gives back at once, on another connection; its call is sent once more after
+/// that, with it in it.
+#[test]
+fn what_is_sent_again_after_its_caller_left_is_given_back_once_more() {
+    let mut world = World::new();
+    let (waits, more) = (world.waits(1), world.waits(1));
+    world.server.fail(0);
+    drop(waits);
+    let waits = world.waits(1);
+    world.run(&mut [&mut { more }]);
+    let (mut first, mut others) = behind(&mut world, 2);
+    let at = world.calls().len() - 1;
+    world.server.fail(at);
+    assert!(world.poll(&mut first).is_some());
+    world.settle();
+    let stays = others.remove(1);
+    let leaves = others.remove(0);
+    let (leaves_id, waits_id) = (leaves.id, waits.id);
+    let shared = world.calls().len() - 1;
+    assert_eq!(world.calls()[shared], [leaves_id, stays.id]);
+    // Not carried out yet.
+    leaves.leave_and_give_back(&world);
+    drop(waits);
+    world.answer_all();
+    assert!(!world.held().contains(&leaves_id) && !world.held().contains(&waits_id));
+    assert_eq!(world.held(), [stays.id]);
+    assert_eq!(world.queues.0.unanswered.len(), 0);
+}
+
+/// The same where the whole call is given up: it is not sent again, and may have arrived.
+#[test]
+fn a_call_that_all_have_left_is_dropped_and_what_it_took_is_given_back() {
+    let mut world = World::new();
+    world.server.state().arrives = true;
+    let leaving: Vec<_> = (0..3).map(|_| world.waits(1)).collect();
+    assert_eq!(world.calls(), [[leaving[0].id]]);
+    drop(leaving);
+    let (first, requests) = behind(&mut world, 2);
+    drop(first);
+    world.settle();
+    assert_eq!(world.calls()[2].len(), 2);
+    for request in requests {
+        request.leave_and_give_back(&world);
+    }
+    world.settle();
+    assert!(world.server.state().calls.iter().all(|call| call.over));
+    // The first hung up, and stays charged.
+    assert_eq!(world.held().len(), 1);
+    world.is_empty();
+}
+
+/// `{A1: 50 ms, B1: endless}` on a silent node: A1 leaves, and others come.
+#[test]
+fn a_limiter_is_held_for_one_deadline_at_most() {
+    let mut world = World::new();
+    let (a1, mut b1) = (world.comes(1), world.waits(1));
+    world.advance(25);
+    let mut behind = world.comes(1);
+    world.settle();
+    assert_eq!(world.calls().len(), 2);
+    world.advance(25);
+    drop(a1);
+    world.run(&mut [&mut b1]);
+    // B1 is asked for once more, by an id of its own, and so is the request behind.
+    assert_eq!(world.calls()[2..], [[behind.id], [b1.id]]);
+    // All calls are answered in the end, the first ones last, and B1 has its permit once.
+    for at in world.server.open().into_iter().rev() {
+        world.server.reply(at);
+    }
+    let decided = world.run(&mut [&mut b1, &mut behind]);
+    assert!(
+        decided
+            .iter()
+            .all(|(_, outcome)| outcome.as_ref().is_ok_and(|it| it.is_allowed()))
+    );
+    drop((b1, behind));
+    world.settle();
+    assert_eq!(world.held().len(), 2);
+    world.is_empty();
+}
+
+/// Two lists that share a limiter do not hold each other up, nor that limiter; and two limits of one
+/// name are two queues.
+#[test]
+fn a_queue_is_that_of_the_whole_list_and_of_one_limit() {
+    let mut world = World::new();
+    let _hot = world.comes(1);
+    let mut list = world.acquire(1, None);
+    list.rest.push(world.acquire(2, None).first);
+    let mut other = world.acquire(1, None);
+    other.first = other.first.by(LimitSource::Code(Limit::per_hour(9)));
+    for asks in [list, other] {
+        let mut caller = world.caller(Some(0), asks);
+        assert!(world.poll(&mut caller).is_none());
+    }
+    assert_eq!(world.calls().len(), 3);
+}
+
+/// A call that did not try all of its callers is followed by one for the others.
+#[test]
+fn callers_that_a_call_did_not_try_go_first_with_the_next() {
+    let mut world = World::new();
+    let (mut first, mut others) = behind(&mut world, 3);
+    world.server.reply(0);
+    assert!(world.poll(&mut first).is_some());
+    world.settle();
+    let late = world.comes(1);
+    world.server.reply_to_some(1, 1);
+    world.settle();
+    assert_eq!(world.calls()[2], [others[1].id, others[2].id, late.id]);
+    assert!(world.poll(&mut others[0]).is_some());
+}

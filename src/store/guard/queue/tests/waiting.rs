@@ -1,0 +1,150 @@
+//! Callers that wait for permits: their order, and who is turned away.
+
+use std::time::Duration;
+
+use super::world::{Caller, World};
+use crate::{
+    decision::{Decision, Refusal, RefusalKind},
+    demand::MaxWait,
+};
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A world in which the limit of 3 in 200 ms is used up.
+fn full() -> (World, Vec<Caller>) {
+    let mut world = World::new();
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        let mut request = world.comes(1);
+        world.answer_all();
+        assert!(granted(&world, &mut request));
+        requests.push(request);
+    }
+    (world, requests)
+}
+
+fn granted(world: &World, caller: &mut Caller) -> bool {
+    let outcome = world.poll(caller);
+    outcome.is_some_and(|outcome| outcome.is_ok_and(|decision| decision.is_allowed()))
+}
+
+fn refused(world: &World, caller: &mut Caller) -> Option<Refusal> {
+    match world.poll(caller)? {
+        Ok(Decision::Deny(refusal)) => Some(refusal),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn callers_that_wait_go_in_the_order_of_arrival_with_one_call_at_a_time() {
+    let (mut world, _full) = full();
+    let mut waiting: Vec<_> = (0..7).map(|_| world.waits(1)).collect();
+    let mut served = Vec::new();
+    for _ in 0..4 {
+        world.answer_all();
+        world.advance(200);
+        world.answer_all();
+        for caller in &mut waiting {
+            if granted(&world, caller) {
+                served.push(caller.id);
+            }
+        }
+    }
+    let ids: Vec<_> = waiting.iter().map(|caller| caller.id).collect();
+    assert_eq!(served, ids);
+}
+
+/// Requests take no place of those that wait, and do not ask for them.
+#[test]
+fn a_request_behind_those_that_wait_goes_at_once() {
+    let (mut world, _full) = full();
+    let _waiting = world.waits(1);
+    world.answer_all();
+    let calls = world.calls().len();
+    let mut request = world.comes(1);
+    assert_eq!(world.calls()[calls..], [vec![request.id]]);
+    world.answer_all();
+    assert!(refused(&world, &mut request).is_some());
+    assert_eq!(world.calls().len(), calls + 1);
+}
+
+#[test]
+fn a_caller_that_cannot_be_served_in_time_is_refused_at_once() {
+    // The limit is 3 in 200 ms, and one waits already.
+    for (permits, turn) in [(1, 200), (2, 200), (3, 400)] {
+        for (max_wait, is_refused) in [(turn - 1, true), (turn, false)] {
+            let (mut world, _full) = full();
+            let _waiting = world.waits(1);
+            world.answer_all();
+            let calls = world.calls().len();
+            let mut late = world.acquire(1, Some(MaxWait::of(millis(max_wait))));
+            late.first.permits = permits;
+            let mut late = world.caller(Some(0), late);
+            let refusal = refused(&world, &mut late);
+            assert_eq!(refusal.is_some(), is_refused, "{permits} {max_wait}");
+            if let Some(refusal) = refusal {
+                assert_eq!(refusal.retry_after(), Some(millis(turn)));
+                assert!(refusal.behind);
+            }
+            assert_eq!(world.calls().len(), calls);
+        }
+    }
+}
+
+#[test]
+fn a_caller_that_finds_enough_waiting_is_turned_away() {
+    let (mut world, _full) = full();
+    let _first = world.waits(1);
+    world.answer_all();
+    let queue = |longest| MaxWait {
+        longest: Some(millis(10_000)),
+        queue: Some(longest),
+    };
+    let mut second = world.acquire(1, Some(queue(1)));
+    second.first.permits = 1;
+    let mut second = world.caller(Some(0), second);
+    world.advance(60);
+    let refusal = refused(&world, &mut second).expect("one waits already");
+    assert_eq!(refusal.kind(), RefusalKind::QueueFull);
+    assert_eq!(refusal.retry_after(), Some(millis(140)));
+    let third = world.acquire(1, Some(queue(2)));
+    let mut third = world.caller(Some(0), third);
+    assert!(refused(&world, &mut third).is_none());
+}
+
+/// Its turn may come after it gives up, and then those behind it go.
+#[test]
+fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    let wait = MaxWait::of(millis(30));
+    let late = world.acquire(1, Some(wait));
+    let mut late = world.caller(Some(0), late);
+    let mut behind = world.waits(1);
+    assert!(world.poll(&mut late).is_none());
+    world.answer_all();
+    assert!(world.run(&mut [&mut first, &mut late]).is_empty());
+    world.advance(30);
+    assert!(refused(&world, &mut late).is_some());
+    assert!(world.poll(&mut first).is_none());
+    world.advance(200);
+    world.answer_all();
+    assert!(granted(&world, &mut first) && granted(&world, &mut behind));
+}
+
+/// What is given back makes room, for which nobody waits longer.
+#[test]
+fn those_that_wait_are_asked_for_when_there_may_be_room() {
+    let (mut world, mut requests) = full();
+    let mut waiting = world.waits(1);
+    world.answer_all();
+    requests.remove(0).leave_and_give_back(&world);
+    assert!(world.queues.is_waited_for(&waiting.acquire));
+    world.nudge(1);
+    assert!(world.poll(&mut waiting).is_none());
+    world.answer_all();
+    assert!(granted(&world, &mut waiting));
+    assert!(!world.queues.is_waited_for(&waiting.acquire));
+}
