@@ -157,3 +157,46 @@ fn callers_that_a_call_did_not_try_go_first_with_the_next() {
     assert_eq!(world.calls()[2], [others[1].id, others[2].id, late.id]);
     assert!(world.poll(&mut others[0]).is_some());
 }
+
+/// What comes out of a lease has an id that no caller knows.
+#[test]
+fn a_grant_out_of_a_lease_that_nobody_reads_is_given_back() {
+    let mut world = World::new();
+    let (mut first, mut others) = behind(&mut world, 4);
+    world.server.reply(0);
+    assert!(world.poll(&mut first).is_some());
+    world.settle();
+    // Before it is granted and after: of a request, and of a caller that gives back.
+    drop(others.remove(3));
+    world.server.lease(1);
+    world.settle();
+    drop(others.remove(2));
+    others.remove(1).leave_and_give_back(&world);
+    assert_eq!(world.held().len(), 2);
+    assert!(world.poll(&mut others[0]).is_some());
+    drop(others);
+    assert_eq!(world.held().len(), 2);
+    world.is_empty();
+}
+
+#[test]
+fn callers_of_a_call_that_panics_send_for_themselves() {
+    let mut world = World::new();
+    let (mut first, mut others) = behind(&mut world, 2);
+    world.server.reply(0);
+    assert!(world.poll(&mut first).is_some());
+    world.settle();
+    assert_eq!(world.calls()[1].len(), 2);
+    {
+        let mut state = world.server.state();
+        (state.panics, state.holds_limiters) = (Some(1), false);
+    }
+    world.server.reply(1);
+    let [one, two] = &mut others[..] else {
+        panic!("two stood behind");
+    };
+    assert!(world.run(&mut [&mut *one, &mut *two]).is_empty());
+    world.answer_all();
+    assert_eq!(world.run(&mut [&mut *one, &mut *two]).len(), 2);
+    world.is_empty();
+}

@@ -16,9 +16,10 @@ use crate::{
         sliding_log::Limiter,
     },
     clock::{Clock, ManualClock, Now, millis},
-    decision::Decision,
+    decision::{Decision, Grant, Source},
     demand::Acquire,
     error::{Error, ErrorKind},
+    list::List,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
@@ -85,6 +86,8 @@ pub(super) struct State {
     pub(super) arrives: bool,
     /// Whether no caller has to send for itself, as its runtime is gone.
     pub(super) holds_limiters: bool,
+    /// The call that panics when it is polled next.
+    pub(super) panics: Option<usize>,
     /// Where callers stand.
     pub(super) queues: Option<Queues>,
 }
@@ -141,6 +144,19 @@ impl Server {
     pub(super) fn reply_to_some(&self, at: usize, count: usize) {
         self.state().calls[at].callers.truncate(count);
         self.reply(at);
+    }
+
+    /// Has a call be granted out of a lease, by ids of its own.
+    pub(super) fn lease(&self, at: usize) {
+        let callers = self.state().calls[at].callers.clone();
+        let leased = callers.into_iter().map(|mut acquire| {
+            acquire.identify(acquire.first.id.for_ahead());
+            let (id, now) = (acquire.first.id, self.clock.now());
+            self.state().held.insert((number(id), id), now);
+            Decision::Allow(Grant::new(List::EMPTY, acquire.receipts(), Source::Lease))
+        });
+        let leased = leased.collect();
+        self.answer(at, Ok(leased));
     }
 
     /// Has a call fail. The store gives back what it may have taken.
@@ -200,6 +216,10 @@ impl Server {
         let _dropped = Dropped(self, at);
         let reply = poll_fn(|cx| {
             let mut state = self.state();
+            if state.panics == Some(at) {
+                drop(state);
+                panic!("as it was to");
+            }
             let call = &mut state.calls[at];
             call.waker = Some(cx.waker().clone());
             call.reply.take().map_or(Poll::Pending, Poll::Ready)

@@ -148,3 +148,92 @@ fn those_that_wait_are_asked_for_when_there_may_be_room() {
     assert!(granted(&world, &mut waiting));
     assert!(!world.queues.is_waited_for(&waiting.acquire));
 }
+
+/// What the first of a call is refused for holds for anybody; the others are refused behind it.
+#[test]
+fn a_refusal_says_whether_it_counts_those_before() {
+    let (mut world, _full) = full();
+    let soon = MaxWait::of(millis(100));
+    let mut callers: Vec<_> = (0..3)
+        .map(|_| world.comes_to(Some(0), 1, Some(soon)))
+        .collect();
+    world.answer_all();
+    assert!(!refused(&world, &mut callers[0]).expect("too late").behind);
+    assert!(refused(&world, &mut callers[1]).is_none());
+    world.answer_all();
+    assert!(!refused(&world, &mut callers[1]).expect("too late").behind);
+    assert!(refused(&world, &mut callers[2]).expect("too late").behind);
+}
+
+/// What only a change of the limit can help against is no reason to wait.
+#[test]
+fn a_caller_that_asks_for_more_than_the_rate_does_not_wait() {
+    let mut world = World::new();
+    let mut asks = world.acquire(1, Some(MaxWait::ENDLESS));
+    asks.first.permits = 4;
+    let mut caller = world.caller(Some(0), asks);
+    assert!(world.poll(&mut caller).is_none());
+    world.answer_all();
+    let refusal = refused(&world, &mut caller).expect("refused for ever");
+    assert_eq!(refusal.kind(), RefusalKind::AboveRate);
+}
+
+/// Those behind it were told to wait for it, too.
+#[test]
+fn a_caller_that_is_turned_away_leaves_its_room_to_those_behind() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    let queue = MaxWait {
+        longest: Some(millis(10_000)),
+        queue: Some(1),
+    };
+    let mut turned_away = world.comes_to(Some(0), 1, Some(queue));
+    let behind = [world.waits(1), world.waits(1)];
+    let calls = world.calls().len();
+    world.answer_all();
+    assert!(world.poll(&mut first).is_none());
+    let refusal = refused(&world, &mut turned_away).expect("one waits already");
+    assert_eq!(refusal.kind(), RefusalKind::QueueFull);
+    let asked = [first.id, behind[0].id, behind[1].id];
+    assert_eq!(world.calls()[calls..], [asked]);
+}
+
+#[test]
+fn a_caller_that_is_late_when_its_turn_has_come_learns_what_the_store_says() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut first).is_none());
+    world.advance(195);
+    let mut late = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(20))));
+    // None is polled before its time is over, and by then there is room for both.
+    world.advance(100);
+    assert!(world.poll(&mut late).is_none());
+    assert_eq!(world.calls().last(), Some(&vec![first.id, late.id]));
+    world.answer_all();
+    assert!(granted(&world, &mut late) && granted(&world, &mut first));
+}
+
+/// It may have needed more.
+#[test]
+fn what_the_last_waiter_was_told_is_not_about_the_next() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut first).is_none());
+    drop(first);
+    let next = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(10))));
+    assert_eq!(world.calls().last(), Some(&vec![next.id]));
+}
+
+#[test]
+fn room_in_one_limiter_has_nobody_asked_for_that_waits_for_another() {
+    let (mut world, _full) = full();
+    let mut waiting = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut waiting).is_none());
+    world.nudge(2);
+    assert!(!waiting.is_woken());
+    world.nudge(1);
+    assert!(waiting.is_woken());
+}
