@@ -96,12 +96,18 @@ impl InFlight {
     /// Dropping it gives the place up.
     pub(super) async fn enter(self: &Arc<Self>, name: &Name, waits: bool) -> Result<Place, Error> {
         let index = (self.node_of)(name);
+        let mut has_waited = false;
         loop {
             match self.try_enter(index, waits) {
-                Entered::Sent(call) => return Ok(self.place(index, call)),
+                Entered::Sent(call) => {
+                    let mut place = self.place(index, call);
+                    place.has_waited = has_waited;
+                    return Ok(place);
+                }
                 Entered::Overload => return Err(overload()),
                 Entered::Waits(place) => {
                     let mut place = place.await.map_err(|_| overload())?;
+                    has_waited = true;
                     place.has_waited = true;
                     if self.renew(&mut place) {
                         return Ok(place);
