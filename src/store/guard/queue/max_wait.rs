@@ -139,9 +139,9 @@ impl Queue {
         (Some(Turn::Sleep(until)), wakers)
     }
 
-    /// Returns when a waiter looks again: when a call has held the limiter for long enough, when the
-    /// first can be served, or when somebody gives up. Two look in time, as one may not be polled;
-    /// the others a little later, or when they give up themselves.
+    /// Returns when a waiter looks again: when a call has held the limiter for long enough, when
+    /// the first can be served, or when somebody gives up. Two look in time, as one may not be
+    /// polled; the others a little later, or when they give up themselves.
     fn sleeps_until(&self, at: usize, held: Option<Duration>, hold: Duration) -> Option<Duration> {
         let until = held.or(self.due);
         let ahead = self.waiters.iter().take(at);

@@ -2,11 +2,11 @@
 //!
 //! A caller that finds no call of its limiter in flight sends its own, at once and in its own
 //! future. Callers that come meanwhile stand behind it and share the next call, so that a busy
-//! limiter is asked as often as the store answers, however many ask: see [`runs`]. Callers that wait
-//! for permits stand in a queue of their own, first come, first served: see [`waits`].
+//! limiter is asked as often as the store answers, however many ask: see [`runs`]. Callers that
+//! wait for permits stand in a queue of their own, first come, first served: see [`waits`].
 //!
-//! All of it is plain state behind a mutex. A task lives as long as one call; it runs on the runtime
-//! of one of its callers, and where that is gone, on another one's, or the callers send for
+//! All of it is plain state behind a mutex. A task lives as long as one call; it runs on the
+//! runtime of one of its callers, and where that is gone, on another one's, or the callers send for
 //! themselves. A runtime that is alive and not driven delays others by one deadline at most: for so
 //! long a limiter is held by a call.
 //!

@@ -126,8 +126,8 @@ fn a_limiter_is_held_for_one_deadline_at_most() {
     world.is_empty();
 }
 
-/// Two lists that share a limiter do not hold each other up, nor that limiter; and two limits of one
-/// name are two queues.
+/// Two lists that share a limiter do not hold each other up, nor that limiter; and two limits of
+/// one name are two queues.
 #[test]
 fn a_queue_is_that_of_the_whole_list_and_of_one_limit() {
     let mut world = World::new();
